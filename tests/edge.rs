@@ -17,7 +17,7 @@ use protocol::frame::ClientFrame;
 use rustls::client::Resumption;
 use rustls::{ClientConfig, ClientConnection, Stream};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use tests::system::SOON;
+use tests::system::TEST_TIMEOUT;
 use tests::wire::hello;
 use tests::{Cluster, patient_settings};
 use tokio::sync::{Mutex, MutexGuard};
@@ -90,7 +90,7 @@ async fn at_rest() -> (i64, i64) {
 /// Growth since `before`, once it is within these bounds, or after long: what is left for good never
 /// comes within them.
 async fn grown(before: (i64, i64), bounds: (i64, i64)) -> (i64, i64) {
-    let until = Instant::now() + SOON;
+    let until = Instant::now() + TEST_TIMEOUT;
     loop {
         sleep(PAUSE).await;
         let now = held();

@@ -276,7 +276,7 @@ fn parents(manifest: &Path) -> BTreeMap<(String, String), BTreeSet<String>> {
     parents
 }
 
-/// True if a lock file satisfies its manifests.
+/// Whether a lock file satisfies its manifests.
 fn is_locked(manifest: &Path) -> bool {
     let asked = [
         "metadata",

@@ -13,22 +13,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     .map(|name| format!("packetboat/v1/{name}.proto"));
     println!("cargo:rerun-if-changed={}", root.display());
     let descriptors = protox::compile(files, [root])?;
-    let streaming: Vec<String> = descriptors
+    let streaming_methods: Vec<String> = descriptors
         .file
         .iter()
         .flat_map(|file| file.service.iter().map(move |service| (file, service)))
         .flat_map(|(file, service)| {
-            let streaming =
+            let is_streaming =
                 |method: &&Method| method.client_streaming() || method.server_streaming();
-            service.method.iter().filter(streaming).map(move |method| {
-                format!("/{}.{}/{}", file.package(), service.name(), method.name())
-            })
+            service
+                .method
+                .iter()
+                .filter(is_streaming)
+                .map(move |method| {
+                    format!("/{}.{}/{}", file.package(), service.name(), method.name())
+                })
         })
         .collect();
     let out = PathBuf::from(std::env::var("OUT_DIR")?).join("streaming.rs");
-    std::fs::write(out, format!("&{streaming:?}"))?;
+    std::fs::write(out, format!("&{streaming_methods:?}"))?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?).join("descriptors.bin");
-    std::fs::write(out, bare(&descriptors).encode_to_vec())?;
+    std::fs::write(out, without_comments(&descriptors).encode_to_vec())?;
     tonic_prost_build::configure()
         .build_transport(false)
         .bytes(".")
@@ -66,10 +70,10 @@ const HIDDEN: [&str; 21] = [
 ];
 
 /// Strips comments of the proto files.
-fn bare(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
-    let mut bare = descriptors.clone();
-    for file in &mut bare.file {
+fn without_comments(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
+    let mut copy = descriptors.clone();
+    for file in &mut copy.file {
         file.source_code_info = None;
     }
-    bare
+    copy
 }

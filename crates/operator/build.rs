@@ -2,10 +2,10 @@
 
 fn main() {
     let release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    let watched = if release {
+    let watch_path = if release {
         "../../web/dist"
     } else {
         "build.rs"
     };
-    println!("cargo::rerun-if-changed={watched}");
+    println!("cargo::rerun-if-changed={watch_path}");
 }

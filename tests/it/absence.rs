@@ -24,7 +24,7 @@ async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64
 
 // proves S1-11, S1-19, S1-63, S2-03, S2-31 in part
 #[tokio::test]
-async fn what_came_while_i_was_away_arrives_in_order_and_once() {
+async fn messages_of_an_absence_arrive_in_order_and_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let state = dir.path().join("bea.sqlite");
     let cluster = Cluster::start().await;
@@ -95,11 +95,11 @@ async fn a_long_absence_is_loaded_backward_until_the_last_received() {
     cluster.assert_settled(30).await;
     let bea = cluster.device(2).keeping(state).after_long(5);
     let mut bea = bea.connect().await;
-    let (shown, gap) = bea.newest_and_gap(5).await;
-    assert_eq!(shown, (26..=30).map(Seq).collect::<Vec<_>>());
+    let (shown_seqs, gap) = bea.newest_and_gap(5).await;
+    assert_eq!(shown_seqs, (26..=30).map(Seq).collect::<Vec<_>>());
     assert_eq!(gap, (Seq(4), Seq(25)));
-    let loaded = bea.load_gap(conversation(1, 2), gap).await;
-    assert_eq!(loaded, (4..=25).map(Seq).collect::<Vec<_>>());
+    let loaded_seqs = bea.load_gap(conversation(1, 2), gap).await;
+    assert_eq!(loaded_seqs, (4..=25).map(Seq).collect::<Vec<_>>());
     cluster.stop().await;
 }
 
@@ -117,18 +117,20 @@ async fn each_platform_that_is_away_is_notified_by_itself() {
     let id = ada.say(2, "hello").await;
     assert_eq!(text(&web.hear().await), "hello");
     cluster.assert_settled(1).await;
-    let away = ["2/android", "2/ios"];
-    for target in away {
+    let away_targets = ["2/android", "2/ios"];
+    for target in away_targets {
         cluster
             .assert_traced(id, "NotificationSent", Some(target))
             .await;
     }
     let events = cluster.trace(id).await.events.items;
-    let sent =
+    let notifications =
         (events.iter()).filter(|entry| matches!(entry.event, EventDetail::NotificationSent { .. }));
-    let mut targets: Vec<_> = sent.filter_map(|entry| entry.target.as_deref()).collect();
+    let mut targets: Vec<_> = notifications
+        .filter_map(|entry| entry.target.as_deref())
+        .collect();
     targets.sort_unstable();
-    assert_eq!(targets, away);
+    assert_eq!(targets, away_targets);
     cluster.stop().await;
 }
 
@@ -139,32 +141,34 @@ async fn each_of_eight_options_does_what_it_names() {
     cluster.device(2).ready().await.close().await;
     let mut cy = cluster.device(3).ready().await;
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
-    let mut stored = 0;
+    let mut stored_count = 0;
     for bits in 0..8 {
         let options = Options::from_bits(bits).expect("three bits");
         let send = |to| Send {
             options,
             ..send(to, "hello")
         };
-        let away = ada.ask(send(2)).await.expect("accepted");
-        let there = ada.ask(send(3)).await.expect("accepted");
+        let away_id = ada.ask(send(2)).await.expect("accepted");
+        let present_id = ada.ask(send(3)).await.expect("accepted");
         cy.hear().await;
         cluster.assert_settled(2 * (u64::from(bits) + 1)).await;
-        let stores = options.has(Options::STORE_OFFLINE);
-        let (end, taken) = match (stores, options.has(Options::NEEDS_ACK)) {
+        let is_stored = options.has(Options::STORE_OFFLINE);
+        let (end, live_end) = match (is_stored, options.has(Options::NEEDS_ACK)) {
             (true, true) => ("StoredOffline", "Acked"),
             (true, false) => ("StoredOffline", "Written"),
             (false, true) => ("ReachableBySync", "Acked"),
             (false, false) => ("Dropped", "Written"),
         };
-        cluster.assert_traced(away, end, Some("2/desktop")).await;
-        cluster.assert_traced(there, taken, Some("3/desktop")).await;
-        stored += u64::from(stores);
-        assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, stored);
-        let events = cluster.trace(away).await.events.items;
+        cluster.assert_traced(away_id, end, Some("2/desktop")).await;
+        cluster
+            .assert_traced(present_id, live_end, Some("3/desktop"))
+            .await;
+        stored_count += u64::from(is_stored);
+        assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, stored_count);
+        let events = cluster.trace(away_id).await.events.items;
         let is_notified = |event: &EventDetail| matches!(event, EventDetail::Notified);
-        let notified = events.iter().any(|entry| is_notified(&entry.event));
-        assert_eq!(notified, options.has(Options::NOTIFY_OFFLINE), "{bits}");
+        let was_notified = events.iter().any(|entry| is_notified(&entry.event));
+        assert_eq!(was_notified, options.has(Options::NOTIFY_OFFLINE), "{bits}");
     }
     cy.close().await;
     cluster.stop().await;
@@ -176,42 +180,42 @@ async fn a_trace_says_whether_it_still_waits() {
     let (cluster, faults) = Cluster::with_faults(tests::settings()).await;
     let ada = cluster.device(1).ready().await;
     cluster.device(2).ready().await.close().await;
-    let [lost, fetched] = [ada.say(2, "lost").await, ada.say(2, "fetched").await];
+    let [lost_id, fetched_id] = [ada.say(2, "lost").await, ada.say(2, "fetched").await];
     cluster.assert_settled(2).await;
-    let assert_said = async |id, said| {
+    let assert_said = async |id, phrase| {
         let verdict = cluster.trace(id).await.verdict.items.join("\n");
         assert!(
             verdict.contains("stored offline for 2/desktop"),
             "{verdict}"
         );
-        assert!(verdict.contains(said), "{verdict}");
+        assert!(verdict.contains(phrase), "{verdict}");
     };
     let target = Target {
         user: user(2),
         platform: Platform::Desktop,
     };
-    assert_said(lost, "not fetched yet").await;
+    assert_said(lost_id, "not fetched yet").await;
     faults.begin(MAILBOX.named("find"), Fault::Unavailable);
-    assert_said(lost, "the mailbox does not answer").await;
+    assert_said(lost_id, "the mailbox does not answer").await;
     faults.end(MAILBOX.named("find"));
 
     // A station that dies after the mailbox has dropped a message tells the ledger nothing.
     let store = &cluster.backends.mailbox;
-    let acked = vec![(target, vec![fetched])];
-    let acked = store.acknowledge(acked, cluster.now()).await;
-    assert_eq!(acked[0].as_ref().expect("acknowledged"), &[fetched]);
-    assert_said(fetched, "a device acknowledged it").await;
-    assert_said(lost, "not fetched yet").await;
+    let acks = vec![(target, vec![fetched_id])];
+    let acks = store.acknowledge(acks, cluster.now()).await;
+    assert_eq!(acks[0].as_ref().expect("acknowledged"), &[fetched_id]);
+    assert_said(fetched_id, "a device acknowledged it").await;
+    assert_said(lost_id, "not fetched yet").await;
 
-    let nothing = MailboxPolicy {
+    let empty_mailbox = MailboxPolicy {
         expire: Duration::MAX,
         count_max: Some(0),
     };
-    let emptied = store.trim(target, nothing, cluster.now()).await;
-    assert_eq!(emptied.expect("trimmed"), 1);
-    assert_said(lost, "waits no longer").await;
+    let trimmed_count = store.trim(target, empty_mailbox, cluster.now()).await;
+    assert_eq!(trimmed_count.expect("trimmed"), 1);
+    assert_said(lost_id, "waits no longer").await;
     let mut bea = cluster.device(2).ready().await;
-    assert_eq!(bea.hear().await.placed.message.id, lost);
+    assert_eq!(bea.hear().await.placed.message.id, lost_id);
     bea.close().await;
     cluster.stop().await;
 }
@@ -259,23 +263,25 @@ async fn a_message_to_a_newcomer_is_found_at_the_first_sign_in() {
 // proves S1-54: what waits comes in pages of 64.
 #[tokio::test]
 async fn mail_comes_in_pages_of_64() {
-    const MESSAGES: usize = 130;
+    const MESSAGE_COUNT: usize = 130;
     // Each assertion of the session would ask for mail once more.
     let mut settings = settings();
     settings.boat.sweep_pause_max = settings.boat.sweep_interval;
     let (cluster, faults) = Cluster::with_faults(settings).await;
     let ada = cluster.device(1).ready().await;
     cluster.device(2).ready().await.close().await;
-    let texts: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    let texts: Vec<String> = (0..MESSAGE_COUNT)
+        .map(|number| number.to_string())
+        .collect();
     for text in &texts {
         ada.say(2, text).await;
     }
-    cluster.assert_settled(MESSAGES as u64).await;
+    cluster.assert_settled(MESSAGE_COUNT as u64).await;
     let mailbox = waiting(&cluster, 2, Platform::Desktop).await;
-    assert_eq!(mailbox, MESSAGES as u64);
+    assert_eq!(mailbox, MESSAGE_COUNT as u64);
     faults.calls("mailbox", "page");
     let mut bea = cluster.device(2).ready().await;
-    assert_eq!(bea.hear_texts(MESSAGES).await, texts);
+    assert_eq!(bea.hear_texts(MESSAGE_COUNT).await, texts);
     tests::system::eventually("the mailbox is empty", async || {
         (waiting(&cluster, 2, Platform::Desktop).await == 0).then_some(())
     })
@@ -289,7 +295,7 @@ async fn mail_comes_in_pages_of_64() {
 // proves S0-13
 #[tokio::test]
 async fn a_device_that_was_away_for_long_catches_up_with_all() {
-    const MESSAGES: usize = 30;
+    const MESSAGE_COUNT: usize = 30;
     let dir = tempfile::tempdir().expect("a directory");
     let mut settings = tests::settings();
     settings.embedded.mailbox.count_max = 5;
@@ -303,18 +309,20 @@ async fn a_device_that_was_away_for_long_catches_up_with_all() {
     };
     phone().ready().await.close().await;
 
-    let texts: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    let texts: Vec<String> = (0..MESSAGE_COUNT)
+        .map(|number| number.to_string())
+        .collect();
     for text in &texts {
         ada.say(2, text).await;
     }
     for device in [&mut desk, &mut tab] {
-        assert_eq!(device.hear_texts(MESSAGES).await, texts);
+        assert_eq!(device.hear_texts(MESSAGE_COUNT).await, texts);
     }
-    cluster.assert_settled(MESSAGES as u64).await;
+    cluster.assert_settled(MESSAGE_COUNT as u64).await;
     assert_eq!(waiting(&cluster, 2, Platform::Ios).await, 5);
 
     let mut phone = phone().ready().await;
-    assert_eq!(phone.hear_texts(MESSAGES).await, texts);
+    assert_eq!(phone.hear_texts(MESSAGE_COUNT).await, texts);
     phone.hears_nothing().await;
     cluster.stop().await;
 }

@@ -8,15 +8,15 @@ use tests::system::eventually;
 
 // proves S0-05, S2-14 in part, S2-16
 #[tokio::test]
-async fn a_device_without_memory_asks_what_it_missed_and_what_is_unread() {
+async fn device_without_state_asks_for_missed_and_unread_messages() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let bea = cluster.device(2).ready().await;
     for (device, text) in [(&ada, "one"), (&bea, "two"), (&ada, "three")] {
-        let sent = device
+        let ticket = device
             .client
             .send(Recipient::User(user(3)), Content::text(text));
-        accepted(&mut sent.await.expect("it is in the outbox")).await;
+        accepted(&mut ticket.await.expect("it is in the outbox")).await;
     }
     let cy = cluster.device(3).deaf().ready().await;
     eventually("everything is placed", async || {

@@ -15,13 +15,13 @@ use tests::system::eventually;
 
 /// Clock ahead of another by as much as the test wants.
 struct Ahead {
-    of: Arc<dyn Clock>,
+    inner: Arc<dyn Clock>,
     by_secs: AtomicU64,
 }
 
 impl Clock for Ahead {
     fn now(&self) -> Timestamp {
-        self.of.now() + Duration::from_secs(self.by_secs.load(Ordering::SeqCst))
+        self.inner.now() + Duration::from_secs(self.by_secs.load(Ordering::SeqCst))
     }
 }
 
@@ -29,10 +29,10 @@ impl Clock for Ahead {
 /// continuous one report exactly these, by their ids; without a loss they report none.
 #[tokio::test]
 async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
-    const LOST: usize = 3;
+    const LOST_COUNT: usize = 3;
     let (mut cluster, faults) = Cluster::with_faults(tests::settings()).await;
     let clock = Arc::new(Ahead {
-        of: cluster.backends.clock.clone(),
+        inner: cluster.backends.clock.clone(),
         by_secs: AtomicU64::new(0),
     });
     let mut environment = cluster.environment.clone();
@@ -54,17 +54,17 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     }
     cluster.assert_settled(2).await;
 
-    let lost_by_the_log = lose_messages(&faults, LOST);
-    let mut lost = BTreeSet::new();
-    for n in 0..LOST {
-        lost.insert(ada.say(2, &format!("lost {n}")).await);
+    let dropped_ids = lose_messages(&faults, LOST_COUNT);
+    let mut lost_ids = BTreeSet::new();
+    for n in 0..LOST_COUNT {
+        lost_ids.insert(ada.say(2, &format!("lost {n}")).await);
     }
     // Later messages of the same conversation are delivered, and committed past the lost ones.
     for text in ["three", "four"] {
         ada.say(2, text).await;
         assert_eq!(bea.hear_texts(1).await, [text]);
     }
-    assert_eq!(*lost_by_the_log.lock().expect("no panic"), lost);
+    assert_eq!(*dropped_ids.lock().expect("no panic"), lost_ids);
 
     let report = eventually("nothing is in flight", async || {
         let report = cluster.audit().await;
@@ -72,8 +72,11 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     })
     .await;
     assert!(!report.balanced);
-    assert_eq!((report.accepted, report.settled), (4 + LOST as u64, 4));
-    let names: BTreeSet<String> = lost.iter().map(MessageId::to_string).collect();
+    assert_eq!(
+        (report.accepted, report.settled),
+        (4 + LOST_COUNT as u64, 4)
+    );
+    let names: BTreeSet<String> = lost_ids.iter().map(MessageId::to_string).collect();
     assert_eq!(report.missing.truncated, 0);
     assert_eq!(
         report.missing.items.into_iter().collect::<BTreeSet<_>>(),
@@ -96,13 +99,17 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
         .audit
         .rows(Timestamp::ZERO..head.until, 100)
         .await;
-    let (mut walk, mut accepted, mut missing) = (ChainWalk::whole(&head), 0, BTreeSet::new());
+    let (mut walk, mut accepted_count, mut missing_ids) =
+        (ChainWalk::whole(&head), 0, BTreeSet::new());
     for row in rows.expect("reads") {
         walk.step(&row);
-        accepted += row.closed.expect("it was closed").accepted;
-        missing.extend(row.amendment.expect("it was looked at").missing.first);
+        accepted_count += row.closed_minute.expect("it was closed").accepted;
+        missing_ids.extend(row.amendment.expect("it was looked at").missing.first);
     }
-    assert_eq!((accepted, missing), (4 + LOST as u64, lost));
+    assert_eq!(
+        (accepted_count, missing_ids),
+        (4 + LOST_COUNT as u64, lost_ids)
+    );
     assert_eq!(walk.end().0, []);
     ada.close().await;
     bea.close().await;

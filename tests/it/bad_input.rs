@@ -30,10 +30,10 @@ impl Neighbours {
         }
     }
 
-    async fn chat(&mut self, what: &str) {
+    async fn chat(&mut self, text: &str) {
         self.rounds += 1;
-        self.one.say(102, what).await;
-        assert_eq!(self.other.hear_texts(1).await, [what]);
+        self.one.say(102, text).await;
+        assert_eq!(self.other.hear_texts(1).await, [text]);
     }
 }
 
@@ -41,7 +41,7 @@ impl Neighbours {
 async fn bytes_that_are_no_frames_end_only_their_own_connection() {
     let cluster = Cluster::start().await;
     let mut neighbours = Neighbours::arrive(&cluster).await;
-    let whole = encode_client(&ClientFrame::Hello(hello(cluster.token(1))));
+    let hello_bytes = encode_client(&ClientFrame::Hello(hello(cluster.token(1))));
     let frames = [
         (
             "garbage",
@@ -56,7 +56,7 @@ async fn bytes_that_are_no_frames_end_only_their_own_connection() {
         ),
         (
             "half a hello",
-            whole.slice(..whole.len() / 2),
+            hello_bytes.slice(..hello_bytes.len() / 2),
             Code::Malformed,
         ),
         (
@@ -66,29 +66,29 @@ async fn bytes_that_are_no_frames_end_only_their_own_connection() {
         ),
     ];
     for port in PORTS {
-        for (what, bytes, code) in &frames {
+        for (case, bytes, code) in &frames {
             // Before the sign-in …
             let mut wire = Wire::open(&cluster, port).await;
             wire.send_frame(bytes.clone()).await;
-            assert_eq!(wire.closing().await, Some(*code), "{what} first, {port:?}");
+            assert_eq!(wire.closing().await, Some(*code), "{case} first, {port:?}");
             // … and after it.
             let mut wire = Wire::signed_in(&cluster, port, 1).await;
-            let bytes = if *what == "half a hello" {
+            let bytes = if *case == "half a hello" {
                 let send = encode_client(&ClientFrame::Send(send(2, "cut off")));
                 send.slice(..send.len() / 2)
             } else {
                 bytes.clone()
             };
             wire.send_frame(bytes).await;
-            assert_eq!(wire.closing().await, Some(*code), "{what} later, {port:?}");
-            neighbours.chat(what).await;
+            assert_eq!(wire.closing().await, Some(*code), "{case} later, {port:?}");
+            neighbours.chat(case).await;
         }
     }
     let mut wire = Wire::open(&cluster, Port::WebSocket).await;
     wire.send_text("hello").await;
     assert_eq!(wire.closing().await, Some(Code::Malformed), "a text");
     neighbours.chat("after a text").await;
-    for (what, bytes, code) in [
+    for (case, bytes, code) in [
         ("a length without end", &[0xff; 6][..], Code::Malformed),
         (
             "four gigabytes",
@@ -98,8 +98,8 @@ async fn bytes_that_are_no_frames_end_only_their_own_connection() {
     ] {
         let mut wire = Wire::open(&cluster, Port::Tcp).await;
         wire.send_raw(bytes).await;
-        assert_eq!(wire.closing().await, Some(code), "{what}");
-        neighbours.chat(what).await;
+        assert_eq!(wire.closing().await, Some(code), "{case}");
+        neighbours.chat(case).await;
     }
     cluster.assert_settled(neighbours.rounds as u64).await;
     cluster.stop().await;
@@ -112,15 +112,15 @@ async fn half_a_frame_is_waited_for_only_so_long() {
     settings.boat.session.handshake = Duration::from_millis(200);
     let cluster = Cluster::with(settings, |backends| backends).await;
     let mut neighbours = Neighbours::arrive(&cluster).await;
-    let whole = encode_client(&ClientFrame::Hello(hello(cluster.token(1))));
+    let hello_bytes = encode_client(&ClientFrame::Hello(hello(cluster.token(1))));
     for port in PORTS {
         let mut wire = Wire::open(&cluster, port).await;
-        let beginning = match port {
+        let prefix = match port {
             // A length with fewer bytes than it promises; likewise a masked binary message.
-            Port::Tcp => [&[100][..], &whole[..50]].concat(),
-            Port::WebSocket => [&[0x82, 0x80 | 100, 0, 0, 0, 0][..], &whole[..50]].concat(),
+            Port::Tcp => [&[100][..], &hello_bytes[..50]].concat(),
+            Port::WebSocket => [&[0x82, 0x80 | 100, 0, 0, 0, 0][..], &hello_bytes[..50]].concat(),
         };
-        wire.send_raw(&beginning).await;
+        wire.send_raw(&prefix).await;
         assert_eq!(
             wire.closing().await,
             Some(Code::HandshakeTimeout),
@@ -135,19 +135,20 @@ async fn half_a_frame_is_waited_for_only_so_long() {
 async fn a_connection_begins_with_a_hello_that_can_be_believed() {
     let cluster = Cluster::start().await;
     let mut neighbours = Neighbours::arrive(&cluster).await;
-    let good = || hello(cluster.token(1));
-    let mut expired = cluster.claims(1);
-    (expired.iat, expired.nbf, expired.exp) = (1_000_000, 1_000_000, 1_000_060);
-    let mut early = cluster.claims(1);
-    early.nbf += 1800;
-    let mut elsewhere = cluster.claims(1);
-    elsewhere.aud = "ferry".into();
-    let mut stranger = cluster.claims(1);
-    stranger.iss = "somebody".into();
-    let mut nobody = cluster.claims(1);
-    nobody.sub = "0".into();
-    let for_web = cluster.claims(1).for_platform(Platform::Web);
-    let forged = station::auth::Secret::new(&[7; 32])
+    let valid_hello = || hello(cluster.token(1));
+    let mut expired_claims = cluster.claims(1);
+    (expired_claims.iat, expired_claims.nbf, expired_claims.exp) =
+        (1_000_000, 1_000_000, 1_000_060);
+    let mut early_claims = cluster.claims(1);
+    early_claims.nbf += 1800;
+    let mut other_audience = cluster.claims(1);
+    other_audience.aud = "ferry".into();
+    let mut other_issuer = cluster.claims(1);
+    other_issuer.iss = "somebody".into();
+    let mut zero_user = cluster.claims(1);
+    zero_user.sub = "0".into();
+    let web_claims = cluster.claims(1).for_platform(Platform::Web);
+    let forged_token = station::auth::Secret::new(&[7; 32])
         .and_then(|secret| station::auth::Signer::new(secret).sign(&cluster.claims(1)))
         .expect("a token");
     let cases = [
@@ -155,7 +156,7 @@ async fn a_connection_begins_with_a_hello_that_can_be_believed() {
             "version 0",
             Hello {
                 version: 0,
-                ..good()
+                ..valid_hello()
             },
             Code::UnsupportedVersion,
         ),
@@ -163,44 +164,51 @@ async fn a_connection_begins_with_a_hello_that_can_be_believed() {
             "version 2",
             Hello {
                 version: 2,
-                ..good()
+                ..valid_hello()
             },
             Code::UnsupportedVersion,
         ),
         ("no token", hello(String::new()), Code::Unauthenticated),
         ("no JWT", hello("sesame".into()), Code::Unauthenticated),
-        ("other key", hello(forged), Code::Unauthenticated),
-        ("expired", hello(sign(&expired)), Code::TokenExpired),
-        ("not yet valid", hello(sign(&early)), Code::Unauthenticated),
+        ("other key", hello(forged_token), Code::Unauthenticated),
+        ("expired", hello(sign(&expired_claims)), Code::TokenExpired),
+        (
+            "not yet valid",
+            hello(sign(&early_claims)),
+            Code::Unauthenticated,
+        ),
         (
             "other audience",
-            hello(sign(&elsewhere)),
+            hello(sign(&other_audience)),
             Code::Unauthenticated,
         ),
         (
             "other issuer",
-            hello(sign(&stranger)),
+            hello(sign(&other_issuer)),
             Code::Unauthenticated,
         ),
-        ("user 0", hello(sign(&nobody)), Code::Unauthenticated),
+        ("user 0", hello(sign(&zero_user)), Code::Unauthenticated),
         (
             "other platform",
-            hello(sign(&for_web)),
+            hello(sign(&web_claims)),
             Code::Unauthenticated,
         ),
     ];
     for port in PORTS {
-        for (what, hello, code) in &cases {
+        for (case, hello, code) in &cases {
             let mut wire = Wire::open(&cluster, port).await;
             wire.send(&ClientFrame::Hello(hello.clone())).await;
-            assert_eq!(wire.closing().await, Some(*code), "{what}, {port:?}");
+            assert_eq!(wire.closing().await, Some(*code), "{case}, {port:?}");
         }
-        for (what, frames) in [
+        for (case, frames) in [
             ("a ping first", vec![ClientFrame::Ping { nonce: 1 }]),
             ("a send first", vec![ClientFrame::Send(send(2, "hi"))]),
             (
                 "two hellos",
-                vec![ClientFrame::Hello(good()), ClientFrame::Hello(good())],
+                vec![
+                    ClientFrame::Hello(valid_hello()),
+                    ClientFrame::Hello(valid_hello()),
+                ],
             ),
         ] {
             let mut wire = Wire::open(&cluster, port).await;
@@ -210,7 +218,7 @@ async fn a_connection_begins_with_a_hello_that_can_be_believed() {
             assert_eq!(
                 wire.closing().await,
                 Some(Code::Malformed),
-                "{what}, {port:?}"
+                "{case}, {port:?}"
             );
         }
         neighbours.chat("meanwhile").await;
@@ -225,12 +233,12 @@ async fn a_send_that_cannot_be_is_refused_and_the_next_one_goes() {
     let cluster = Cluster::start().await;
     let mut neighbours = Neighbours::arrive(&cluster).await;
     let mut bea = cluster.device(2).ready().await;
-    let mut good = 0;
+    let mut good_count = 0;
     for port in PORTS {
         let mut wire = Wire::signed_in(&cluster, port, 1).await;
         let maximal = "m".repeat(60 * 1024);
         let oversize = "o".repeat(60 * 1024 + 1);
-        for (what, to, text, code) in [
+        for (case, to, text, code) in [
             ("to oneself", 1, "me", Code::ToSelf),
             ("empty", 2, "", Code::InvalidArgument),
             ("one byte too long", 2, &oversize, Code::TooLarge),
@@ -238,30 +246,30 @@ async fn a_send_that_cannot_be_is_refused_and_the_next_one_goes() {
             assert_eq!(
                 wire.ask(send(to, text)).await,
                 Err(code),
-                "{what}, {port:?}"
+                "{case}, {port:?}"
             );
             wire.is_alive().await;
         }
-        let nobody = to_nobody();
-        wire.send_frame(nobody.0).await;
+        let to_zero = to_nobody();
+        wire.send_frame(to_zero.0).await;
         assert_eq!(
-            wire.answer(&nobody.1).await,
+            wire.answer(&to_zero.1).await,
             Err(Code::InvalidArgument),
             "{port:?}"
         );
 
         for text in ["after all that", &maximal] {
             let id = wire.ask(send(2, text)).await.expect("this one is good");
-            let heard = bea.hear().await;
-            assert_eq!(heard.placed.message.id, id);
-            assert_eq!(heard.placed.message.content.data, text);
-            good += 1;
+            let message = bea.hear().await;
+            assert_eq!(message.placed.message.id, id);
+            assert_eq!(message.placed.message.content.data, text);
+            good_count += 1;
         }
         neighbours.chat("meanwhile").await;
     }
     bea.hears_nothing().await;
     cluster
-        .assert_settled(good + neighbours.rounds as u64)
+        .assert_settled(good_count + neighbours.rounds as u64)
         .await;
     cluster.stop().await;
 }
@@ -282,14 +290,14 @@ fn to_nobody() -> (Bytes, protocol::frame::Send) {
 }
 
 #[tokio::test]
-async fn an_ack_for_what_was_never_sent_is_refused_and_changes_nothing() {
+async fn ack_of_an_unsent_message_is_refused_without_effect() {
     let cluster = Cluster::start().await;
     let mut neighbours = Neighbours::arrive(&cluster).await;
     let ada = cluster.device(1).ready().await;
     let mut ticket = ada.write(2, "for bea only").await;
     let id = tests::person::accepted(&mut ticket).await;
     cluster.assert_settled(1).await;
-    let made_up = MessageId::new(id.get() - 1).expect("an id");
+    let unknown_id = MessageId::new(id.get() - 1).expect("an id");
     for port in PORTS {
         // User 3 acknowledges a message between 1 and 2, one that never existed, and one of its own
         // with 1.
@@ -297,7 +305,7 @@ async fn an_ack_for_what_was_never_sent_is_refused_and_changes_nothing() {
         for (conversation, id) in [
             (conversation(1, 2), id),
             (conversation(1, 3), id),
-            (conversation(1, 3), made_up),
+            (conversation(1, 3), unknown_id),
         ] {
             for kind in [ReceiptKind::Received, ReceiptKind::Read] {
                 let item = AckItem {
@@ -313,9 +321,9 @@ async fn an_ack_for_what_was_never_sent_is_refused_and_changes_nothing() {
                 let code = wire
                     .find(|frame| match frame {
                         ServerFrame::Acked(acked) => acked
-                            .refused
+                            .refusals
                             .into_iter()
-                            .find(|(refused, _)| *refused == id)
+                            .find(|(refused_id, _)| *refused_id == id)
                             .map(|(_, refusal)| refusal.code),
                         _ => None,
                     })
@@ -359,20 +367,27 @@ async fn a_send_id_for_two_people_is_refused_the_second_time() {
             panic!("{answers:?}, {port:?}");
         };
         // … and once the log has it, on any connection.
-        let told = wire.ask(second.clone()).await;
-        assert_eq!(told, Err(Code::InvalidArgument), "{port:?}");
+        let answer = wire.ask(second.clone()).await;
+        assert_eq!(answer, Err(Code::InvalidArgument), "{port:?}");
         let mut resend = second.clone();
         (resend.attempt, resend.age) = (1, Duration::from_secs(1));
-        let mut later = Wire::signed_in(&cluster, port, 1).await;
-        let told = later.ask(resend).await;
-        assert_eq!(told, Err(Code::InvalidArgument), "{port:?}");
+        let mut second_wire = Wire::signed_in(&cluster, port, 1).await;
+        let answer = second_wire.ask(resend).await;
+        assert_eq!(answer, Err(Code::InvalidArgument), "{port:?}");
 
-        let heard = bea.hear().await;
-        assert_eq!(heard.placed.message.id, id);
-        assert_eq!(later.ask(first).await, Ok(id), "the first is what it was");
+        let message = bea.hear().await;
+        assert_eq!(message.placed.message.id, id);
+        assert_eq!(
+            second_wire.ask(first).await,
+            Ok(id),
+            "the first is what it was"
+        );
         cyd.hears_nothing().await;
         second.send_id = send(3, "").send_id;
-        later.ask(second).await.expect("under a name of its own");
+        second_wire
+            .ask(second)
+            .await
+            .expect("under a name of its own");
         assert_eq!(cyd.hear_texts(1).await, ["for cyd"]);
     }
     bea.hears_nothing().await;

@@ -7,7 +7,7 @@ use protocol::change::{ChangeKind, MessageChange};
 use protocol::message::Content;
 use protocol::{MessageId, Platform, Recipient, Seq};
 use tests::person::{conversation, text, user};
-use tests::system::SOON;
+use tests::system::TEST_TIMEOUT;
 use tests::{Cluster, Device};
 use tokio::time::timeout;
 
@@ -36,15 +36,12 @@ async fn everybody_sees_what_became_of_a_message() {
     change(&bea, 1, id, thumb(), "").await;
     change(&ada, 2, id, ChangeKind::Recall, "").await;
     for device in [&mut bea, &mut phone] {
-        let edited = device.next_change().await;
+        let edit = device.next_change().await;
         assert_eq!(
-            edited.asked.change,
+            edit.asked.change,
             MessageChange::Edit(Content::text("hello"))
         );
-        assert_eq!(
-            (edited.rev, edited.seq, edited.asked.subject),
-            (1, Seq(1), id)
-        );
+        assert_eq!((edit.rev, edit.seq, edit.asked.subject), (1, Seq(1), id));
         assert!(matches!(
             device.next_change().await.asked.change,
             MessageChange::React { .. }
@@ -56,9 +53,9 @@ async fn everybody_sees_what_became_of_a_message() {
     }
     // A later device learns nothing of the original.
     let mut tablet = cluster.device_on(2, Platform::Pad, "tablet").await;
-    let shown = tablet.hear().await;
-    assert_eq!(text(&shown), "");
-    assert!(shown.marks.expect("marks").recalled.is_some());
+    let message = tablet.hear().await;
+    assert_eq!(text(&message), "");
+    assert!(message.marks.expect("marks").recalled.is_some());
     cluster.stop().await;
 }
 
@@ -84,9 +81,12 @@ async fn a_device_that_was_away_learns_every_change() {
     let mut bea = cluster.device(2).keeping(state).connect().await;
     let (mut revs, mut texts) = (Vec::new(), Vec::new());
     while revs.len() < 151 || texts.is_empty() {
-        match timeout(SOON, bea.events.next()).await.expect("in time") {
-            Some(Event::Changed { changed, .. }) => revs.push(changed.rev),
-            Some(Event::Message(shown)) => texts.push(text(&shown)),
+        match timeout(TEST_TIMEOUT, bea.events.next())
+            .await
+            .expect("in time")
+        {
+            Some(Event::Changed { change, .. }) => revs.push(change.rev),
+            Some(Event::Message(message)) => texts.push(text(&message)),
             Some(_) => {}
             None => panic!("the client has ended"),
         }
@@ -103,42 +103,52 @@ async fn unread_is_the_same_on_every_device() {
     let ada = cluster.device(1).ready().await;
     let mut phone = cluster.device_on(2, Platform::Ios, "phone").await;
     let mut web = cluster.device_on(2, Platform::Web, "web").await;
-    let ours = conversation(1, 2);
-    let mut shown = Vec::new();
+    let conversation = conversation(1, 2);
+    let mut messages = Vec::new();
     for n in 0..5 {
         ada.say(2, &format!("text {n}")).await;
-        shown.push(phone.hear().await.placed);
+        messages.push(phone.hear().await.placed);
         web.hear().await;
     }
     for device in [&phone, &web] {
-        device.lists("5 unread", ours, |row| row.unread == 5).await;
+        device
+            .lists("5 unread", conversation, |row| row.unread == 5)
+            .await;
     }
-    let second = &shown[1];
+    let second = &messages[1];
     let read = phone
         .client
-        .read(ours, second.position.seq, second.message.id);
+        .read(conversation, second.position.seq, second.message.id);
     read.await.expect("it is told");
     for device in [&phone, &web] {
-        device.lists("3 unread", ours, |row| row.unread == 3).await;
+        device
+            .lists("3 unread", conversation, |row| row.unread == 3)
+            .await;
     }
-    change(&ada, 2, shown[3].message.id, ChangeKind::Recall, "").await;
+    change(&ada, 2, messages[3].message.id, ChangeKind::Recall, "").await;
     phone.next_change().await;
     web.next_change().await;
     for device in [&phone, &web] {
-        device.lists("2 unread", ours, |row| row.unread == 2).await;
-    }
-    let late = cluster.device_on(2, Platform::Desktop, "late").await;
-    late.lists("2 unread", ours, |row| row.unread == 2).await;
-    let last = &shown[4];
-    let read = late.client.read(ours, last.position.seq, last.message.id);
-    read.await.expect("it is told");
-    for device in [&phone, &web, &late] {
         device
-            .lists("nothing unread", ours, |row| row.unread == 0)
+            .lists("2 unread", conversation, |row| row.unread == 2)
+            .await;
+    }
+    let desktop = cluster.device_on(2, Platform::Desktop, "late").await;
+    desktop
+        .lists("2 unread", conversation, |row| row.unread == 2)
+        .await;
+    let last = &messages[4];
+    let read = desktop
+        .client
+        .read(conversation, last.position.seq, last.message.id);
+    read.await.expect("it is told");
+    for device in [&phone, &web, &desktop] {
+        device
+            .lists("nothing unread", conversation, |row| row.unread == 0)
             .await;
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
-    ada.lists("the sender", ours, |row| {
+    ada.lists("the sender", conversation, |row| {
         row.unread == 0 && row.seq == Seq(5)
     })
     .await;

@@ -12,24 +12,24 @@ async fn two_users_chat_over_websocket_and_tcp() {
     let mut ada = cluster.device(1).over_websocket().ready().await;
     let mut bea = cluster.device(2).over_tcp().ready().await;
 
-    let asked = ada.say(2, "tea?").await;
-    let heard = bea.hear().await;
+    let question_id = ada.say(2, "tea?").await;
+    let message = bea.hear().await;
     assert_eq!(
-        (text(&heard).as_str(), heard.origin),
+        (text(&message).as_str(), message.origin),
         ("tea?", Origin::Other)
     );
-    assert_eq!(heard.placed.message.id, asked);
-    assert_eq!(heard.placed.position.seq, Seq(1));
+    assert_eq!(message.placed.message.id, question_id);
+    assert_eq!(message.placed.position.seq, Seq(1));
 
     bea.say(1, "at four").await;
     let answer = ada.hear().await;
     assert_eq!(text(&answer), "at four");
     assert_eq!(answer.placed.position.seq, Seq(2));
-    assert_eq!(answer.placed.position.prev, Some(asked));
+    assert_eq!(answer.placed.position.prev, Some(question_id));
 
     cluster.assert_settled(2).await;
     cluster
-        .assert_traced(asked, "Acked", Some("2/desktop"))
+        .assert_traced(question_id, "Acked", Some("2/desktop"))
         .await;
     ada.close().await;
     bea.close().await;
@@ -53,22 +53,22 @@ async fn both_sides_see_one_order() {
     for ticket in &mut tickets {
         accepted(ticket).await;
     }
-    let seen = ada_sees.hear_texts(100).await;
-    assert_eq!(seen, bea_sees.hear_texts(100).await);
-    let of = |who: &str| -> Vec<String> {
-        let own = seen.iter().filter(|text| text.starts_with(who));
+    let texts = ada_sees.hear_texts(100).await;
+    assert_eq!(texts, bea_sees.hear_texts(100).await);
+    let texts_from = |prefix: &str| -> Vec<String> {
+        let own = texts.iter().filter(|text| text.starts_with(prefix));
         own.cloned().collect()
     };
     assert_eq!(
-        of("a"),
+        texts_from("a"),
         (0..50).map(|n| format!("a{n}")).collect::<Vec<_>>()
     );
     assert_eq!(
-        of("b"),
+        texts_from("b"),
         (0..50).map(|n| format!("b{n}")).collect::<Vec<_>>()
     );
-    assert_eq!(ada.hear_texts(50).await, of("b"));
-    assert_eq!(bea.hear_texts(50).await, of("a"));
+    assert_eq!(ada.hear_texts(50).await, texts_from("b"));
+    assert_eq!(bea.hear_texts(50).await, texts_from("a"));
     cluster.assert_settled(100).await;
     cluster.stop().await;
 }
@@ -119,15 +119,15 @@ async fn my_other_device_shows_what_i_send() {
     let mut phone = cluster.device_on(1, Platform::Ios, "phone").await;
     let _bea = cluster.device(2).ready().await;
     let mut ticket = ada.write(2, "from my desk").await;
-    let shown = phone.hear().await;
-    assert_eq!(text(&shown), "from my desk");
-    assert_eq!(shown.origin, Origin::OwnElsewhere);
+    let message = phone.hear().await;
+    assert_eq!(text(&message), "from my desk");
+    assert_eq!(message.origin, Origin::OwnElsewhere);
     phone.hears_nothing().await;
     // The sending device knows the position without a second event.
     reaches(&mut ticket, |s| {
         s.rank()
             >= SendStatus::Placed {
-                id: shown.placed.message.id,
+                id: message.placed.message.id,
                 seq: Seq(1),
             }
             .rank()

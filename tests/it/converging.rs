@@ -23,7 +23,7 @@ use tests::app::{App, ChatMessage};
 use tests::model::Model;
 use tests::person::{CLOSED, user};
 use tests::screen::Screen;
-use tests::system::SOON;
+use tests::system::TEST_TIMEOUT;
 use tests::{Cluster, Device};
 use tokio::time::{Instant, timeout_at};
 
@@ -47,41 +47,45 @@ struct DeviceLife {
     user: i64,
     platform: Platform,
     name: String,
-    keeps: PathBuf,
+    state_file: PathBuf,
     app: App,
     /// Messages the server accepted.
-    accepted: BTreeSet<MessageId>,
-    wrong: Vec<String>,
-    chance: StdRng,
-    said: usize,
-    here: Option<Device>,
+    accepted_ids: BTreeSet<MessageId>,
+    findings: Vec<String>,
+    rng: StdRng,
+    message_count: usize,
+    device: Option<Device>,
 }
 
 impl DeviceLife {
-    fn new((user, platform, name): (i64, Platform, &str), keeps: PathBuf, seed: u64) -> DeviceLife {
+    fn new(
+        (user, platform, name): (i64, Platform, &str),
+        state_file: PathBuf,
+        seed: u64,
+    ) -> DeviceLife {
         DeviceLife {
             user,
             platform,
             name: name.to_owned(),
-            keeps,
+            state_file,
             app: App::default(),
-            accepted: BTreeSet::new(),
-            wrong: Vec::new(),
-            chance: StdRng::seed_from_u64(seed),
-            said: 0,
-            here: None,
+            accepted_ids: BTreeSet::new(),
+            findings: Vec::new(),
+            rng: StdRng::seed_from_u64(seed),
+            message_count: 0,
+            device: None,
         }
     }
 
     async fn come(&mut self, cluster: &Cluster) {
         let device = cluster.device(self.user).on(self.platform);
-        let device = device.named(&self.name).keeping(self.keeps.clone());
-        self.here = Some(device.connect().await);
+        let device = device.named(&self.name).keeping(self.state_file.clone());
+        self.device = Some(device.connect().await);
     }
 
     /// Closes the device: messages it took are kept, and its unaccepted sends wait in the outbox.
     async fn go(&mut self) {
-        if let Some(Device { client, mut events }) = self.here.take() {
+        if let Some(Device { client, mut events }) = self.device.take() {
             events.taken();
             client.close().await;
         }
@@ -89,7 +93,7 @@ impl DeviceLife {
 
     /// Deletes the state: the device starts afresh.
     fn lose(&mut self) {
-        std::fs::remove_file(&self.keeps).expect("it kept something");
+        std::fs::remove_file(&self.state_file).expect("it kept something");
         self.app = App::default();
     }
 
@@ -101,40 +105,40 @@ impl DeviceLife {
                 self.listen().await;
             }
             self.go().await;
-            if self.chance.random_bool(0.15) {
+            if self.rng.random_bool(0.15) {
                 self.lose();
             }
-            let away = Duration::from_millis(self.chance.random_range(0..150));
-            tokio::time::sleep(away).await;
+            let pause = Duration::from_millis(self.rng.random_range(0..150));
+            tokio::time::sleep(pause).await;
         }
     }
 
     /// Takes events for a moment.
     async fn listen(&mut self) {
-        let moment = Instant::now() + Duration::from_millis(self.chance.random_range(0..60));
-        let mut here = self.here.take().expect("it is here");
-        while let Ok(event) = timeout_at(moment, here.events.next()).await {
+        let deadline = Instant::now() + Duration::from_millis(self.rng.random_range(0..60));
+        let mut device = self.device.take().expect("it is here");
+        while let Ok(event) = timeout_at(deadline, device.events.next()).await {
             let event = event.expect("the client goes on");
             self.take(event);
         }
-        self.here = Some(here);
+        self.device = Some(device);
     }
 
     fn take(&mut self, event: Event) {
-        let of = match &event {
-            Event::Message(shown) => Some(shown.placed.conversation),
+        let conversation_id = match &event {
+            Event::Message(message) => Some(message.placed.conversation),
             Event::Changed { conversation, .. } | Event::Gap { conversation, .. } => {
                 Some(*conversation)
             }
             _ => None,
         };
-        let wrong = match event {
-            Event::Message(shown) => self.shown(shown),
+        let finding = match event {
+            Event::Message(message) => self.show_message(message),
             Event::Changed {
                 conversation,
-                changed,
+                change,
                 ..
-            } => self.app.change(conversation, changed),
+            } => self.app.change(conversation, change),
             Event::Hidden {
                 conversation, seqs, ..
             } => {
@@ -149,52 +153,52 @@ impl DeviceLife {
             } => self.app.skip(conversation, from, to),
             Event::Status { status, .. } => {
                 if let SendStatus::Accepted { id } = status {
-                    self.accepted.insert(id);
+                    self.accepted_ids.insert(id);
                 }
                 None
             }
             Event::Reset(reset) => Some(format!("{reset:?}")),
             Event::Receipt(_) | Event::State(_) => None,
         };
-        self.wrong
-            .extend(wrong.map(|wrong| format!("{wrong}, in {of:?}")));
+        self.findings
+            .extend(finding.map(|finding| format!("{finding}, in {conversation_id:?}")));
     }
 
-    fn shown(&mut self, shown: ShownMessage) -> Option<String> {
-        let (of, seq) = (shown.placed.conversation, shown.placed.position.seq);
-        if self.app.has(of, seq) {
+    fn show_message(&mut self, message: ShownMessage) -> Option<String> {
+        let (conversation, seq) = (message.placed.conversation, message.placed.position.seq);
+        if self.app.has(conversation, seq) {
             return Some(format!("shows {seq} again"));
         }
-        self.app.show(shown)
+        self.app.show(message)
     }
 
     async fn act(&mut self, group: GroupId) {
-        let client = self.here.as_ref().expect("it is here").client.clone();
+        let client = self.device.as_ref().expect("it is here").client.clone();
         let to = self.somebody(group);
-        let told = match self.chance.random_range(0..16) {
+        let result = match self.rng.random_range(0..16) {
             0..7 => {
-                self.said += 1;
-                let text = format!("{} of {}: {}", self.said, self.user, self.name);
+                self.message_count += 1;
+                let text = format!("{} of {}: {}", self.message_count, self.user, self.name);
                 client.send(to, Content::text(text)).await.map(drop)
             }
             7..10 => self.change(&client).await,
             10 | 11 => self.read(&client).await,
             12 => match self.any_shown() {
-                Some((to, said)) => client.hide(to, said.id).await.map(drop),
+                Some((to, message)) => client.hide(to, message.id).await.map(drop),
                 None => Ok(()),
             },
             13 => client.clear(to).await.map(drop),
             14 => {
-                let pinned = self.chance.random_bool(0.5);
+                let is_pinned = self.rng.random_bool(0.5);
                 let muted_until = None;
-                let arranged = ListArrangement {
-                    pinned,
+                let arrangement = ListArrangement {
+                    pinned: is_pinned,
                     muted_until,
                 };
-                client.arrange(to, arranged).await.map(drop)
+                client.arrange(to, arrangement).await.map(drop)
             }
             _ => {
-                let command = match self.chance.random_range(0..4) {
+                let command = match self.rng.random_range(0..4) {
                     0 => GroupCommand::Remove(user(3)),
                     1 | 2 => GroupCommand::Add(vec![user(3)]),
                     _ => GroupCommand::SetRole(user(2), Role::Admin),
@@ -202,64 +206,64 @@ impl DeviceLife {
                 client.group_command(group, command).await.map(drop)
             }
         };
-        match told {
+        match result {
             // Nothing to clear, or a person known by name only.
             Ok(()) | Err(ClientError::Refused(_)) => {}
-            Err(other) => self.wrong.push(format!("{other}")),
+            Err(other) => self.findings.push(format!("{other}")),
         }
     }
 
     fn somebody(&mut self, group: GroupId) -> Recipient {
-        let others: Vec<_> = USERS.into_iter().filter(|it| *it != self.user).collect();
-        match others.choose(&mut self.chance) {
-            Some(other) if self.chance.random_bool(0.6) => Recipient::User(user(*other)),
+        let other_users: Vec<_> = USERS.into_iter().filter(|it| *it != self.user).collect();
+        match other_users.choose(&mut self.rng) {
+            Some(other) if self.rng.random_bool(0.6) => Recipient::User(user(*other)),
             _ => Recipient::Group(group),
         }
     }
 
     /// Picks one of the newest few messages of any conversation.
     fn any_shown(&mut self) -> Option<(Recipient, ChatMessage)> {
-        let shown: Vec<_> = self.app.conversations().collect();
-        let of = *shown.choose(&mut self.chance)?;
-        let said = self.app.said(of);
-        let newest = &said[said.len().saturating_sub(4)..];
-        let said = newest.choose(&mut self.chance)?.clone();
-        Some((of.other_than(user(self.user))?, said))
+        let conversations: Vec<_> = self.app.conversations().collect();
+        let conversation = *conversations.choose(&mut self.rng)?;
+        let messages = self.app.said(conversation);
+        let newest = &messages[messages.len().saturating_sub(4)..];
+        let message = newest.choose(&mut self.rng)?.clone();
+        Some((conversation.other_than(user(self.user))?, message))
     }
 
     async fn change(&mut self, client: &Client) -> Result<(), ClientError> {
-        let Some((to, said)) = self.any_shown() else {
+        let Some((to, message)) = self.any_shown() else {
             return Ok(());
         };
-        let is_own = said.from == user(self.user);
-        let rules = self.user == 1 && matches!(to, Recipient::Group(_));
-        let kind = match self.chance.random_range(0..4) {
-            0 if is_own || rules => ChangeKind::Recall,
+        let is_own = message.from == user(self.user);
+        let is_admin = self.user == 1 && matches!(to, Recipient::Group(_));
+        let kind = match self.rng.random_range(0..4) {
+            0 if is_own || is_admin => ChangeKind::Recall,
             1 if is_own => ChangeKind::Edit,
             2 => ChangeKind::Pin {
-                on: self.chance.random_bool(0.7),
+                on: self.rng.random_bool(0.7),
             },
             _ => ChangeKind::React {
                 reaction: "+1".parse().expect("short"),
-                on: self.chance.random_bool(0.7),
+                on: self.rng.random_bool(0.7),
             },
         };
         let content = match kind {
             ChangeKind::Edit => Content::text(format!("{} edited it", self.name)),
             _ => Content::text(""),
         };
-        let asked = client.change(to, said.id, kind, content);
-        asked.await.map(|_: SendTicket| ())
+        let change = client.change(to, message.id, kind, content);
+        change.await.map(|_: SendTicket| ())
     }
 
     async fn read(&mut self, client: &Client) -> Result<(), ClientError> {
-        let shown: Vec<_> = self.app.conversations().collect();
-        let Some(of) = shown.choose(&mut self.chance) else {
+        let conversations: Vec<_> = self.app.conversations().collect();
+        let Some(conversation) = conversations.choose(&mut self.rng) else {
             return Ok(());
         };
-        let said = self.app.said(*of);
-        let last = said.last().expect("it shows something");
-        client.read(*of, last.seq, last.id).await
+        let messages = self.app.said(*conversation);
+        let last = messages.last().expect("it shows something");
+        client.read(*conversation, last.seq, last.id).await
     }
 
     /// Checks that it shows the model of the log.
@@ -271,8 +275,8 @@ impl DeviceLife {
             app: &self.app,
             is_listed: false,
         };
-        let here = self.here.as_ref().expect("it is here");
-        let rows = here.client.conversations().borrow().clone();
+        let device = self.device.as_ref().expect("it is here");
+        let rows = device.client.conversations().borrow().clone();
         for (conversation, talk) in &model.talks {
             screen.check(*conversation, talk)?;
             let is_in = talk.group.as_ref().is_some_and(|group| group.is_in(me));
@@ -281,16 +285,18 @@ impl DeviceLife {
                 let registers = cluster.backends.conversations.registers(&key);
                 let read = registers.await.expect("the store answers")[0].read_seq;
                 screen.check_row(*conversation, talk, rows.get(conversation), read)?;
-                let mut pins = pins(&here.client, *conversation).await?;
+                let mut pins = pins(&device.client, *conversation).await?;
                 // A device that came after a clear has not heard of the conversation, nor of what is
                 // hidden there. Any other hides it.
                 let row = rows.get(conversation);
                 if !row.is_some_and(Summary::is_on_list) {
-                    let hidden = talk.hidden(me);
-                    let of_it = pins.iter_mut().filter(|said| hidden.contains(&said.seq));
-                    of_it.for_each(ChatMessage::hide);
+                    let hidden_seqs = talk.hidden(me);
+                    let hidden_pins = pins
+                        .iter_mut()
+                        .filter(|message| hidden_seqs.contains(&message.seq));
+                    hidden_pins.for_each(ChatMessage::hide);
                 }
-                let expected = talk.pins_of(*conversation, me);
+                let expected = talk.user_pins(*conversation, me);
                 if Some(&pins) != expected.as_ref() {
                     return Err(format!(
                         "{} is told of pins {pins:?} of {conversation}, the log says {expected:?}",
@@ -303,33 +309,33 @@ impl DeviceLife {
     }
 }
 
-async fn pins(client: &Client, of: ConversationId) -> Result<Vec<ChatMessage>, String> {
-    let (mut pins, mut before) = (Vec::new(), None);
+async fn pins(client: &Client, conversation: ConversationId) -> Result<Vec<ChatMessage>, String> {
+    let (mut pins, mut cursor) = (Vec::new(), None);
     loop {
-        let page = client.pins(of, before).await;
+        let page = client.pins(conversation, cursor).await;
         let mut page = page.map_err(|error| error.to_string())?;
         for placed in &page.messages {
             let marks = page.marks.remove(&placed.position.seq);
             pins.push(ChatMessage::of(placed, marks));
         }
-        before = page.next;
-        if before.is_none() {
+        cursor = page.next;
+        if cursor.is_none() {
             return Ok(pins);
         }
     }
 }
 
-async fn check(cluster: &Cluster, all: &[DeviceLife]) -> Result<(), String> {
+async fn check(cluster: &Cluster, devices: &[DeviceLife]) -> Result<(), String> {
     let model = Model::of(&cluster.accepted().await);
-    for living in all {
-        living.check(cluster, &model).await?;
+    for device in devices {
+        device.check(cluster, &model).await?;
     }
     Ok(())
 }
 
-async fn group_of(cluster: &Cluster) -> GroupId {
+async fn create_group(cluster: &Cluster) -> GroupId {
     let owner = cluster.device(1).named("first").ready().await;
-    let group = owner.group_of(CLOSED, &[2, 3]).await;
+    let group = owner.create_group(CLOSED, &[2, 3]).await;
     owner.close().await;
     group
 }
@@ -337,71 +343,79 @@ async fn group_of(cluster: &Cluster) -> GroupId {
 async fn everybody_shows_what_the_log_comes_to(seed: u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut cluster = Cluster::seeded(seed).await;
-    let group = group_of(&cluster).await;
-    let mut all: Vec<DeviceLife> = DEVICES
+    let group = create_group(&cluster).await;
+    let mut devices: Vec<DeviceLife> = DEVICES
         .into_iter()
         .enumerate()
-        .map(|(index, device)| {
-            let keeps = folder.path().join(device.2);
-            DeviceLife::new(device, keeps, seed * 100 + index as u64)
+        .map(|(index, spec)| {
+            let state_file = folder.path().join(spec.2);
+            DeviceLife::new(spec, state_file, seed * 100 + index as u64)
         })
         .collect();
     for round in 0..ROUNDS {
-        join_all(all.iter_mut().map(|living| living.live(&cluster, group))).await;
+        join_all(
+            devices
+                .iter_mut()
+                .map(|device| device.live(&cluster, group)),
+        )
+        .await;
         match round {
             0 => cluster.restart().await,
             _ => {
-                let forgotten = cluster.backends.timeline.forget(group).await;
-                forgotten.expect("it is forgotten");
+                let result = cluster.backends.timeline.forget(group).await;
+                result.expect("it is forgotten");
             }
         }
     }
     for number in USERS {
         let name = format!("new-{number}");
-        let keeps = folder.path().join(&name);
-        let new = (number, Platform::Mini, name.as_str());
-        all.push(DeviceLife::new(new, keeps, seed));
+        let state_file = folder.path().join(&name);
+        let spec_of_new = (number, Platform::Mini, name.as_str());
+        devices.push(DeviceLife::new(spec_of_new, state_file, seed));
     }
-    join_all(all.iter_mut().map(|living| living.come(&cluster))).await;
-    let begun = Instant::now();
+    join_all(devices.iter_mut().map(|device| device.come(&cluster))).await;
+    let started_at = Instant::now();
     loop {
         for _ in 0..5 {
-            join_all(all.iter_mut().map(DeviceLife::listen)).await;
+            join_all(devices.iter_mut().map(DeviceLife::listen)).await;
         }
-        match check(&cluster, &all).await {
+        match check(&cluster, &devices).await {
             Ok(()) => break,
-            Err(what) if begun.elapsed() > SOON => panic!("seed {seed}: {what}"),
+            Err(finding) if started_at.elapsed() > TEST_TIMEOUT => panic!("seed {seed}: {finding}"),
             Err(_) => {}
         }
     }
     let model = Model::of(&cluster.accepted().await);
     let changes = model.talks.values().map(|talk| talk.changes.len());
-    let (done, changed) = (model.fates.len(), changes.sum::<usize>());
-    assert!(done > 100 && changed > 5, "seed {seed}: {done}, {changed}");
+    let (record_count, change_count) = (model.fates.len(), changes.sum::<usize>());
+    assert!(
+        record_count > 100 && change_count > 5,
+        "seed {seed}: {record_count}, {change_count}"
+    );
     let log: BTreeSet<MessageId> = model.fates.into_keys().collect();
-    for living in &mut all {
+    for device in &mut devices {
         assert_eq!(
-            living.wrong,
+            device.findings,
             Vec::<String>::new(),
             "seed {seed}: {}",
-            living.name
+            device.name
         );
-        let lost: Vec<_> = living.accepted.difference(&log).collect();
+        let lost_ids: Vec<_> = device.accepted_ids.difference(&log).collect();
         assert!(
-            lost.is_empty(),
-            "seed {seed}: {lost:?} were accepted and are lost"
+            lost_ids.is_empty(),
+            "seed {seed}: {lost_ids:?} were accepted and are lost"
         );
-        living.go().await;
+        device.go().await;
     }
     cluster.stop().await;
 }
 
 /// Seeds to run; `PACKETBOAT_SEEDS=100..140` gives more of them.
 fn seeds() -> Range<u64> {
-    let Ok(given) = std::env::var("PACKETBOAT_SEEDS") else {
+    let Ok(range_text) = std::env::var("PACKETBOAT_SEEDS") else {
         return 0..4;
     };
-    let (first, end) = given.split_once("..").expect("a range");
+    let (first, end) = range_text.split_once("..").expect("a range");
     let number = |text: &str| text.parse().expect("a number");
     number(first)..number(end)
 }

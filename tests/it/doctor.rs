@@ -45,25 +45,27 @@ fn doctor(settings: &Settings, environment: &Environment, stores: Stores) -> Doc
     })
 }
 
-fn of(findings: &[Finding], check: Check) -> &Finding {
-    let found = findings.iter().find(|finding| finding.check == check);
-    found.unwrap_or_else(|| panic!("no {} in {findings:#?}", check.name()))
+fn finding_for(findings: &[Finding], check: Check) -> &Finding {
+    let finding_of_check = findings.iter().find(|finding| finding.check == check);
+    finding_of_check.unwrap_or_else(|| panic!("no {} in {findings:#?}", check.name()))
 }
 
 fn kinds(report: &UserReport) -> Vec<&str> {
     assert_eq!(report.omissions, Vec::<String>::new());
-    let told = report.differences.items.iter();
-    told.map(|told| told.kind.as_str()).collect()
+    let difference = report.differences.items.iter();
+    difference
+        .map(|difference| difference.kind.as_str())
+        .collect()
 }
 
-async fn examined(doctor: &Doctor, number: i64) -> UserReport {
+async fn examine_user(doctor: &Doctor, number: i64) -> UserReport {
     let report = doctor.examine(user(number)).await;
     report.expect("it sees the stores")
 }
 
 #[tokio::test]
 async fn a_healthy_system_has_no_finding_however_busy_it_is() {
-    const MESSAGES: usize = 60;
+    const MESSAGE_COUNT: usize = 60;
     let dir = tempfile::tempdir().expect("a directory");
     let mut settings = tests::settings();
     settings.audit.continuous = true;
@@ -78,31 +80,31 @@ async fn a_healthy_system_has_no_finding_however_busy_it_is() {
     ada.say(2, "first").await;
     assert_eq!(bea.hear_texts(1).await, ["first"]);
 
-    let chatting = async {
-        for number in 0..MESSAGES {
+    let chat = async {
+        for number in 0..MESSAGE_COUNT {
             let text = number.to_string();
             ada.say(2, &text).await;
             assert_eq!(bea.hear_texts(1).await, [text]);
         }
     };
-    let looking = async {
+    let checkups = async {
         let checkup = doctor.checkup().await;
         // The machine's limits are no fault of the program; the tests' key is the development key.
         let machine = [Check::OpenFiles, Check::Space, Check::TokenKey];
         for finding in &checkup.findings {
-            let is_fine = finding.verdict == CheckVerdict::Ok;
-            assert!(is_fine || machine.contains(&finding.check), "{finding:?}");
+            let is_ok = finding.verdict == CheckVerdict::Ok;
+            assert!(is_ok || machine.contains(&finding.check), "{finding:?}");
         }
         for check in [Check::Carriers, Check::ClosedMinutes, Check::Space] {
-            of(&checkup.findings, check);
+            finding_for(&checkup.findings, check);
         }
         for number in [1, 2, 1, 2, 3] {
-            assert_eq!(kinds(&examined(&doctor, number).await), [""; 0]);
+            assert_eq!(kinds(&examine_user(&doctor, number).await), [""; 0]);
         }
     };
-    tokio::join!(chatting, looking);
-    cluster.assert_settled(1 + MESSAGES as u64).await;
-    let bea_now = examined(&doctor, 2).await;
+    tokio::join!(chat, checkups);
+    cluster.assert_settled(1 + MESSAGE_COUNT as u64).await;
+    let bea_now = examine_user(&doctor, 2).await;
     assert_eq!(kinds(&bea_now), [""; 0]);
     assert_eq!((bea_now.conversations, bea_now.mails), (1, 61));
     assert_eq!(bea_now.rows, 61);
@@ -119,8 +121,8 @@ struct Vandal {
 
 impl Vandal {
     fn remove(&self, table: Table, key: &[u8]) {
-        let there = self.engine.get(table, key).expect("reads");
-        assert!(there.is_some(), "{table:?} has no {key:02x?}");
+        let value = self.engine.get(table, key).expect("reads");
+        assert!(value.is_some(), "{table:?} has no {key:02x?}");
         let mut batch = WriteBatch::new();
         batch.remove(table, key.to_vec());
         self.engine.write(batch).expect("writes");
@@ -134,13 +136,13 @@ impl Vandal {
 
     /// Removes the entry from a position to its message.
     fn remove_position(&self, id: MessageId) {
-        let all = self
+        let entries = self
             .engine
             .range(Table::PrivateIndex, .., ScanOrder::Forward, 100);
         let value = id.get().to_be_bytes();
-        let all = all.expect("reads");
-        let found = all.iter().find(|(_, named)| named[..] == value);
-        self.remove(Table::PrivateIndex, &found.expect("it has a position").0);
+        let entries = entries.expect("reads");
+        let entry = entries.iter().find(|(_, id_bytes)| id_bytes[..] == value);
+        self.remove(Table::PrivateIndex, &entry.expect("it has a position").0);
     }
 
     fn remove_list(&self, owner: i64) {
@@ -177,7 +179,7 @@ async fn damage_is_named_mended_and_gone() {
             head_of_three = vandal.engine.get(Table::Head, &key).expect("reads");
         }
     }
-    assert_eq!(kinds(&examined(&doctor, 2).await), [""; 0]);
+    assert_eq!(kinds(&examine_user(&doctor, 2).await), [""; 0]);
 
     // Row 2 is gone, and the position entry of row 4; the list, the newest of the head, a body; and
     // a session from the boat's previous life was never removed.
@@ -189,7 +191,7 @@ async fn damage_is_named_mended_and_gone() {
     let key = conversation(1, 2).to_key().to_vec();
     batch.put(Table::Head, key, head_of_three.expect("a head"));
     vandal.engine.write(batch).expect("writes");
-    let ghost = SessionKey {
+    let stale_session = SessionKey {
         user: user(2),
         session: SessionId::new(99).expect("positive"),
         life: BoatLife {
@@ -198,22 +200,22 @@ async fn damage_is_named_mended_and_gone() {
         },
     };
     let entry = NewSession {
-        key: ghost,
+        key: stale_session,
         platform: Platform::Ios,
         device: DeviceId::new("phone").expect("a name"),
     };
     let connect = ConnectRequest {
         user: user(2),
         entry,
-        denied: DeniedBoats::default(),
+        denied_boats: DeniedBoats::default(),
         now: cluster.now(),
     };
-    let connected = cluster.backends.mailbox.connect(connect).await;
-    connected.expect("answered").expect("registered");
+    let result = cluster.backends.mailbox.connect(connect).await;
+    result.expect("answered").expect("registered");
 
-    let found = examined(&doctor, 2).await;
-    assert_eq!(found.verdict, CheckVerdict::Failure);
-    let all = [
+    let damaged = examine_user(&doctor, 2).await;
+    assert_eq!(damaged.verdict, CheckVerdict::Failure);
+    let expected = [
         "session_of_ended_life",
         "mail_bodiless",
         "hole",
@@ -221,50 +223,51 @@ async fn damage_is_named_mended_and_gone() {
         "head_behind",
         "list_behind",
     ];
-    assert_eq!(kinds(&found), all);
-    let sentences: Vec<&str> = found
+    assert_eq!(kinds(&damaged), expected);
+    let sentences: Vec<&str> = damaged
         .differences
         .items
         .iter()
         .map(|t| t.observation.as_str())
         .collect();
-    let says = |n: usize, part: &str| assert!(sentences[n].contains(part), "{}", sentences[n]);
-    says(0, "session 99 on ios");
-    says(1, &ids[4].to_string());
-    says(2, "position 2 of p:1:2 has no message");
-    says(3, "position 4 of p:1:2 has no message");
-    says(4, "goes to position 5, but its head says 3");
-    says(5, "does not have p:1:2");
-    let hopeless = found
+    let expect_part =
+        |n: usize, part: &str| assert!(sentences[n].contains(part), "{}", sentences[n]);
+    expect_part(0, "session 99 on ios");
+    expect_part(1, &ids[4].to_string());
+    expect_part(2, "position 2 of p:1:2 has no message");
+    expect_part(3, "position 4 of p:1:2 has no message");
+    expect_part(4, "goes to position 5, but its head says 3");
+    expect_part(5, "does not have p:1:2");
+    let unrepairable = damaged
         .differences
         .items
         .iter()
         .filter(|t| t.repair.is_none());
-    let hopeless: Vec<&str> = hopeless.map(|told| told.kind.as_str()).collect();
+    let unrepairable: Vec<&str> = unrepairable
+        .map(|difference| difference.kind.as_str())
+        .collect();
     assert_eq!(
-        hopeless,
+        unrepairable,
         ["mail_bodiless"],
         "history has it: it needs nothing"
     );
 
-    let repaired = doctor.repair("ann", user(2), "a disk failed").await;
-    let repaired = repaired.expect("an answer").expect("it sees the stores");
-    assert_eq!(kinds(&repaired.before), all);
-    assert_eq!(repaired.steps.len(), 5);
-    let failed: Vec<_> = repaired
-        .steps
-        .iter()
-        .filter(|m| m.error.is_some())
-        .collect();
-    assert!(failed.is_empty(), "{failed:?}");
-    assert_eq!(kinds(&repaired.after), ["mail_bodiless"]);
-    assert_eq!(repaired.after.verdict, CheckVerdict::Warning);
+    let repair = doctor.repair("ann", user(2), "a disk failed").await;
+    let repair = repair.expect("an answer").expect("it sees the stores");
+    assert_eq!(kinds(&repair.before), expected);
+    assert_eq!(repair.steps.len(), 5);
+    let failed_steps: Vec<_> = repair.steps.iter().filter(|m| m.error.is_some()).collect();
+    assert!(failed_steps.is_empty(), "{failed_steps:?}");
+    assert_eq!(kinds(&repair.after), ["mail_bodiless"]);
+    assert_eq!(repair.after.verdict, CheckVerdict::Warning);
 
     // A second repair changes nothing, and the operators' log has only repairs that were made.
-    let again = doctor.repair("ann", user(2), "to be sure").await;
-    let again = again.expect("an answer").expect("it sees the stores");
+    let second_repair = doctor.repair("ann", user(2), "to be sure").await;
+    let second_repair = second_repair
+        .expect("an answer")
+        .expect("it sees the stores");
     assert_eq!(
-        (again.steps.len(), kinds(&again.after)),
+        (second_repair.steps.len(), kinds(&second_repair.after)),
         (0, vec!["mail_bodiless"])
     );
     let log = cluster.letters().log(10, true, None).await.expect("a log");
@@ -278,7 +281,7 @@ async fn damage_is_named_mended_and_gone() {
     assert_eq!(repairs, [("ann", user(2), 5, "a disk failed")]);
 
     // The other side is well again, too, and no user misses anything.
-    assert_eq!(kinds(&examined(&doctor, 1).await), [""; 0]);
+    assert_eq!(kinds(&examine_user(&doctor, 1).await), [""; 0]);
     ada.say(2, "6").await;
     let mut bea = cluster.device(2).ready().await;
     assert_eq!(bea.hear_texts(6).await, ["1", "2", "3", "4", "5", "6"]);
@@ -288,12 +291,12 @@ async fn damage_is_named_mended_and_gone() {
         platform: Platform::Desktop,
     };
     tests::system::eventually("the mailbox is empty", async || {
-        let waiting = cluster.backends.mailbox.waiting(target).await;
-        (waiting.expect("an answer") == 0).then_some(())
+        let mail_count = cluster.backends.mailbox.waiting(target).await;
+        (mail_count.expect("an answer") == 0).then_some(())
     })
     .await;
-    let well = examined(&doctor, 2).await;
-    assert_eq!((kinds(&well), well.rows), (vec![], 6));
+    let healthy = examine_user(&doctor, 2).await;
+    assert_eq!((kinds(&healthy), healthy.rows), (vec![], 6));
     cluster.assert_settled(6).await;
     drop(doctor);
     cluster.stop().await;
@@ -317,13 +320,16 @@ async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
     vandal.remove_row(1, ids[2]);
     vandal.remove_row(2, ids[2]);
     for number in [1, 2] {
-        let repaired = doctor.repair("ann", user(number), "").await;
-        let repaired = repaired.expect("an answer").expect("it sees the stores");
-        assert_eq!(repaired.steps, []);
-        assert_eq!(kinds(&repaired.after), ["hole"]);
-        let told = &repaired.after.differences.items[0];
-        assert!(told.observation.contains("position 3 of p:1:2"), "{told:?}");
-        assert!(told.advice.is_some(), "{told:?}");
+        let repair = doctor.repair("ann", user(number), "").await;
+        let repair = repair.expect("an answer").expect("it sees the stores");
+        assert_eq!(repair.steps, []);
+        assert_eq!(kinds(&repair.after), ["hole"]);
+        let difference = &repair.after.differences.items[0];
+        assert!(
+            difference.observation.contains("position 3 of p:1:2"),
+            "{difference:?}"
+        );
+        assert!(difference.advice.is_some(), "{difference:?}");
     }
     ada.close().await;
     drop(doctor);
@@ -332,13 +338,13 @@ async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
 
 /// Clock ahead of another.
 struct Ahead {
-    of: Arc<dyn Clock>,
+    inner: Arc<dyn Clock>,
     by_secs: AtomicU64,
 }
 
 impl Clock for Ahead {
     fn now(&self) -> Timestamp {
-        self.of.now() + Duration::from_secs(self.by_secs.load(Ordering::SeqCst))
+        self.inner.now() + Duration::from_secs(self.by_secs.load(Ordering::SeqCst))
     }
 }
 
@@ -347,7 +353,7 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
     let (mut cluster, faults) = Cluster::with_faults(tests::settings()).await;
     cluster.expect_log("messages cannot be written: their partitions wait");
     let clock = Arc::new(Ahead {
-        of: cluster.backends.clock.clone(),
+        inner: cluster.backends.clock.clone(),
         by_secs: AtomicU64::new(0),
     });
     let mut environment = cluster.environment.clone();
@@ -357,7 +363,7 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
     faults.begin(HISTORY, Fault::Unavailable);
     ada.say(2, "one").await;
 
-    let verdict = |findings: &[Finding], check| of(findings, check).verdict;
+    let verdict = |findings: &[Finding], check| finding_for(findings, check).verdict;
     let first = doctor.checkup().await.findings;
     assert_eq!(verdict(&first, Check::History), CheckVerdict::Failure);
     assert_eq!(
@@ -366,24 +372,27 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
         "it has just begun"
     );
     clock.by_secs.store(400, Ordering::SeqCst);
-    let later = doctor.checkup().await.findings;
-    assert_eq!(verdict(&later, Check::Carriers), CheckVerdict::Failure);
-    let unknown = examined(&doctor, 2).await;
-    assert_eq!(unknown.verdict, CheckVerdict::Warning);
-    assert_eq!(kinds(&unknown), ["not_looked_at"]);
-    let told = &unknown.differences.items[0].observation;
+    let later_findings = doctor.checkup().await.findings;
+    assert_eq!(
+        verdict(&later_findings, Check::Carriers),
+        CheckVerdict::Failure
+    );
+    let report = examine_user(&doctor, 2).await;
+    assert_eq!(report.verdict, CheckVerdict::Warning);
+    assert_eq!(kinds(&report), ["not_looked_at"]);
+    let observation = &report.differences.items[0].observation;
     assert!(
-        told.contains("the newest messages") && told.contains("away"),
-        "{told}"
+        observation.contains("the newest messages") && observation.contains("away"),
+        "{observation}"
     );
 
     faults.end(HISTORY);
     cluster.assert_settled(1).await;
     // The offset is committed a moment later.
     tests::system::eventually("nothing waits any more", async || {
-        let healed = doctor.checkup().await.findings;
-        assert_eq!(verdict(&healed, Check::History), CheckVerdict::Ok);
-        (verdict(&healed, Check::Carriers) == CheckVerdict::Ok).then_some(())
+        let recovered = doctor.checkup().await.findings;
+        assert_eq!(verdict(&recovered, Check::History), CheckVerdict::Ok);
+        (verdict(&recovered, Check::Carriers) == CheckVerdict::Ok).then_some(())
     })
     .await;
     ada.close().await;
@@ -405,26 +414,26 @@ async fn a_part_that_hangs_holds_up_no_other() {
         .checkup()
         .await
         .findings;
-    let hangs = of(&findings, Check::Mailbox);
-    assert_eq!(hangs.verdict, CheckVerdict::Failure);
+    let mailbox = finding_for(&findings, Check::Mailbox);
+    assert_eq!(mailbox.verdict, CheckVerdict::Failure);
     assert!(
-        hangs.observation.contains("no answer within 3s"),
-        "{hangs:?}"
+        mailbox.observation.contains("no answer within 3s"),
+        "{mailbox:?}"
     );
     for check in [Check::Log, Check::History, Check::Ledger, Check::Carriers] {
-        assert_eq!(of(&findings, check).verdict, CheckVerdict::Ok);
+        assert_eq!(finding_for(&findings, check).verdict, CheckVerdict::Ok);
     }
-    let nobody = of(&findings, Check::Members);
-    assert_eq!(nobody.verdict, CheckVerdict::Failure);
+    let members = finding_for(&findings, Check::Members);
+    assert_eq!(members.verdict, CheckVerdict::Failure);
     assert!(
-        nobody.observation.contains("neither a boat nor a station"),
-        "{nobody:?}"
+        members.observation.contains("neither a boat nor a station"),
+        "{members:?}"
     );
 }
 
 /// Unreadable head: the doctor reports everything else of the user, and overwrites nothing.
 #[tokio::test]
-async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
+async fn unreadable_head_is_named_and_the_rest_is_examined() {
     let engine = Engine::memory();
     let settings = tests::settings();
     let mut cluster = Cluster::over(settings.clone(), &engine).await;
@@ -446,20 +455,21 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
     };
     vandal.remove_list(2);
 
-    let found = examined(&doctor, 2).await;
-    assert_eq!(found.verdict, CheckVerdict::Failure);
-    assert_eq!(kinds(&found), ["not_looked_at", "list_behind"]);
-    let told = &found.differences.items[0];
+    let report = examine_user(&doctor, 2).await;
+    assert_eq!(report.verdict, CheckVerdict::Failure);
+    assert_eq!(kinds(&report), ["not_looked_at", "list_behind"]);
+    let difference = &report.differences.items[0];
     assert!(
-        told.observation
+        difference
+            .observation
             .contains("the head of p:1:2: cannot be read"),
-        "{told:?}"
+        "{difference:?}"
     );
-    assert_eq!((found.mails, found.rows), (2, 2));
-    let repaired = doctor.repair("ann", user(2), "a disk failed").await;
-    let repaired = repaired.expect("an answer").expect("it sees the stores");
-    assert_eq!(repaired.steps.len(), 1);
-    assert_eq!(kinds(&repaired.after), ["not_looked_at"]);
+    assert_eq!((report.mails, report.rows), (2, 2));
+    let repair = doctor.repair("ann", user(2), "a disk failed").await;
+    let repair = repair.expect("an answer").expect("it sees the stores");
+    assert_eq!(repair.steps.len(), 1);
+    assert_eq!(kinds(&repair.after), ["not_looked_at"]);
     let head = engine.get(Table::Head, &key).expect("reads");
     assert_eq!(head.as_deref(), Some(&b"no head"[..]));
     drop(doctor);
@@ -492,15 +502,23 @@ async fn more_holes_than_there_is_time_for_end_in_a_report() {
             offset: 1,
         },
     };
-    let saved = environment.backends.conversations.save(vec![claim]).await;
-    saved.expect("saves");
+    let result = environment.backends.conversations.save(vec![claim]).await;
+    result.expect("saves");
     let doctor = doctor(&settings, &environment, Stores::Memory);
-    let found = examined(&doctor, 2).await;
-    assert_eq!(kinds(&found), ["not_looked_at", "hole"]);
-    let told = found.differences.items.iter();
-    let seen: Vec<&str> = told.map(|told| told.observation.as_str()).collect();
-    let late = "positions of p:1:2 that have no message, from";
-    assert!(seen[0].contains(late), "{seen:?}");
-    assert!(seen[0].contains("took too long"), "{seen:?}");
-    assert!(seen[1].starts_with("positions 1 to "), "{seen:?}");
+    let report = examine_user(&doctor, 2).await;
+    assert_eq!(kinds(&report), ["not_looked_at", "hole"]);
+    let difference = report.differences.items.iter();
+    let observations: Vec<&str> = difference
+        .map(|difference| difference.observation.as_str())
+        .collect();
+    let omission = "positions of p:1:2 that have no message, from";
+    assert!(observations[0].contains(omission), "{observations:?}");
+    assert!(
+        observations[0].contains("took too long"),
+        "{observations:?}"
+    );
+    assert!(
+        observations[1].starts_with("positions 1 to "),
+        "{observations:?}"
+    );
 }

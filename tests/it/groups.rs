@@ -7,11 +7,11 @@ use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::loaded_ranges::OlderRange;
 use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
 use tests::person::{CLOSED, accepted, done, reaches, text, user};
-use tests::system::{SOON, eventually};
+use tests::system::{TEST_TIMEOUT, eventually};
 use tests::{Cluster, Device, settings};
 use tokio::time::timeout;
 
-async fn commands(device: &Device, group: GroupId, command: GroupCommand) {
+async fn send_command(device: &Device, group: GroupId, command: GroupCommand) {
     let mut ticket = device
         .client
         .group_command(group, command)
@@ -20,7 +20,7 @@ async fn commands(device: &Device, group: GroupId, command: GroupCommand) {
     done(&mut ticket).await.expect("it is done");
 }
 
-async fn refused(device: &Device, group: GroupId, command: GroupCommand) -> Code {
+async fn refused_code(device: &Device, group: GroupId, command: GroupCommand) -> Code {
     let mut ticket = device
         .client
         .group_command(group, command)
@@ -35,7 +35,7 @@ async fn members(client: &Client, group: GroupId) -> Vec<(UserId, Role)> {
 }
 
 /// Returns all texts that this user may read there.
-async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, ClientError> {
+async fn readable_texts(client: &Client, group: GroupId) -> Result<Vec<String>, ClientError> {
     let page = client
         .load_older(ConversationId::Group(group), None, 0)
         .await?;
@@ -57,19 +57,19 @@ async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, Client
 // proves S0-18, S0-24, S0-25, S0-68: which begins below the smallest that was shown and ends where its own begins.
 #[tokio::test]
 async fn a_member_gets_all_that_the_cache_does_not_hold() {
-    const KEPT: usize = 40;
-    const SAID: u64 = 330;
-    const NEWEST: u32 = 10;
+    const CACHED_COUNT: usize = 40;
+    const MESSAGE_COUNT: u64 = 330;
+    const RECENT_COUNT: u32 = 10;
     let dir = tempfile::tempdir().expect("a directory");
     let [forward, backward] = ["cy", "dan"].map(|name| dir.path().join(name));
     let mut settings = settings();
-    settings.embedded.timeline.keep = KEPT;
-    settings.timeline.keep = KEPT;
+    settings.embedded.timeline.keep = CACHED_COUNT;
+    settings.timeline.keep = CACHED_COUNT;
     // Makes the group too large to keep mail for single members.
     settings.carrier.group_push_max = 1;
     let cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
-    let group = ada.group_of(CLOSED, &[3, 4]).await;
+    let group = ada.create_group(CLOSED, &[3, 4]).await;
     let mut cy = cluster.device(3).keeping(forward.clone()).ready().await;
     let mut dan = cluster.device(4).keeping(backward.clone()).ready().await;
     ada.say_in(group, "text 1").await;
@@ -78,52 +78,66 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
     }
     cy.close().await;
     dan.close().await;
-    let mut said = Vec::new();
-    for n in 2..=SAID {
+    let mut tickets = Vec::new();
+    for n in 2..=MESSAGE_COUNT {
         let to = Recipient::Group(group);
-        said.push(ada.send(to, &format!("text {n}")).await);
+        tickets.push(ada.send(to, &format!("text {n}")).await);
     }
-    for ticket in &mut said {
+    for ticket in &mut tickets {
         accepted(ticket).await;
     }
-    cluster.assert_settled(1 + SAID).await;
-    let cached = cluster.backends.timeline.count(group, usize::MAX).await;
-    assert_eq!(cached.expect("it answers"), KEPT);
+    cluster.assert_settled(1 + MESSAGE_COUNT).await;
+    let cached_count = cluster.backends.timeline.count(group, usize::MAX).await;
+    assert_eq!(cached_count.expect("it answers"), CACHED_COUNT);
 
     let mut cy = cluster.device(3).keeping(forward).connect().await;
-    let texts: Vec<String> = (2..=SAID).map(|n| format!("text {n}")).collect();
+    let texts: Vec<String> = (2..=MESSAGE_COUNT).map(|n| format!("text {n}")).collect();
     assert_eq!(cy.hear_texts(texts.len()).await, texts);
     cy.hears_nothing().await;
 
-    let dan = cluster.device(4).keeping(backward).after_long(NEWEST);
+    let dan = cluster.device(4).keeping(backward).after_long(RECENT_COUNT);
     let mut dan = dan.connect().await;
-    let (shown, gap) = dan.newest_and_gap(NEWEST as usize).await;
-    let first = SAID + 1 - u64::from(NEWEST);
-    assert_eq!(shown, (first..=SAID).map(Seq).collect::<Vec<_>>());
+    let (shown_seqs, gap) = dan.newest_and_gap(RECENT_COUNT as usize).await;
+    let first = MESSAGE_COUNT + 1 - u64::from(RECENT_COUNT);
+    assert_eq!(
+        shown_seqs,
+        (first..=MESSAGE_COUNT).map(Seq).collect::<Vec<_>>()
+    );
     assert_eq!(gap, (Seq(2), Seq(first - 1)));
-    let of = ConversationId::Group(group);
+    let conversation = ConversationId::Group(group);
     eventually("the edge is kept", async || {
-        let edges = dan.client.edges(of).await.expect("it answers");
+        let edges = dan.client.edges(conversation).await.expect("it answers");
         (edges == [Seq(first - 1)]).then_some(())
     })
     .await;
-    let older = async |seq| dan.client.older(of, Seq(seq)).await.expect("it answers");
-    assert_eq!(older(first + 1).await, OlderRange::Here);
-    assert_eq!(older(first).await, OlderRange::ToBeLoaded(Seq(first)));
+    let older_range = async |seq| {
+        dan.client
+            .older(conversation, Seq(seq))
+            .await
+            .expect("it answers")
+    };
+    assert_eq!(older_range(first + 1).await, OlderRange::Here);
+    assert_eq!(older_range(first).await, OlderRange::ToBeLoaded(Seq(first)));
     // A page that does not reach the messages already here moves the edge down.
-    let page = dan.client.load_older(of, Some(Seq(first)), 50).await;
+    let page = dan
+        .client
+        .load_older(conversation, Some(Seq(first)), 50)
+        .await;
     let mut messages = page.expect("a page").messages;
     messages.sort_by_key(|placed| placed.position.seq);
     assert_eq!(messages.len(), 50);
     for pair in messages.windows(2) {
         assert_eq!(pair[1].position.prev, Some(pair[0].message.id));
     }
-    let lower = dan.client.edges(of).await.expect("it answers");
-    assert_eq!(lower, [Seq(first - 51)]);
-    let loaded = dan.load_gap(of, gap).await;
-    assert_eq!(loaded, (2..first).map(Seq).collect::<Vec<_>>());
-    assert_eq!(dan.client.edges(of).await.expect("it answers"), []);
-    assert_eq!(older(1).await, OlderRange::Nothing);
+    let edges_after = dan.client.edges(conversation).await.expect("it answers");
+    assert_eq!(edges_after, [Seq(first - 51)]);
+    let loaded_seqs = dan.load_gap(conversation, gap).await;
+    assert_eq!(loaded_seqs, (2..first).map(Seq).collect::<Vec<_>>());
+    assert_eq!(
+        dan.client.edges(conversation).await.expect("it answers"),
+        []
+    );
+    assert_eq!(older_range(1).await, OlderRange::Nothing);
     cluster.stop().await;
 }
 
@@ -137,7 +151,7 @@ async fn everybody_in_a_group_hears_everything_in_one_order() {
     let mut bea = cluster.device(2).ready().await;
     let cy = cluster.device(3).keeping(state.clone()).ready().await;
     let mut dan = cluster.device(4).ready().await;
-    let group = ada.group_of(CLOSED, &[2, 3]).await;
+    let group = ada.create_group(CLOSED, &[2, 3]).await;
     cy.close().await;
     for n in 0..4 {
         let writer = if n % 2 == 0 { &ada } else { &bea };
@@ -156,62 +170,68 @@ async fn everybody_in_a_group_hears_everything_in_one_order() {
 
 // proves S0-15
 #[tokio::test]
-async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
+async fn late_member_reads_from_the_join_unless_history_is_open() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut cy = cluster.device(3).ready().await;
-    let group = ada.group_of(CLOSED, &[2]).await;
+    let group = ada.create_group(CLOSED, &[2]).await;
     ada.say_in(group, "before").await;
-    assert!(texts_of(&cy.client, group).await.is_err());
-    commands(&ada, group, GroupCommand::Add(vec![user(3)])).await;
+    assert!(readable_texts(&cy.client, group).await.is_err());
+    send_command(&ada, group, GroupCommand::Add(vec![user(3)])).await;
     ada.say_in(group, "after").await;
     // Earlier messages are not theirs to read: they get a gap.
-    let heard = async {
+    let next_text = async {
         loop {
-            if let Some(Event::Message(shown)) = cy.events.next().await {
-                return text(&shown);
+            if let Some(Event::Message(message)) = cy.events.next().await {
+                return text(&message);
             }
         }
     };
-    assert_eq!(timeout(SOON, heard).await.expect("in time"), "after");
+    assert_eq!(
+        timeout(TEST_TIMEOUT, next_text).await.expect("in time"),
+        "after"
+    );
     cy.events.taken();
     assert_eq!(
-        texts_of(&cy.client, group).await.expect("a member"),
+        readable_texts(&cy.client, group).await.expect("a member"),
         ["after"]
     );
-    let open = GroupSettings {
+    let open_settings = GroupSettings {
         open_history: true,
         ..CLOSED
     };
-    commands(&ada, group, GroupCommand::Set(open)).await;
+    send_command(&ada, group, GroupCommand::Set(open_settings)).await;
     assert_eq!(
-        texts_of(&cy.client, group).await.expect("a member"),
+        readable_texts(&cy.client, group).await.expect("a member"),
         ["before", "after"]
     );
     cluster.stop().await;
 }
 
 #[tokio::test]
-async fn who_is_sent_away_neither_says_nor_hears_more() {
+async fn removed_member_neither_sends_nor_receives() {
     let cluster = Cluster::start().await;
     let mut ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     let cy = cluster.device(3).ready().await;
     let dan = cluster.device(4).ready().await;
-    let group = ada.group_of(CLOSED, &[2, 3]).await;
+    let group = ada.create_group(CLOSED, &[2, 3]).await;
     assert_eq!(
-        refused(&bea, group, GroupCommand::Remove(user(3))).await,
+        refused_code(&bea, group, GroupCommand::Remove(user(3))).await,
         Code::Forbidden
     );
     assert_eq!(
-        refused(&dan, group, GroupCommand::Join).await,
+        refused_code(&dan, group, GroupCommand::Join).await,
         Code::Forbidden
     );
     ada.say_in(group, "welcome").await;
     assert_eq!(text(&bea.hear().await), "welcome");
-    commands(&ada, group, GroupCommand::Remove(user(2))).await;
-    let mut sent = bea.send(Recipient::Group(group), "but").await;
-    reaches(&mut sent, |status| matches!(status, SendStatus::Failed(_))).await;
+    send_command(&ada, group, GroupCommand::Remove(user(2))).await;
+    let mut ticket = bea.send(Recipient::Group(group), "but").await;
+    reaches(&mut ticket, |status| {
+        matches!(status, SendStatus::Failed(_))
+    })
+    .await;
     cy.say_in(group, "so it goes").await;
     assert_eq!(text(&ada.hear().await), "so it goes");
     bea.hears_nothing().await;
@@ -229,15 +249,18 @@ async fn an_admin_recalls_for_everybody() {
     let ada = cluster.device(1).ready().await;
     let bea = cluster.device(2).ready().await;
     let mut cy = cluster.device(3).ready().await;
-    let group = ada.group_of(CLOSED, &[2, 3]).await;
+    let group = ada.create_group(CLOSED, &[2, 3]).await;
     let id = bea.say_in(group, "unheard of").await;
     cy.hear().await;
     let to = Recipient::Group(group);
     ada.change(to, id, ChangeKind::Recall, "").await;
-    let changed = cy.next_change().await;
-    assert_eq!((changed.asked.subject, changed.seq), (id, Seq(1)));
-    assert_eq!(changed.asked.change, MessageChange::Recall);
-    assert_eq!(texts_of(&cy.client, group).await.expect("a member"), [""]);
+    let change = cy.next_change().await;
+    assert_eq!((change.asked.subject, change.seq), (id, Seq(1)));
+    assert_eq!(change.asked.change, MessageChange::Recall);
+    assert_eq!(
+        readable_texts(&cy.client, group).await.expect("a member"),
+        [""]
+    );
     cluster.stop().await;
 }
 
@@ -247,12 +270,14 @@ async fn a_group_knows_who_has_read() {
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     let mut phone = cluster.device_on(2, Platform::Ios, "phone").await;
-    let group = ada.group_of(CLOSED, &[2, 3]).await;
-    let ours = ConversationId::Group(group);
+    let group = ada.create_group(CLOSED, &[2, 3]).await;
+    let conversation = ConversationId::Group(group);
     ada.say_in(group, "who has read this?").await;
-    let shown = bea.hear().await.placed;
+    let message = bea.hear().await.placed;
     phone.hear().await;
-    let read = bea.client.read(ours, shown.position.seq, shown.message.id);
+    let read = bea
+        .client
+        .read(conversation, message.position.seq, message.message.id);
     read.await.expect("it is told");
     eventually("the reader", async || {
         let readers = ada.client.readers(group, Seq(1)).await.expect("a member");
@@ -272,13 +297,13 @@ async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
-    let group = ada.group_of(CLOSED, &[2, 3]).await;
-    let ours = ConversationId::Group(group);
+    let group = ada.create_group(CLOSED, &[2, 3]).await;
+    let conversation = ConversationId::Group(group);
     ada.say_in(group, "welcome").await;
     bea.hear().await;
     let role = |device: &Device| {
         let list = device.client.conversations();
-        let row = list.borrow().get(&ours).map(|row| row.role);
+        let row = list.borrow().get(&conversation).map(|row| row.role);
         row.flatten()
     };
     eventually("a member", async || {
@@ -286,8 +311,8 @@ async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
     })
     .await;
     bea.close().await;
-    commands(&ada, group, GroupCommand::SetRole(user(3), Role::Admin)).await;
-    commands(&ada, group, GroupCommand::Remove(user(2))).await;
+    send_command(&ada, group, GroupCommand::SetRole(user(3), Role::Admin)).await;
+    send_command(&ada, group, GroupCommand::Remove(user(2))).await;
     let bea = cluster.device(2).keeping(state).connect().await;
     eventually("no member", async || role(&bea).is_none().then_some(())).await;
     cluster.stop().await;

@@ -37,25 +37,25 @@ async fn it_is_gone_on_all_devices_of_one_person() {
 
     let page = bea.client.load_older(conversation(1, 2), None, 9).await;
     let page = page.expect("a page");
-    let says: Vec<_> = page
+    let lengths: Vec<_> = page
         .messages
         .iter()
         .map(|m| m.message.content.data.len())
         .collect();
-    assert_eq!(says, ["no secret".len(), "a secret".len()]);
+    assert_eq!(lengths, ["no secret".len(), "a secret".len()]);
     let to_ada = Recipient::User(user(1));
     bea.change(to_ada, secret.message.id, ChangeKind::Edit, "another")
         .await;
     bea.next_change().await;
     for device in [&mut phone, &mut laptop] {
-        let changed = device.next_change().await;
-        let protocol::change::MessageChange::Edit(content) = changed.asked.change else {
+        let change = device.next_change().await;
+        let protocol::change::MessageChange::Edit(content) = change.asked.change else {
             panic!("an edit");
         };
         assert!(content.data.is_empty(), "what it says now is hidden, too");
     }
-    let never = MessageId::new(77).expect("positive");
-    let ticket = ada.client.hide(with_bea, never).await;
+    let unknown_id = MessageId::new(77).expect("positive");
+    let ticket = ada.client.hide(with_bea, unknown_id).await;
     let mut ticket = ticket.expect("in the outbox");
     assert!(done(&mut ticket).await.is_err(), "there is no such message");
     cluster.stop().await;

@@ -31,8 +31,8 @@ async fn a_row_that_is_gone_fails_the_test_at_its_end() {
     let engine = Engine::memory();
     let (cluster, ids) = talk(&engine).await;
     let key = [user(2).get().to_be_bytes(), ids[1].get().to_be_bytes()].concat();
-    let there = engine.get(Table::Private, &key).expect("reads");
-    assert!(there.is_some());
+    let row = engine.get(Table::Private, &key).expect("reads");
+    assert!(row.is_some());
     let mut batch = WriteBatch::new();
     batch.remove(Table::Private, key);
     engine.write(batch).expect("writes");
@@ -44,7 +44,7 @@ async fn a_row_that_is_gone_fails_the_test_at_its_end() {
 #[should_panic(expected = "the judges: the list of 2 has p:1:2 up to")]
 async fn a_row_of_the_list_that_was_planted_fails_the_test_at_its_end() {
     let (cluster, ids) = talk(&Engine::memory()).await;
-    let planted = ConversationRow {
+    let row = ConversationRow {
         owner: user(2),
         conversation: conversation(1, 2),
         end: Tally {
@@ -56,8 +56,8 @@ async fn a_row_of_the_list_that_was_planted_fails_the_test_at_its_end() {
         version: cluster.now(),
         source: Version::LATEST,
     };
-    let saved = cluster.backends.conversations.save(vec![planted]).await;
-    saved.expect("saves");
+    let result = cluster.backends.conversations.save(vec![row]).await;
+    result.expect("saves");
     cluster.stop().await;
 }
 
@@ -81,9 +81,9 @@ async fn calls(seed: u64) -> Vec<String> {
 // On the real parts nothing is seeded, and there are no calls to compare.
 #[tokio::test]
 async fn the_same_seed_is_the_same_test_and_another_is_not() {
-    let (one, again, other) = (calls(7).await, calls(7).await, calls(8).await);
-    let differ = one.iter().zip(&again).find(|(one, again)| one != again);
-    assert_eq!(differ, None);
-    assert_eq!(one.len(), again.len());
+    let (one, repeat, other) = (calls(7).await, calls(7).await, calls(8).await);
+    let difference = one.iter().zip(&repeat).find(|(one, repeat)| one != repeat);
+    assert_eq!(difference, None);
+    assert_eq!(one.len(), repeat.len());
     assert!(one.is_empty() || one != other);
 }

@@ -15,11 +15,11 @@ use tests::wire::{Port, Wire};
 use tokio::time::sleep;
 
 /// Wait after which earlier writes lie behind the margin of the next list.
-fn passed() -> Duration {
+fn margin_passed() -> Duration {
     3 * list_margin()
 }
 
-fn is_on_it(row: &Summary) -> bool {
+fn is_listed(row: &Summary) -> bool {
     row.seq > row.cleared_seq
 }
 
@@ -46,20 +46,25 @@ async fn a_list_that_is_cleared_is_cleared_on_all_devices() {
         done(&mut ticket).await.expect("it is cleared");
     }
     for device in [&ada, &phone] {
-        for of in [with_bea, with_cy] {
-            device.lists("cleared", of, |row| !is_on_it(row)).await;
+        for conversation in [with_bea, with_cy] {
+            device
+                .lists("cleared", conversation, |row| !is_listed(row))
+                .await;
         }
     }
     bea.say(1, "are you there?").await;
-    phone.lists("back", with_bea, is_on_it).await;
+    phone.lists("back", with_bea, is_listed).await;
     let list = phone.client.conversations();
-    assert!(!is_on_it(&list.borrow()[&with_cy]));
+    assert!(!is_listed(&list.borrow()[&with_cy]));
     cluster.stop().await;
 }
 
-async fn list_since(wire: &mut Wire, since: Timestamp) -> ListPage {
-    let (request, after) = (1, None);
-    let query = SyncQuery::List { since, after };
+async fn list_since(wire: &mut Wire, list_version: Timestamp) -> ListPage {
+    let (request, cursor) = (1, None);
+    let query = SyncQuery::List {
+        since: list_version,
+        cursor,
+    };
     wire.send(&ClientFrame::Sync(SyncRequest { request, query }))
         .await;
     wire.find(|frame| match frame {
@@ -80,66 +85,67 @@ async fn list_since(wire: &mut Wire, since: Timestamp) -> ListPage {
 async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
     let cluster = Cluster::start().await;
     let mut ada = cluster.device_on(1, Platform::Android, "phone").await;
-    let others = [2, 3, 4, 5].map(|number| cluster.device(number));
-    for other in others {
-        let other = other.ready().await;
-        other.say(1, "hello").await;
+    let senders = [2, 3, 4, 5].map(|number| cluster.device(number));
+    for sender in senders {
+        let sender = sender.ready().await;
+        sender.say(1, "hello").await;
         ada.hear().await;
-        other.close().await;
+        sender.close().await;
     }
-    let group = ada.group_of(CLOSED, &[2]).await;
+    let group = ada.create_group(CLOSED, &[2]).await;
     cluster.assert_settled(5).await;
     let mut iphone = Wire::signed_in(&cluster, Port::Tcp, 1).await;
-    sleep(passed()).await;
+    sleep(margin_passed()).await;
     // A list from the cache is as old as its entries: these were read during changes, so drop them.
-    let copies = [CacheKey::User(user(1)), CacheKey::Group(group)].map(Invalidation::of);
-    let forgotten = cluster.backends.cache.forget(&copies).await;
-    assert!(forgotten.iter().all(Result::is_ok));
-    let full = list_since(&mut iphone, Timestamp::ZERO).await;
-    assert_eq!(full.conversations.len(), 5);
-    sleep(passed()).await;
-    let version = list_since(&mut iphone, full.version).await.version;
-    sleep(passed()).await;
-    let quiet = list_since(&mut iphone, version).await;
-    assert_eq!(quiet.conversations, []);
+    let invalidations = [CacheKey::User(user(1)), CacheKey::Group(group)].map(Invalidation::of);
+    let results = cluster.backends.cache.forget(&invalidations).await;
+    assert!(results.iter().all(Result::is_ok));
+    let full_list = list_since(&mut iphone, Timestamp::ZERO).await;
+    assert_eq!(full_list.conversations.len(), 5);
+    sleep(margin_passed()).await;
+    let version = list_since(&mut iphone, full_list.version).await.version;
+    sleep(margin_passed()).await;
+    let unchanged = list_since(&mut iphone, version).await;
+    assert_eq!(unchanged.conversations, []);
 
-    let [gone, pinned, hidden] = [2, 3, 4].map(|peer| Recipient::User(user(peer)));
-    let first = async |peer| {
+    let [cleared_peer, pinned_peer, hidden_peer] =
+        [2, 3, 4].map(|peer| Recipient::User(user(peer)));
+    let newest_id = async |peer| {
         let list = ada.client.conversations();
         let newest = list.borrow()[&conversation(1, peer)].newest.clone();
         newest.expect("it says hello").message.id
     };
-    let arranged = ListArrangement {
+    let arrangement = ListArrangement {
         pinned: true,
         muted_until: None,
     };
     for ticket in [
-        ada.client.clear(gone).await,
-        ada.client.arrange(pinned, arranged).await,
-        ada.client.hide(hidden, first(4).await).await,
+        ada.client.clear(cleared_peer).await,
+        ada.client.arrange(pinned_peer, arrangement).await,
+        ada.client.hide(hidden_peer, newest_id(4).await).await,
     ] {
         let mut ticket = ticket.expect("in the outbox");
         done(&mut ticket).await.expect("it is done");
     }
-    let changed = list_since(&mut iphone, version).await;
-    let rows = changed.conversations.iter();
+    let difference = list_since(&mut iphone, version).await;
+    let rows = difference.conversations.iter();
     let rows: Vec<_> = rows
-        .map(|row| (row.conversation, is_on_it(row), row.arranged.pinned))
+        .map(|row| (row.conversation, is_listed(row), row.arranged.pinned))
         .collect();
-    let [gone, pinned, hidden] = [2, 3, 4].map(|peer| conversation(1, peer));
+    let [cleared_chat, pinned_chat, hidden_chat] = [2, 3, 4].map(|peer| conversation(1, peer));
     let expected = [
-        (gone, false, false),
-        (pinned, true, true),
-        (hidden, true, false),
+        (cleared_chat, false, false),
+        (pinned_chat, true, true),
+        (hidden_chat, true, false),
     ];
     assert_eq!(rows, expected);
-    assert!(changed.conversations[2].hidden > 0);
-    for row in &changed.conversations {
+    assert!(difference.conversations[2].hidden > 0);
+    for row in &difference.conversations {
         assert!(row.version > version, "{row:?}");
         let newest = row.newest.as_ref().expect("its newest");
         assert_eq!((row.seq, newest.position.seq), (Seq(1), Seq(1)));
     }
-    let unread: Vec<u64> = changed.conversations.iter().map(|r| r.unread).collect();
+    let unread: Vec<u64> = difference.conversations.iter().map(|r| r.unread).collect();
     assert_eq!(unread, [0, 1, 1]);
     let bea = cluster.device(2).ready().await;
     bea.say_in(group, "welcome").await;
@@ -164,17 +170,22 @@ async fn a_conversation_is_pinned_and_muted_on_all_devices() {
     bea.say(1, "hello").await;
     ada.hear().await;
     phone.hear().await;
-    let until = ada.client.conversations().borrow()[&conversation(1, 2)].version;
-    let arranged = ListArrangement {
+    let version = ada.client.conversations().borrow()[&conversation(1, 2)].version;
+    let arrangement = ListArrangement {
         pinned: true,
-        muted_until: Some(until + Duration::from_secs(3600)),
+        muted_until: Some(version + Duration::from_secs(3600)),
     };
-    let pinned = ada.client.arrange(Recipient::User(user(2)), arranged).await;
-    let mut ticket = pinned.expect("in the outbox");
+    let result = ada
+        .client
+        .arrange(Recipient::User(user(2)), arrangement)
+        .await;
+    let mut ticket = result.expect("in the outbox");
     done(&mut ticket).await.expect("it is done");
     for device in [&ada, &phone] {
-        let is_so = |row: &Summary| row.arranged == arranged;
-        device.lists("pinned", conversation(1, 2), is_so).await;
+        let is_arranged = |row: &Summary| row.arranged == arrangement;
+        device
+            .lists("pinned", conversation(1, 2), is_arranged)
+            .await;
     }
     cluster.stop().await;
 }

@@ -22,14 +22,14 @@ async fn delivered_and_then_read_reach_the_sender() {
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     let mut ticket = ada.write(2, "did you see this?").await;
-    let shown = bea.hear().await;
+    let message = bea.hear().await;
     reaches(&mut ticket, |s| matches!(s, SendStatus::Delivered { .. })).await;
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert!(
         matches!(ticket.status(), SendStatus::Delivered { .. }),
         "nobody has read it yet"
     );
-    let placed = &shown.placed;
+    let placed = &message.placed;
     let read = bea
         .client
         .read(placed.conversation, placed.position.seq, placed.message.id);
@@ -52,11 +52,11 @@ async fn a_message_is_finished_when_every_platform_has_it() {
         .await;
     let mut bea = cluster.device_on(2, Platform::Web, "there").await;
     let id = wire.ask(send(2, "hello")).await.expect("accepted");
-    let mut before = (false, false, false);
-    let mut stands = async |wire: &mut Wire| {
+    let mut previous = (false, false, false);
+    let mut fetch_status = async |wire: &mut Wire| {
         let query = SyncQuery::Status { ids: vec![id] };
-        let asked = SyncRequest { request: 1, query };
-        wire.send(&ClientFrame::Sync(asked)).await;
+        let request = SyncRequest { request: 1, query };
+        wire.send(&ClientFrame::Sync(request)).await;
         let page = wire.find(|frame| match frame {
             ServerFrame::Page(page) => Some(page.answer),
             _ => None,
@@ -64,7 +64,7 @@ async fn a_message_is_finished_when_every_platform_has_it() {
         let SyncAnswer::Status(statuses) = page.await else {
             panic!("no statuses");
         };
-        let now = statuses.first().map_or(before, |status| {
+        let current = statuses.first().map_or(previous, |status| {
             let MessageStatus {
                 delivered_at,
                 read_at,
@@ -73,43 +73,43 @@ async fn a_message_is_finished_when_every_platform_has_it() {
             } = *status;
             (delivered_at.is_some(), read_at.is_some(), is_finished)
         });
-        assert!(now >= before, "{before:?}, {now:?}");
-        before = now;
-        now
+        assert!(current >= previous, "{previous:?}, {current:?}");
+        previous = current;
+        current
     };
-    assert_eq!(stands(&mut wire).await, (false, false, false));
-    let shown = bea.hear().await;
+    assert_eq!(fetch_status(&mut wire).await, (false, false, false));
+    let message = bea.hear().await;
     bea.events.taken();
-    until_so(&mut wire, &mut stands, (true, false, false)).await;
-    let placed = &shown.placed;
+    wait_for_status(&mut wire, &mut fetch_status, (true, false, false)).await;
+    let placed = &message.placed;
     let read = bea
         .client
         .read(placed.conversation, placed.position.seq, id);
     read.await.expect("it is told");
     cluster.assert_settled(1).await;
-    until_so(&mut wire, &mut stands, (true, true, false)).await;
+    wait_for_status(&mut wire, &mut fetch_status, (true, true, false)).await;
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    assert_eq!(stands(&mut wire).await, (true, true, false));
-    let mut away = cluster.device_on(2, Platform::Ios, "away").await;
-    away.hear().await;
-    away.events.taken();
-    until_so(&mut wire, &mut stands, (true, true, true)).await;
+    assert_eq!(fetch_status(&mut wire).await, (true, true, false));
+    let mut phone = cluster.device_on(2, Platform::Ios, "away").await;
+    phone.hear().await;
+    phone.events.taken();
+    wait_for_status(&mut wire, &mut fetch_status, (true, true, true)).await;
     cluster.stop().await;
 }
 
 /// Asks until the status is as expected.
-async fn until_so(
+async fn wait_for_status(
     wire: &mut Wire,
-    stands: &mut impl AsyncFnMut(&mut Wire) -> (bool, bool, bool),
-    so: (bool, bool, bool),
+    fetch_status: &mut impl AsyncFnMut(&mut Wire) -> (bool, bool, bool),
+    expected: (bool, bool, bool),
 ) {
-    let waiting = async {
-        while stands(wire).await != so {
+    let poll = async {
+        while fetch_status(wire).await != expected {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     };
-    let waited = tokio::time::timeout(tests::system::SOON, waiting).await;
-    waited.unwrap_or_else(|_| panic!("never {so:?}"));
+    let result = tokio::time::timeout(tests::system::TEST_TIMEOUT, poll).await;
+    result.unwrap_or_else(|_| panic!("never {expected:?}"));
 }
 
 // The recipient reads it while the sender is away.
@@ -124,15 +124,15 @@ async fn a_sender_that_was_away_learns_it_on_return() {
     let id = accepted(&mut ticket).await;
     ada.close().await;
     let mut bea = cluster.device(2).ready().await;
-    let shown = bea.hear().await;
-    let seq = shown.placed.position.seq;
+    let message = bea.hear().await;
+    let seq = message.placed.position.seq;
     bea.client
         .read(conversation(1, 2), seq, id)
         .await
         .expect("told");
 
     let mut ada = cluster.device(1).keeping(state).ready().await;
-    let learned = async {
+    let read_id = async {
         loop {
             match ada.events.next().await {
                 Some(client::Event::Status {
@@ -144,17 +144,17 @@ async fn a_sender_that_was_away_learns_it_on_return() {
             }
         }
     };
-    let learned = tokio::time::timeout(tests::system::SOON, learned).await;
-    assert_eq!(learned.expect("it learns"), id);
+    let read_id = tokio::time::timeout(tests::system::TEST_TIMEOUT, read_id).await;
+    assert_eq!(read_id.expect("it learns"), id);
     cluster.stop().await;
 }
 
 // proves S3-18: with receipts not pushed, asking tells the same.
 #[tokio::test]
 async fn without_pushed_receipts_the_status_is_there_to_be_asked_for() {
-    let mut quiet = settings();
-    quiet.station.push_receipts = false;
-    let cluster = Cluster::with(quiet, |backends| backends).await;
+    let mut no_push = settings();
+    no_push.station.push_receipts = false;
+    let cluster = Cluster::with(no_push, |backends| backends).await;
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let mut bea = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
     let id = ada.ask(send(2, "psst")).await.expect("accepted");
@@ -164,7 +164,7 @@ async fn without_pushed_receipts_the_status_is_there_to_be_asked_for() {
             _ => None,
         })
         .await;
-    for (kind, read) in [(ReceiptKind::Received, false), (ReceiptKind::Read, true)] {
+    for (kind, is_read) in [(ReceiptKind::Received, false), (ReceiptKind::Read, true)] {
         let item = AckItem {
             conversation: conversation(1, 2),
             id,
@@ -203,10 +203,10 @@ async fn without_pushed_receipts_the_status_is_there_to_be_asked_for() {
                 .await;
             statuses
                 .into_iter()
-                .find(|s| s.delivered_at.is_some() && (s.read_at.is_some() || !read))
+                .find(|s| s.delivered_at.is_some() && (s.read_at.is_some() || !is_read))
         })
         .await;
-        assert_eq!((status.id, status.read_at.is_some()), (id, read));
+        assert_eq!((status.id, status.read_at.is_some()), (id, is_read));
     }
     ada.hears_nothing().await;
     cluster.assert_settled(1).await;
@@ -238,31 +238,32 @@ async fn owner(wire: &mut Wire) -> i64 {
 // far it has come.
 #[tokio::test]
 async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
-    let mut patient = settings();
+    let mut slow_acks = settings();
     // Two of the devices never acknowledge, however slow the machine is.
-    patient.boat.session.ack_wait = tests::system::SOON;
-    patient.carrier.ack_wait = tests::system::SOON;
-    let cluster = Cluster::with(patient, |backends| backends).await;
+    slow_acks.boat.session.ack_wait = tests::system::TEST_TIMEOUT;
+    slow_acks.carrier.ack_wait = tests::system::TEST_TIMEOUT;
+    let cluster = Cluster::with(slow_acks, |backends| backends).await;
     let ada = cluster.device_on(1, Platform::Ios, "phone").await;
     let mut laptop = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let mut bea = cluster.device_on(2, Platform::Ios, "phone").await;
     let mut tablet = Wire::signed_in(&cluster, Port::Tcp, 2).await;
-    let mut read = ada.write(2, "one").await;
-    let shown = bea.hear().await.placed;
-    let (seq, id) = (shown.position.seq, shown.message.id);
-    let told = bea.client.read(shown.conversation, seq, id).await;
-    told.expect("it is told");
-    reaches(&mut read, |s| matches!(s, SendStatus::Read { .. })).await;
-    let mut delivered = ada.write(2, "two").await;
+    let mut read_ticket = ada.write(2, "one").await;
+    let placed = bea.hear().await.placed;
+    let (seq, id) = (placed.position.seq, placed.message.id);
+    let result = bea.client.read(placed.conversation, seq, id).await;
+    result.expect("it is told");
+    reaches(&mut read_ticket, |s| matches!(s, SendStatus::Read { .. })).await;
+    let mut delivered_ticket = ada.write(2, "two").await;
     bea.hear().await;
-    reaches(&mut delivered, |s| {
+    reaches(&mut delivered_ticket, |s| {
         matches!(s, SendStatus::Delivered { .. })
     })
     .await;
-    let recalled = ada.say(2, "three").await;
+    let recalled_id = ada.say(2, "three").await;
     bea.hear().await;
     let to_bea = Recipient::User(user(2));
-    ada.change(to_bea, recalled, ChangeKind::Recall, "").await;
+    ada.change(to_bea, recalled_id, ChangeKind::Recall, "")
+        .await;
     bea.next_change().await;
     bea.close().await;
     ada.say(2, "four").await;

@@ -9,7 +9,7 @@ use tests::faults::MAILBOX;
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, patient_settings, settings};
 
-fn again(send: &Send) -> Send {
+fn resend(send: &Send) -> Send {
     Send {
         attempt: send.attempt + 1,
         age: Duration::from_secs(1),
@@ -19,19 +19,19 @@ fn again(send: &Send) -> Send {
 
 /// Sends, and returns the ids in the answer and in the echo of the position, which come in any
 /// order.
-async fn placed(wire: &mut Wire, send: &Send) -> (MessageId, MessageId) {
+async fn send_and_place(wire: &mut Wire, send: &Send) -> (MessageId, MessageId) {
     let send_id = send.send_id;
     wire.send(&ClientFrame::Send(send.clone())).await;
-    let (mut accepted, mut placed) = (None, None);
+    let (mut accepted_id, mut placed_id) = (None, None);
     wire.find(|frame| {
         match frame {
             ServerFrame::Accepted(answer) if answer.send_id == send_id => {
-                accepted = Some(answer.id);
+                accepted_id = Some(answer.id);
             }
-            ServerFrame::Placed(echo) if echo.send_id == send_id => placed = Some(echo.id),
+            ServerFrame::Placed(echo) if echo.send_id == send_id => placed_id = Some(echo.id),
             _ => {}
         }
-        accepted.zip(placed)
+        accepted_id.zip(placed_id)
     })
     .await
 }
@@ -44,10 +44,10 @@ async fn a_repeated_send_is_answered_with_the_first_id_and_shown_once() {
     let first = send(2, "once");
     let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
     let id = ada.ask(first.clone()).await.expect("accepted");
-    assert_eq!(ada.ask(again(&first)).await, Ok(id));
+    assert_eq!(ada.ask(resend(&first)).await, Ok(id));
     drop(ada);
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
-    assert_eq!(ada.ask(again(&again(&first))).await, Ok(id));
+    assert_eq!(ada.ask(resend(&resend(&first))).await, Ok(id));
 
     assert_eq!(bea.hear().await.placed.message.id, id);
     bea.hears_nothing().await;
@@ -69,7 +69,7 @@ async fn after_a_restart_a_repeat_is_still_a_repeat() {
 
     let cluster = Cluster::on_disk(settings, dir.path()).await;
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
-    assert_eq!(ada.ask(again(&first)).await, Ok(id));
+    assert_eq!(ada.ask(resend(&first)).await, Ok(id));
     let mut bea = cluster.device(2).ready().await;
     assert_eq!(bea.hear().await.placed.message.id, id);
     bea.hears_nothing().await;
@@ -81,22 +81,22 @@ async fn after_a_restart_a_repeat_is_still_a_repeat() {
 // and reports its position, and nobody sees a second one.
 // proves S3-22 in part: one message; the id that the sender ends up with is the first.
 #[tokio::test]
-async fn with_the_memory_of_sends_gone_a_repeat_makes_no_second_message() {
+async fn repeat_without_dedupe_store_makes_no_second_message() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
     let mut bea = cluster.device(2).ready().await;
     let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
     let first = send(2, "once");
-    let memory = ["dedupe_begin", "dedupe_done"].map(|name| MAILBOX.named(name));
-    for calls in memory {
+    let dedupe_calls = ["dedupe_begin", "dedupe_done"].map(|name| MAILBOX.named(name));
+    for calls in dedupe_calls {
         faults.begin(calls, Fault::Unavailable);
     }
-    let (id, echo) = placed(&mut ada, &first).await;
+    let (id, echo) = send_and_place(&mut ada, &first).await;
     assert_eq!(echo, id);
     assert_eq!(bea.hear().await.placed.message.id, id);
 
-    let (_, echo) = placed(&mut ada, &again(&first)).await;
+    let (_, echo) = send_and_place(&mut ada, &resend(&first)).await;
     assert_eq!(echo, id);
-    for calls in memory {
+    for calls in dedupe_calls {
         faults.end(calls);
     }
     let next = send(2, "twice");

@@ -18,7 +18,7 @@ use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
 /// Waits until every accepted message is settled.
-async fn at_rest(cluster: &Cluster) {
+async fn wait_settled(cluster: &Cluster) {
     eventually("all is settled", async || {
         let report = cluster.audit().await;
         (report.balanced && report.in_flight == 0).then_some(())
@@ -26,9 +26,9 @@ async fn at_rest(cluster: &Cluster) {
     .await;
 }
 
-async fn asks(wire: &mut Wire, request: u32, query: SyncQuery) -> SyncAnswer {
-    let asked = SyncRequest { request, query };
-    wire.send(&ClientFrame::Sync(asked)).await;
+async fn ask_sync(wire: &mut Wire, request: u32, query: SyncQuery) -> SyncAnswer {
+    let sync_request = SyncRequest { request, query };
+    wire.send(&ClientFrame::Sync(sync_request)).await;
     wire.find(|frame| match frame {
         ServerFrame::Page(page) if page.request == request => Some(page.answer),
         _ => None,
@@ -36,30 +36,41 @@ async fn asks(wire: &mut Wire, request: u32, query: SyncQuery) -> SyncAnswer {
     .await
 }
 
-async fn lists(wire: &mut Wire, since: Timestamp) -> ListPage {
-    let after = None;
-    match asks(wire, 1, SyncQuery::List { since, after }).await {
+async fn fetch_list(wire: &mut Wire, list_version: Timestamp) -> ListPage {
+    let cursor = None;
+    match ask_sync(
+        wire,
+        1,
+        SyncQuery::List {
+            since: list_version,
+            cursor,
+        },
+    )
+    .await
+    {
         SyncAnswer::List(list) => list,
         other => panic!("no list: {other:?}"),
     }
 }
 
 /// Signs in, asks for the list, and for the group from behind the messages shown, and leaves.
-async fn returns(
+async fn sign_in_and_sync(
     cluster: &Cluster,
-    who: i64,
-    since: Timestamp,
-    of: GroupId,
-    shown: u64,
+    user_number: i64,
+    list_version: Timestamp,
+    group: GroupId,
+    last_shown: u64,
 ) -> (ListPage, HistoryPage) {
-    let mut wire = Wire::signed_in(cluster, Port::Tcp, who).await;
-    let list = lists(&mut wire, since).await;
+    let mut wire = Wire::signed_in(cluster, Port::Tcp, user_number).await;
+    let list = fetch_list(&mut wire, list_version).await;
     let query = SyncQuery::History {
-        conversation: ConversationId::Group(of),
-        range: HistoryRange::Forward { after: Seq(shown) },
+        conversation: ConversationId::Group(group),
+        range: HistoryRange::Forward {
+            after: Seq(last_shown),
+        },
         limit: 100,
     };
-    match asks(&mut wire, 2, query).await {
+    match ask_sync(&mut wire, 2, query).await {
         SyncAnswer::History(page) => (list, page),
         other => panic!("no page: {other:?}"),
     }
@@ -71,7 +82,7 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
 }
 
 /// Send that is no message: it changes `subject`.
-fn changing(to: i64, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
+fn change_send(to: i64, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
     let subject = Some(subject);
     let change = Some(Box::new(ChangeOf { subject, kind }));
     Send {
@@ -90,9 +101,9 @@ fn changing(to: i64, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
 async fn a_list_costs_the_same_however_long_it_is() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
     let mut costs = Vec::new();
-    let (mut peers, mut said) = (0, 0);
+    let (mut peers, mut sent_count) = (0, 0);
     for count in [1, 5, 20] {
-        let mut first = Vec::new();
+        let mut first_messages = Vec::new();
         while peers < count {
             let number = 2 + peers;
             let mut peer = Wire::signed_in(&cluster, Port::Tcp, number).await;
@@ -105,24 +116,24 @@ async fn a_list_costs_the_same_however_long_it_is() {
                 };
                 ids.push(peer.ask(hello).await.expect("accepted"));
             }
-            let recall = changing(1, ids[1], ChangeKind::Recall, "");
+            let recall = change_send(1, ids[1], ChangeKind::Recall, "");
             peer.ask(recall).await.expect("accepted");
-            let edit = changing(1, ids[2], ChangeKind::Edit, "hello, ada");
+            let edit = change_send(1, ids[2], ChangeKind::Edit, "hello, ada");
             peer.ask(edit).await.expect("accepted");
-            first.push((conversation(1, number), ids[0]));
+            first_messages.push((conversation(1, number), ids[0]));
             peers += 1;
-            said += 5;
+            sent_count += 5;
         }
-        cluster.assert_settled(said).await;
+        cluster.assert_settled(sent_count).await;
         let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
-        for (conversation, id) in first {
+        for (conversation, id) in first_messages {
             wire.read(conversation, id, Seq(1)).await;
         }
-        let copy = Invalidation::of(CacheKey::User(user(1)));
-        let forgotten = cluster.backends.cache.forget(&[copy]).await;
-        assert!(forgotten.iter().all(Result::is_ok));
+        let invalidation = Invalidation::of(CacheKey::User(user(1)));
+        let results = cluster.backends.cache.forget(&[invalidation]).await;
+        assert!(results.iter().all(Result::is_ok));
         reads(&faults);
-        let list = lists(&mut wire, Timestamp::ZERO).await;
+        let list = fetch_list(&mut wire, Timestamp::ZERO).await;
         costs.push(reads(&faults));
         let rows = list.conversations.iter();
         let unread: Vec<u64> = rows.clone().map(|row| row.unread).collect();
@@ -142,19 +153,19 @@ async fn a_list_costs_the_same_however_long_it_is() {
     let mut peer = Wire::signed_in(&cluster, Port::Tcp, 2).await;
     tokio::time::sleep(2 * list_margin()).await;
     let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
-    let quiet = lists(&mut wire, Timestamp::ZERO).await.version;
+    let quiet_version = fetch_list(&mut wire, Timestamp::ZERO).await.version;
     tokio::time::sleep(2 * list_margin()).await;
     let hello = Send {
         options: Options::NONE,
         ..send(1, "hello again")
     };
     peer.ask(hello).await.expect("accepted");
-    cluster.assert_settled(said + 1).await;
+    cluster.assert_settled(sent_count + 1).await;
     reads(&faults);
-    let list = lists(&mut wire, quiet).await;
+    let list = fetch_list(&mut wire, quiet_version).await;
     assert!(reads(&faults) <= costs[0]);
-    let mut changed = list.conversations.iter().map(|row| row.conversation);
-    assert!(changed.any(|changed| changed == conversation(1, 2)));
+    let mut conversations = list.conversations.iter().map(|row| row.conversation);
+    assert!(conversations.any(|conversations| conversations == conversation(1, 2)));
     cluster.stop().await;
 }
 
@@ -165,42 +176,45 @@ async fn a_list_costs_the_same_however_long_it_is() {
 // proves S3-34 in part: so does what is unread there, which is right after each message.
 // proves S3-52: pages that begin where the cache does are its own; those before it `groups.rs` has from history.
 #[tokio::test]
-async fn who_comes_back_soon_costs_the_stores_nothing() {
+async fn prompt_return_costs_the_stores_nothing() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
     let ada = cluster.device(1).ready().await;
-    let group = ada.group_of(CLOSED, &[2, 3]).await;
-    let other = ada.group_of(CLOSED, &[2]).await;
-    let mut said = 0;
-    let mut says = async |count: u64| {
+    let group = ada.create_group(CLOSED, &[2, 3]).await;
+    let other = ada.create_group(CLOSED, &[2]).await;
+    let mut text_count = 0;
+    let mut send_texts = async |count: u64| {
         for _ in 0..count {
-            said += 1;
-            ada.say_in(group, &format!("text {said}")).await;
+            text_count += 1;
+            ada.say_in(group, &format!("text {text_count}")).await;
         }
-        at_rest(&cluster).await;
+        wait_settled(&cluster).await;
     };
-    says(3).await;
+    send_texts(3).await;
     ada.say_in(other, "elsewhere").await;
 
-    let (list, page) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
+    let (list, page) = sign_in_and_sync(&cluster, 2, Timestamp::ZERO, group, 0).await;
     assert_eq!(list.conversations.len(), 2);
     assert_eq!(seqs(&page), [1, 2, 3]);
-    let (mut since, mut shown) = (list.version, 3);
-    for more in [0, 5, 40, 0, 1] {
-        says(more).await;
+    let (mut list_version, mut last_shown) = (list.version, 3);
+    for new_count in [0, 5, 40, 0, 1] {
+        send_texts(new_count).await;
         // Bea has signed in before, and no other user acts.
         reads(&faults);
-        let (list, page) = returns(&cluster, 2, since, group, shown).await;
-        assert_eq!(reads(&faults), 0, "{more} more");
+        let (list, page) = sign_in_and_sync(&cluster, 2, list_version, group, last_shown).await;
+        assert_eq!(reads(&faults), 0, "{new_count} more");
         let row = list.conversations.iter();
         let mut row = row.filter(|row| row.conversation == ConversationId::Group(group));
         let row = row.next().expect("it changed lately");
-        assert_eq!((row.seq, row.unread), (Seq(shown + more), shown + more));
+        assert_eq!(
+            (row.seq, row.unread),
+            (Seq(last_shown + new_count), last_shown + new_count)
+        );
         assert!(row.newest.is_some());
         assert_eq!(
             seqs(&page),
-            ((shown + 1)..=(shown + more)).collect::<Vec<_>>()
+            ((last_shown + 1)..=(last_shown + new_count)).collect::<Vec<_>>()
         );
-        (since, shown) = (list.version, shown + more);
+        (list_version, last_shown) = (list.version, last_shown + new_count);
     }
     cluster.stop().await;
 }
@@ -208,10 +222,10 @@ async fn who_comes_back_soon_costs_the_stores_nothing() {
 /// The cache has a device's own actions, and those of others towards the user: the next device
 /// learns them without a store.
 #[tokio::test]
-async fn what_a_user_did_is_found_by_their_next_device() {
+async fn user_actions_are_found_by_their_next_device() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
     let ada = cluster.device(1).ready().await;
-    let group = ada.group_of(CLOSED, &[2, 3]).await;
+    let group = ada.create_group(CLOSED, &[2, 3]).await;
     ada.say_in(group, "hello").await;
     ada.say_in(group, "again").await;
     let mut bea = cluster.device(2).on(Platform::Ios).ready().await;
@@ -219,7 +233,7 @@ async fn what_a_user_did_is_found_by_their_next_device() {
     let newest = bea.hear().await.placed;
     let row = async || {
         let mut wire = Wire::signed_in(&cluster, Port::Tcp, 2).await;
-        let list = lists(&mut wire, Timestamp::from_millis(1)).await;
+        let list = fetch_list(&mut wire, Timestamp::from_millis(1)).await;
         let mut rows = list.conversations.into_iter();
         rows.find(|row| row.conversation == ConversationId::Group(group))
     };
@@ -252,25 +266,25 @@ async fn what_a_user_did_is_found_by_their_next_device() {
 /// Redis may lose cache entries at any time: a missing one is read from the store, and cached
 /// again.
 #[tokio::test]
-async fn what_was_lost_is_read_once() {
+async fn lost_cache_entry_is_read_once() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
     let ada = cluster.device(1).ready().await;
-    let group = ada.group_of(CLOSED, &[2]).await;
+    let group = ada.create_group(CLOSED, &[2]).await;
     ada.say_in(group, "hello").await;
-    at_rest(&cluster).await;
-    returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
+    wait_settled(&cluster).await;
+    sign_in_and_sync(&cluster, 2, Timestamp::ZERO, group, 0).await;
     let cache = Arc::clone(&cluster.backends.cache);
     for owner in [CacheKey::User(user(2)), CacheKey::Group(group)] {
-        let told = cache.forget(&[Invalidation::of(owner)]).await;
-        assert!(told.iter().all(Result::is_ok));
+        let results = cache.forget(&[Invalidation::of(owner)]).await;
+        assert!(results.iter().all(Result::is_ok));
         reads(&faults);
-        let (again, page) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
+        let (list, page) = sign_in_and_sync(&cluster, 2, Timestamp::ZERO, group, 0).await;
         assert!(reads(&faults) > 0);
-        assert_eq!((again.conversations.len(), seqs(&page)), (1, vec![1]));
-        let (again, page) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
+        assert_eq!((list.conversations.len(), seqs(&page)), (1, vec![1]));
+        let (list, page) = sign_in_and_sync(&cluster, 2, Timestamp::ZERO, group, 0).await;
         assert_eq!(reads(&faults), 0);
-        assert_eq!((again.conversations.len(), seqs(&page)), (1, vec![1]));
-        let newest = again.conversations[0].newest.as_ref().expect("there");
+        assert_eq!((list.conversations.len(), seqs(&page)), (1, vec![1]));
+        let newest = list.conversations[0].newest.as_ref().expect("there");
         assert_eq!(newest.message.content.data, "hello");
     }
     cluster.stop().await;

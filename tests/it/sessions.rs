@@ -13,14 +13,14 @@ use protocol::presence::DeniedBoats;
 use protocol::{Code, Platform};
 use server::settings::Settings;
 use tests::person::text;
-use tests::system::{SOON, eventually};
+use tests::system::{TEST_TIMEOUT, eventually};
 use tests::wire::{PORTS, Port, Wire, send};
 use tests::{Cluster, user};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Settings with waits for acknowledgements that a test can sit through.
-fn impatient() -> Settings {
+fn short_waits() -> Settings {
     let mut settings = tests::settings();
     settings.boat.session.ack_wait = Duration::from_millis(200);
     settings.carrier.ack_wait = Duration::from_millis(200);
@@ -36,11 +36,11 @@ async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
     let desk = cluster.device(2).ready().await;
     let mut new = cluster.device_on(2, Platform::Ios, "new").await;
 
-    assert_eq!(old.ended().await, Code::Displaced);
+    assert_eq!(old.wait_closed().await, Code::Displaced);
     ada.say(2, "which one?").await;
     assert_eq!(new.hear_texts(1).await, ["which one?"]);
-    let refused = old.client.ready().await.expect_err("it does not come back");
-    assert_eq!(refused.code, Code::Displaced);
+    let refusal = old.client.ready().await.expect_err("it does not come back");
+    assert_eq!(refusal.code, Code::Displaced);
     // Sessions of other platforms are not affected.
     desk.client.ready().await.expect("it stays signed in");
     cluster.assert_settled(1).await;
@@ -60,7 +60,7 @@ async fn three_browsers_stay_signed_in_and_the_fourth_ends_the_first() {
     // Another platform has one session, as before.
     let phone = cluster.device_on(2, Platform::Ios, "phone").await;
     let mut other = cluster.device_on(2, Platform::Ios, "other").await;
-    assert_eq!(phone.ended().await, Code::Displaced);
+    assert_eq!(phone.wait_closed().await, Code::Displaced);
 
     first
         .client
@@ -68,17 +68,17 @@ async fn three_browsers_stay_signed_in_and_the_fourth_ends_the_first() {
         .await
         .expect("three stand side by side");
     let mut fourth = cluster.device_on(2, Platform::Web, "fourth").await;
-    assert_eq!(first.ended().await, Code::Displaced);
+    assert_eq!(first.wait_closed().await, Code::Displaced);
     ada.say(2, "who is there?").await;
     for device in [&mut second, &mut third, &mut fourth, &mut other] {
         assert_eq!(device.hear_texts(1).await, ["who is there?"]);
     }
-    let refused = first
+    let refusal = first
         .client
         .ready()
         .await
         .expect_err("it does not come back");
-    assert_eq!(refused.code, Code::Displaced);
+    assert_eq!(refusal.code, Code::Displaced);
     cluster.assert_settled(1).await;
     cluster.stop().await;
 }
@@ -100,8 +100,8 @@ async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
     // Below the kernel's ephemeral range: no connection takes it during the restart, and no other
     // test.
     let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let free = (17_100..17_200).find(is_free).expect("a port");
-    settings.boat.websocket = ([127, 0, 0, 1], free).into();
+    let free_port = (17_100..17_200).find(is_free).expect("a port");
+    settings.boat.websocket = ([127, 0, 0, 1], free_port).into();
     let mut cluster = Cluster::with(settings, |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     ada.say(2, "before").await;
@@ -111,7 +111,7 @@ async fn a_client_comes_back_with_the_ticket_of_the_boat_that_left() {
     cluster.restart_with(change).await;
     ada.say(2, "after").await;
     let stranger = cluster.device(3).connect().await;
-    assert_eq!(stranger.ended().await, Code::Unauthenticated);
+    assert_eq!(stranger.wait_closed().await, Code::Unauthenticated);
     ada.client.ready().await.expect("it stays signed in");
     cluster.assert_settled(2).await;
     cluster.stop().await;
@@ -160,10 +160,10 @@ async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).named("wire").ready().await;
-    let given_up = Wire::signed_in(&cluster, Port::Tcp, 2).await;
-    drop(given_up);
+    let abandoned = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+    drop(abandoned);
 
-    let told = async {
+    let reconnect_code = async {
         while let Some(event) = bea.events.next().await {
             if let Event::State(ConnectionState::Reconnecting { why, .. }) = event {
                 return why.code;
@@ -171,8 +171,8 @@ async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
         }
         panic!("the client has ended");
     };
-    let told = tokio::time::timeout(SOON, told).await;
-    assert_eq!(told.expect("it is told"), Code::Replaced);
+    let reconnect_code = tokio::time::timeout(TEST_TIMEOUT, reconnect_code).await;
+    assert_eq!(reconnect_code.expect("it is told"), Code::Replaced);
     bea.client.ready().await.expect("it is back");
     ada.say(2, "are you there?").await;
     assert_eq!(bea.hear_texts(1).await, ["are you there?"]);
@@ -189,20 +189,20 @@ async fn two_programs_under_one_devices_name_come_to_an_end() {
         cluster.device(2).ready().await,
         cluster.device(2).ready().await,
     );
-    let mut left = tokio::select! {
+    let mut remaining = tokio::select! {
         biased;
-        code = one.ended() => {
+        code = one.wait_closed() => {
             assert_eq!(code, Code::Displaced);
             other
         }
-        code = other.ended() => {
+        code = other.wait_closed() => {
             assert_eq!(code, Code::Displaced);
             one
         }
     };
-    left.client.ready().await.expect("it has the name");
+    remaining.client.ready().await.expect("it has the name");
     ada.say(2, "who is it?").await;
-    assert_eq!(left.hear_texts(1).await, ["who is it?"]);
+    assert_eq!(remaining.hear_texts(1).await, ["who is it?"]);
     cluster.assert_settled(1).await;
     cluster.stop().await;
 }
@@ -238,19 +238,19 @@ async fn a_boat_that_lost_its_lease_keeps_its_clients() {
 
 // proves S1-15, S1-16, S1-23, S1-24
 #[tokio::test]
-async fn a_session_that_never_acknowledges_is_sent_away_and_the_message_kept() {
+async fn session_without_acks_is_closed_and_its_message_is_kept() {
     for port in PORTS {
-        let cluster = Cluster::with(impatient(), |backends| backends).await;
+        let cluster = Cluster::with(short_waits(), |backends| backends).await;
         let ada = cluster.device(1).ready().await;
         let mut deaf = Wire::signed_in(&cluster, port, 2).await;
         let id = ada.say(2, "are you listening?").await;
-        let pushed = deaf
+        let pushed_id = deaf
             .find(|frame| match frame {
                 ServerFrame::Message(placed) => Some(placed.message.id),
                 _ => None,
             })
             .await;
-        assert_eq!(pushed, id);
+        assert_eq!(pushed_id, id);
         assert_eq!(deaf.closing().await, Some(Code::Reconnect), "{port:?}");
 
         cluster
@@ -278,7 +278,7 @@ async fn a_session_that_never_acknowledges_is_sent_away_and_the_message_kept() {
 // proves S1-15, S1-25
 #[tokio::test]
 async fn a_deaf_client_that_keeps_coming_back_cannot_hold_a_message() {
-    let cluster = Cluster::with(impatient(), |backends| backends).await;
+    let cluster = Cluster::with(short_waits(), |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     let deaf = cluster.device(2).named("deaf").deaf().connect().await;
     deaf.client.ready().await.expect("signed in");
@@ -324,22 +324,22 @@ const ROUNDS: u64 = 4;
 
 /// Time until every acknowledging client has all messages sent to all; `deaf` of them acknowledge
 /// nothing.
-async fn time_until_all_is_heard(deaf: i64) -> Duration {
+async fn delivery_time(deaf: i64) -> Duration {
     let cluster = Cluster::with(tests::settings(), |backends| backends).await;
-    let heard = Arc::new(AtomicU64::new(0));
-    let (mut listening, mut silent) = (JoinSet::new(), Vec::new());
+    let received_count = Arc::new(AtomicU64::new(0));
+    let (mut receivers, mut silent) = (JoinSet::new(), Vec::new());
     for number in 0..RECEIVERS {
         let mut wire = Wire::signed_in(&cluster, Port::Tcp, 100 + number).await;
         if number < deaf {
             silent.push(wire);
             continue;
         }
-        let heard = Arc::clone(&heard);
-        listening.spawn(async move {
+        let received_count = Arc::clone(&received_count);
+        receivers.spawn(async move {
             loop {
                 let (placed, _) = wire.next_message().await;
                 wire.acknowledge(&placed).await;
-                heard.fetch_add(1, Ordering::Relaxed);
+                received_count.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
@@ -347,20 +347,20 @@ async fn time_until_all_is_heard(deaf: i64) -> Duration {
     let begin = Instant::now();
     for _ in 0..ROUNDS {
         for number in 0..RECEIVERS {
-            let sent = ada.ask(send(100 + number, "hello")).await;
-            sent.expect("accepted");
+            let result = ada.ask(send(100 + number, "hello")).await;
+            result.expect("accepted");
         }
     }
-    let all = ROUNDS * (RECEIVERS - deaf) as u64;
+    let expected_count = ROUNDS * (RECEIVERS - deaf) as u64;
     eventually("all is heard", async || {
-        (heard.load(Ordering::Relaxed) == all).then_some(())
+        (received_count.load(Ordering::Relaxed) == expected_count).then_some(())
     })
     .await;
-    let took = begin.elapsed();
+    let elapsed = begin.elapsed();
     cluster.assert_settled(ROUNDS * RECEIVERS as u64).await;
-    listening.shutdown().await;
+    receivers.shutdown().await;
     cluster.stop().await;
-    took
+    elapsed
 }
 
 // proves S1-17: of a hundred clients one that never acknowledges, for which each of its messages waits a second, makes the
@@ -368,7 +368,7 @@ async fn time_until_all_is_heard(deaf: i64) -> Duration {
 // shows in the carrier's tests: nothing but 2 ms.)
 #[tokio::test]
 async fn one_deaf_client_in_a_hundred_costs_the_others_nothing() {
-    let healthy = Box::pin(time_until_all_is_heard(0)).await;
-    let with_deaf = Box::pin(time_until_all_is_heard(1)).await;
+    let healthy = Box::pin(delivery_time(0)).await;
+    let with_deaf = Box::pin(delivery_time(1)).await;
     assert!(2 * with_deaf <= 3 * healthy, "{healthy:?}, {with_deaf:?}");
 }

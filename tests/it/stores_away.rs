@@ -29,8 +29,8 @@ async fn while_history_is_away_nothing_is_shown_and_then_everything() {
     assert!(report.balanced && report.in_flight == 10, "{report:?}");
     faults.end(HISTORY);
 
-    let heard = bea.hear_texts(10).await;
-    assert_eq!(heard, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
+    let texts = bea.hear_texts(10).await;
+    assert_eq!(texts, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
     bea.hears_nothing().await;
     cluster.assert_settled(10).await;
     cluster.stop().await;
@@ -39,20 +39,20 @@ async fn while_history_is_away_nothing_is_shown_and_then_everything() {
 // No false acknowledgement: a send the log does not take is refused for now, and later sends of its
 // conversation wait their turn.
 #[tokio::test]
-async fn what_the_log_cannot_take_is_not_accepted() {
+async fn send_is_not_accepted_while_the_log_is_unavailable() {
     let (cluster, faults) = Cluster::with_faults(settings()).await;
     let mut bea = cluster.device(2).ready().await;
     let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let (first, second) = (send(2, "first"), send(2, "second"));
     faults.begin(MESSAGES, Fault::Unavailable);
-    let refused = ada.ask(first.clone()).await.expect_err("the log is full");
-    assert!(refused.retryable(), "{refused}");
+    let code = ada.ask(first.clone()).await.expect_err("the log is full");
+    assert!(code.retryable(), "{code}");
     faults.end(MESSAGES);
     assert_eq!(ada.ask(second.clone()).await, Err(Code::EarlierSendFailed));
     let id = ada.ask(first).await.expect("there is room again");
     ada.ask(second).await.expect("its turn has come");
-    let heard = bea.hear().await;
-    assert_eq!(heard.placed.message.id, id);
+    let message = bea.hear().await;
+    assert_eq!(message.placed.message.id, id);
     assert_eq!(bea.hear_texts(1).await, ["second"]);
     bea.hears_nothing().await;
     cluster.assert_settled(2).await;
@@ -88,12 +88,12 @@ async fn a_client_goes_on_by_itself_when_the_log_is_back() {
 async fn a_mailbox_that_is_away_keeps_nobody_out() {
     let (mut cluster, faults) = Cluster::with_faults(settings()).await;
     cluster.expect_log("a store failed");
-    let two = UserId::new(2).expect("a user");
+    let user_id = UserId::new(2).expect("a user");
     let ada = cluster.device(1).ready().await;
-    let mut early = ada.write(2, "before").await;
-    done(&mut early).await.expect("placed");
+    let mut ticket = ada.write(2, "before").await;
+    done(&mut ticket).await.expect("placed");
 
-    faults.begin(MAILBOX.about(two.get()), Fault::Unavailable);
+    faults.begin(MAILBOX.about(user_id.get()), Fault::Unavailable);
     let mut bea = cluster.device(2).ready().await;
     assert_eq!(bea.hear_texts(1).await, ["before"], "from history");
     let mut last = bea.write(3, "sent meanwhile").await;
@@ -104,10 +104,10 @@ async fn a_mailbox_that_is_away_keeps_nobody_out() {
         ["sent meanwhile"],
         "others are not concerned"
     );
-    faults.end(MAILBOX.about(two.get()));
+    faults.end(MAILBOX.about(user_id.get()));
 
-    let mut meanwhile = ada.write(2, "after").await;
-    accepted(&mut meanwhile).await;
+    let mut next = ada.write(2, "after").await;
+    accepted(&mut next).await;
     assert_eq!(bea.hear_texts(1).await, ["after"]);
     bea.hears_nothing().await;
     cluster.assert_settled(3).await;

@@ -38,7 +38,7 @@ pub(crate) struct Boat {
 struct BoatSession {
     session: Session,
     timer: Option<Timestamp>,
-    /// True if the last reassertion got no answer.
+    /// Whether the last reassertion got no answer.
     in_doubt: bool,
 }
 
@@ -392,9 +392,10 @@ impl World {
                 self.call(boat, id, Call::Submit(sends));
             }
             Action::Receipts(ack) => self.call(boat, id, Call::Receipts(ack)),
-            Action::FetchMail { after, limit } => {
-                self.call(boat, id, Call::FetchMail { after, limit })
-            }
+            Action::FetchMail {
+                cursor: after,
+                limit,
+            } => self.call(boat, id, Call::FetchMail { after, limit }),
             Action::RemoveMail { ids } => self.call(boat, id, Call::RemoveMail(ids)),
             Action::Sync(request) => self.call(boat, id, Call::Sync(request)),
             Action::Leave => self.call(boat, id, Call::Leave),

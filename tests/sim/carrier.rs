@@ -234,9 +234,10 @@ impl World {
             }
         }
         self.flush();
-        match self.plan.embedded {
-            true => self.crash_all(),
-            false => self.crash_carrier(),
+        if self.plan.embedded {
+            self.crash_all()
+        } else {
+            self.crash_carrier()
         }
     }
 
@@ -462,11 +463,11 @@ impl World {
                 route.stamp(self.now, &self.carrier.denied);
                 if self.sabotage == Some(Sabotage::ForgottenLate) {
                     let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(10)));
-                    let outdated = route.outdated;
+                    let outdated = route.invalidations;
                     let event = CarrierEvent::LateForget { life, outdated };
                     self.after(late, Event::Carrier(event));
                 } else {
-                    self.mailbox_later(Step::ForgetCopies(route.outdated));
+                    self.mailbox_later(Step::ForgetCopies(route.invalidations));
                 }
                 self.mailbox_later(Step::Route {
                     token: route.token,
@@ -529,7 +530,8 @@ impl World {
                 delivery.handle_routed(now, token, Err(failure));
             }
             Some(Step::Route { token, request })
-                if self.sabotage == Some(Sabotage::CheckThenStore) && request.forced.is_empty() =>
+                if self.sabotage == Some(Sabotage::CheckThenStore)
+                    && request.forced_platforms.is_empty() =>
             {
                 let look = RouteRequest {
                     mail: None,
@@ -578,13 +580,13 @@ impl World {
         seen: protocol::mailbox::RouteAnswer,
     ) {
         let there: BTreeSet<_> = seen.live.iter().map(|entry| entry.platform).collect();
-        request.forced = request
+        request.forced_platforms = request
             .platforms
             .iter()
             .filter(|p| !there.contains(p))
             .copied()
             .collect();
-        request.platforms = request.forced.clone();
+        request.platforms = request.forced_platforms.clone();
         let Answer::Routed(stored) = self.apply(Effect::Route(request)) else {
             unreachable!("a route is answered")
         };
@@ -615,7 +617,7 @@ impl World {
                 for retry in &settlement.retries {
                     let queued = retry_task(
                         &settlement.task,
-                        &retry.owed,
+                        &retry.obligations,
                         retry.retry_count,
                         retry.due_at,
                         retry.cause.text(),

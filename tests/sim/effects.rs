@@ -563,7 +563,7 @@ impl Stores {
         if let Some(mail) = &request.mail {
             let (id, user) = (mail.id, request.user);
             let targets = answer
-                .stored
+                .stored_platforms
                 .iter()
                 .map(|&platform| Target { user, platform });
             self.stored.extend(targets.map(|target| (id, target)));

@@ -59,20 +59,20 @@ impl World {
         for key in &missing.followers {
             facts.followers.insert(*key, self.stored_follower(*key));
         }
-        for key in &missing.cleared {
+        for key in &missing.clears {
             facts
-                .cleared
+                .clears
                 .insert(*key, self.disk.registers_of(key.0, key.1).cleared);
         }
         for user in &missing.platforms {
             let platforms = self.disk.platforms.get(user).cloned();
             facts.platforms.insert(*user, platforms.unwrap_or_default());
         }
-        for (owner, of, seq) in &missing.hidden {
+        for (owner, of, seq) in &missing.hide_marks {
             let hidden = self.disk.hidden.get(&(*owner, *of)).into_iter().flatten();
             let mut marks = hidden.filter(|(_, hidden)| *hidden == seq);
             let first = marks.next().map(|(mark, _)| *mark);
-            facts.hidden.insert((*owner, *of, *seq), first);
+            facts.hide_marks.insert((*owner, *of, *seq), first);
         }
         for (group, user) in &missing.members {
             let known = self.group(*group);
@@ -86,7 +86,7 @@ impl World {
 
     fn stored_send(&self, key: SendKey) -> Option<(MessageId, StoredPosition)> {
         let owner = Owner::of(key.conversation, key.from);
-        let mut rows = self.disk.rows_of(owner, key.since);
+        let mut rows = self.disk.rows_of(owner, key.min_id);
         let row = rows.find(|row| {
             let message = &row.placed.message;
             row.placed.conversation == key.conversation

@@ -48,9 +48,10 @@ impl Judge {
     }
 
     pub(crate) fn accepted(&mut self, send_id: SendId, id: MessageId, is_change: bool) {
-        match is_change {
-            true => _ = self.asked.insert(id),
-            false => _ = self.accepted.entry(send_id).or_insert(id),
+        if is_change {
+            _ = self.asked.insert(id)
+        } else {
+            _ = self.accepted.entry(send_id).or_insert(id)
         }
     }
 
@@ -164,9 +165,10 @@ impl World {
         let (stored, evidence) = (self.stored(&model), self.evidence());
         evidence.judge_views(&model)?;
         evidence.judge_registers(&model, &stored)?;
-        match self.plan.lists_miss_rows() {
-            true => Ok(()),
-            false => self.judge_lists(&model),
+        if self.plan.lists_miss_rows() {
+            Ok(())
+        } else {
+            self.judge_lists(&model)
         }
     }
 
@@ -235,11 +237,11 @@ impl World {
             rows: &self.disk.rows,
             ledger: &self.disk.ledger,
             devices: (0..self.devices.len()).map(device).collect(),
-            standing: self.standing_devices().into_iter().map(device).collect(),
-            accepted: &self.judge.accepted,
-            asked: &self.judge.asked,
+            complete_devices: self.standing_devices().into_iter().map(device).collect(),
+            accepted_ids: &self.judge.accepted,
+            judged_ids: &self.judge.asked,
             repeats: &self.judge.repeats,
-            late: &self.judge.late,
+            late_ids: &self.judge.late,
         }
     }
 

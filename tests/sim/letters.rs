@@ -96,12 +96,11 @@ impl World {
             task,
             reason,
         });
-        let wait = match self.sabotage == Some(Sabotage::LetterBehindCommit) {
-            true => {
-                self.carrier.offsets.settle(source);
-                self.up_to(Duration::from_secs(2))
-            }
-            false => self.hop(),
+        let wait = if self.sabotage == Some(Sabotage::LetterBehindCommit) {
+            self.carrier.offsets.settle(source);
+            self.up_to(Duration::from_secs(2))
+        } else {
+            self.hop()
         };
         self.bury_after(wait, 0, burial);
     }
@@ -143,10 +142,20 @@ impl World {
     /// Writes the letter of a part of a delivery.
     pub(crate) fn bury_part(&mut self, settlement: &Settlement, part: &FailedPart) {
         let (task, now) = (&settlement.task, self.carrier_wall());
-        let rest = retry_task(task, &part.owed, task.retry_count, now, part.cause.text());
+        let rest = retry_task(
+            task,
+            &part.obligations,
+            task.retry_count,
+            now,
+            part.cause.text(),
+        );
         let letter = Letter {
             task: Arc::new(rest),
-            targets: part.owed.iter().flat_map(Obligation::targets).collect(),
+            targets: part
+                .obligations
+                .iter()
+                .flat_map(Obligation::targets)
+                .collect(),
         };
         let name = part.name.clone();
         self.apply(Effect::Bury { name, letter });
@@ -171,7 +180,7 @@ impl World {
         open.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// True if a record of this message died.
+    /// Whether a record of this message died.
     pub(crate) fn has_letter(&self, id: MessageId) -> bool {
         let mut letters = self.disk.letters.values();
         letters.any(|letter| letter.task.work.message() == Some(id))
@@ -273,7 +282,7 @@ impl World {
         };
         let task = Task::clone(&letter.task);
         let (topic, mut task) = redrive(task, name, Bounds::default(), self.now);
-        let outcome = TaskOutcome::of_record(topic).expect("a topic of redrives");
+        let outcome = TaskOutcome::from_topic(topic).expect("a topic of redrives");
         let mut log = self.disk.log.iter().filter(|((of, _), _)| *of == topic);
         let is_published = log.any(|(_, records)| {
             let mut letters = records.iter().map(|record| record.task.work.letter());

@@ -293,7 +293,7 @@ impl World {
                         let ever: Vec<_> = group.members.iter().map(|(user, _)| user).collect();
                         let known = |user| self.disk.platforms.get(&user).cloned();
                         let known = |user| known(user).unwrap_or_default();
-                        task.owed = group_obligations(ever, &task.placed, known);
+                        task.obligations = group_obligations(ever, &task.placed, known);
                     }
                 }
             }

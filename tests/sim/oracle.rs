@@ -107,7 +107,7 @@ impl World {
         })
     }
 
-    /// True if the mailbox of the target, read page by page to its end, shows the message.
+    /// Whether the mailbox of the target, read page by page to its end, shows the message.
     fn waits(&self, id: MessageId, target: Target) -> bool {
         let Some(mailbox) = self.disk.mailboxes.get(&target.user) else {
             return false;
@@ -182,18 +182,20 @@ impl World {
                 }
             } else if stored.contains(&target) {
                 let expected = format!("stored offline for {who}, not fetched yet");
-                let right = match self.waits(id, target) {
-                    true => claims_it_waits,
-                    false => is_stored && !claims_it_waits && self.mailbox_was_lost(),
+                let right = if self.waits(id, target) {
+                    claims_it_waits
+                } else {
+                    is_stored && !claims_it_waits && self.mailbox_was_lost()
                 };
                 // Stored for a dead session of a platform that is owed nothing, by a carrier that
                 // died before it wrote the ledger: the next one knows of neither.
                 let is_forgotten =
                     sentence == "nothing" && !owed.contains(&target) && self.carrier_died();
                 expect(id, sentence, right || is_forgotten, &expected)?;
-                match is_forgotten {
-                    true => tally.untold += 1,
-                    false => tally.stored += 1,
+                if is_forgotten {
+                    tally.untold += 1
+                } else {
+                    tally.stored += 1
                 }
             } else if !own {
                 let expected = format!("{who} finds it by sync");
@@ -234,7 +236,7 @@ impl World {
         self.plan.faults.iter().any(|(_, fault)| lost(fault))
     }
 
-    /// True if a service may have died with acknowledgements not passed on, or an answer was lost.
+    /// Whether a service may have died with acknowledgements not passed on, or an answer was lost.
     fn someone_died(&self) -> bool {
         let died = |fault: &Fault| match fault {
             Fault::CrashBoat(_) | Fault::CrashStation(_) => true,
@@ -255,10 +257,11 @@ fn names(sentence: &str, who: &str) -> bool {
 }
 
 fn expect(id: MessageId, said: &str, right: bool, expected: &str) -> Result<(), String> {
-    match right {
-        true => Ok(()),
-        false => Err(format!(
+    if right {
+        Ok(())
+    } else {
+        Err(format!(
             "the trace of {id} says {said:?}, and what was seen says {expected:?}"
-        )),
+        ))
     }
 }

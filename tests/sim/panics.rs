@@ -74,7 +74,7 @@ impl World {
                 handover.dead.retain(|dead| !indexes.contains(&dead.index));
                 let sources = indexes.iter().map(|index| records[*index].source);
                 handover
-                    .settled
+                    .settled_records
                     .extend(sources.map(|source| (source, Vec::new())));
             }
             _ => {}

@@ -8,7 +8,7 @@ use protocol::group::GroupSettings;
 use protocol::{ConversationId, GroupId, SendId, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tests::actions::{GroupAction, On, TROUBLE, To, UserAction, UserActions, moment};
+use tests::actions::{FAULT_PERIOD, GroupAction, On, To, UserAction, UserActions, moment};
 
 use crate::clocks::Host;
 use crate::mutate::Mutation;
@@ -237,9 +237,9 @@ pub(crate) struct Plan {
     pub(crate) letters: Letters,
     /// Last retry of a delivery.
     pub(crate) retry_max: u32,
-    /// True if the writer reads its facts at moments of their own, not all at one.
+    /// Whether the writer reads its facts at moments of their own, not all at one.
     pub(crate) moments: bool,
-    /// True if calls are lost or slow, until all heals.
+    /// Whether calls are lost or slow, until all heals.
     pub(crate) lossy: bool,
     /// Probability that a call between services fails, though it may have taken effect.
     pub(crate) call_loss: f64,
@@ -247,7 +247,7 @@ pub(crate) struct Plan {
     pub(crate) call_slow: f64,
     /// Longest time of a frame or a call, unless it is slow.
     pub(crate) latency_max: Duration,
-    /// True if boats sweep, and so register their sessions again. False where no store and no
+    /// Whether boats sweep, and so register their sessions again. False where no store and no
     /// displacement notice is ever lost, and calls only with a station that dies: there everything
     /// must hold without sweeps, and no sweep makes up for a lost wake-up.
     pub(crate) sweeps: bool,
@@ -345,7 +345,7 @@ impl Plan {
     }
 
     pub(crate) fn is_plain(&self) -> bool {
-        self.actions.done.is_empty()
+        self.actions.steps.is_empty()
     }
 
     /// Worlds in which a removed member sends: the station does not know of the removal yet, and
@@ -386,9 +386,10 @@ impl Plan {
                 ),
             ]);
             let again = fails + millis(rng.random_range(600..1_600));
-            let (station, carrier) = match self.embedded {
-                true => (Fault::CrashAll, Fault::CrashAll),
-                false => (Fault::CrashStation(0), Fault::CrashCarrier),
+            let (station, carrier) = if self.embedded {
+                (Fault::CrashAll, Fault::CrashAll)
+            } else {
+                (Fault::CrashStation(0), Fault::CrashCarrier)
             };
             faults.extend([
                 // The earlier message waits for an acknowledgement, and holds back the offsets
@@ -405,8 +406,8 @@ impl Plan {
             stations: 1,
             sends: Vec::new(),
             actions: UserActions {
-                done,
-                late: vec![Duration::ZERO; DEVICES],
+                steps: done,
+                delays: vec![Duration::ZERO; DEVICES],
             },
             faults,
             lossy: false,
@@ -440,12 +441,12 @@ impl Plan {
                 .map(|n| (millis(6_000 + n * 300), author, reader))
                 .collect(),
             actions: UserActions {
-                done: vec![(edited, author, edit)],
-                late: vec![Duration::ZERO; 2],
+                steps: vec![(edited, author, edit)],
+                delays: vec![Duration::ZERO; 2],
             },
             faults: vec![
                 (fills, Fault::Cut(reader)),
-                (edited - millis(50), Fault::CacheAway(TROUBLE)),
+                (edited - millis(50), Fault::CacheAway(FAULT_PERIOD)),
                 (asks, Fault::Cut(reader)),
                 // The list has come by then.
                 (asks + millis(4_000), Fault::Away(reader, millis(15_000))),
@@ -472,12 +473,12 @@ impl Plan {
         })
     }
 
-    /// True if clocks step: a device may know a list of a time that has not come yet.
+    /// Whether clocks step: a device may know a list of a time that has not come yet.
     pub(crate) fn steps_clocks(&self) -> bool {
         self.steps().next().is_some()
     }
 
-    /// True if the carrier's clock is far behind for a time. Rows that it writes then are in no list
+    /// Whether the carrier's clock is far behind for a time. Rows that it writes then are in no list
     /// difference: these are complete as long as clocks differ by less than half of the margin.
     pub(crate) fn lists_miss_rows(&self) -> bool {
         self.steps()
@@ -489,7 +490,7 @@ impl Plan {
         self.faults.is_empty() && self.call_loss == 0.0 && self.call_slow == 0.0
     }
 
-    /// True if devices of a user share a platform: each sign-in displaces the other device,
+    /// Whether devices of a user share a platform: each sign-in displaces the other device,
     /// whatever is in flight to it.
     pub(crate) fn has_rivals(&self) -> bool {
         let places = self.devices.iter();

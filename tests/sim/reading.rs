@@ -60,7 +60,7 @@ impl World {
         let question = ReadQuestion {
             user,
             query,
-            began: asked.began,
+            started_at: asked.began,
         };
         let ReadOutcome { answer, fills } = reading::answer(&question, &asked.facts, &RULES);
         asked.fills = fills;
@@ -152,9 +152,10 @@ impl World {
                 Ok(answer) => {
                     self.fill(user, fills, &asked.tokens);
                     let [placed]: [Placed; 1] = messages;
-                    return match answer.is_empty() {
-                        true => mail,
-                        false => api::codec::encode_message(&placed),
+                    return if answer.is_empty() {
+                        mail
+                    } else {
+                        api::codec::encode_message(&placed)
                     };
                 }
                 Err(NoAnswer::Missing(needs)) => {

@@ -90,7 +90,7 @@ impl World {
             let of = ConversationId::Group(group);
             let role = self.group_of(of).and_then(|group| group.role(user));
             if role.is_none() {
-                facts.refused.insert((group, user), not_a_member());
+                facts.refusals.insert((group, user), not_a_member());
             }
         }
         facts

@@ -7,7 +7,7 @@ use protocol::group::GroupSettings;
 use protocol::{ConversationId, GroupId};
 use rand::Rng;
 use rand::rngs::StdRng;
-use tests::actions::{GroupAction, On, To, UserAction, UserActions, send_of, user};
+use tests::actions::{GroupAction, On, To, UserAction, UserActions, action_send_id, user};
 
 use crate::clocks::Host;
 use crate::device::send_id;
@@ -78,8 +78,8 @@ impl Plan {
             devices: devices.collect(),
             sends,
             actions: UserActions {
-                done: actions,
-                late: vec![Duration::ZERO; USERS],
+                steps: actions,
+                delays: vec![Duration::ZERO; USERS],
             },
             faults: Vec::new(),
             lossy: false,
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    /// True if two carriers write at once in these worlds.
+    /// Whether two carriers write at once in these worlds.
     pub(crate) fn has_two_carriers(&self) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|(_, fault)| matches!(fault, Fault::Rebalance))
@@ -98,9 +98,10 @@ impl Plan {
 
     /// Crash of the carrier, with everything else if all is one process.
     fn carrier_crash(&self) -> Fault {
-        match self.embedded {
-            true => Fault::CrashAll,
-            false => Fault::CrashCarrier,
+        if self.embedded {
+            Fault::CrashAll
+        } else {
+            Fault::CrashCarrier
         }
     }
 
@@ -271,8 +272,8 @@ impl Plan {
         }
         let until = rng.random_bool(0.5).then(|| millis(38_000));
         let plan = self.scene(all);
-        let actions = plan.actions.done.len();
-        let mut any = || send_of(actions + rng.random_range(0..changes.len()));
+        let actions = plan.actions.steps.len();
+        let mut any = || action_send_id(actions + rng.random_range(0..changes.len()));
         let poison = [any(), any(), any(), any()].map(|send| Poison { send, until });
         let refused = [any(), any()];
         let refusals = refused.map(|send| StoreRefusal {
@@ -304,7 +305,7 @@ impl Plan {
             },
             moments: true,
             actions: UserActions {
-                done: [plan.actions.done, changes].concat(),
+                steps: [plan.actions.steps, changes].concat(),
                 ..plan.actions
             },
             ..plan
@@ -418,7 +419,7 @@ impl Plan {
             moments: true,
             latency_max: plan.latency_max.min(millis(20)),
             actions: UserActions {
-                done: [plan.actions.done, actions].concat(),
+                steps: [plan.actions.steps, actions].concat(),
                 ..plan.actions
             },
             ..plan

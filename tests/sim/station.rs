@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::admission::{
-    MEMBER_BELIEVED_FOR, SendLimits, SendOrder, Verdict, admit, judge, message_of,
-    needs_membership, task_of,
+    MEMBERSHIP_CACHE_TTL, SendLimits, SendOrder, Verdict, accepted_message, admit, judge,
+    message_task, needs_membership,
 };
 use protocol::bounds::Bounds;
 use protocol::delivery::Origin;
@@ -15,7 +15,8 @@ use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
 use protocol::ledger::{LedgerEntry, LedgerEvent};
 use protocol::mailbox::{
-    ConnectRequest, DedupeKey, FirstSend, MailCursor, NewSession, ReassertAnswer, signed_in_again,
+    ConnectRequest, DedupeKey, FirstSend, MailCursor, NewSession, ReassertAnswer,
+    replaced_session_refusal,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, SessionKey};
@@ -120,7 +121,7 @@ pub(crate) struct StationCall {
 struct SendRecord {
     send_id: SendId,
     conversation: Option<ConversationId>,
-    /// True if the writer may still refuse the send after its acceptance.
+    /// Whether the writer may still refuse the send after its acceptance.
     may_be_refused: bool,
     outcome: Result<(MessageId, Timestamp), Refusal>,
     /// Record to publish.
@@ -352,7 +353,7 @@ impl World {
                     session.close(displaced(), now);
                 }
                 Reply::Reasserted(ReassertAnswer::Replaced) => {
-                    session.close(signed_in_again(), now)
+                    session.close(replaced_session_refusal(), now)
                 }
             },
             true,
@@ -453,15 +454,15 @@ impl World {
                 let request = ConnectRequest {
                     user,
                     entry: session,
-                    denied: Default::default(),
+                    denied_boats: Default::default(),
                     now: self.now,
                 };
                 let Answer::Connected(answer) = self.apply(Effect::Connect(request)) else {
                     unreachable!("a connect is answered")
                 };
                 open.step = 2;
-                open.displaced = answer.displaced;
-                open.replaced = answer.replaced;
+                open.displaced = answer.displaced_sessions;
+                open.replaced = answer.replaced_sessions;
                 open.admission = Some(Admission {
                     user,
                     marker: answer.marker,
@@ -486,7 +487,7 @@ impl World {
                 }
                 for (sessions, refusal) in [
                     (&open.displaced, displaced()),
-                    (&open.replaced, signed_in_again()),
+                    (&open.replaced, replaced_session_refusal()),
                 ] {
                     if sessions.is_empty() {
                         continue;
@@ -609,7 +610,7 @@ impl World {
             }
         };
         let device = open.device.clone().expect("admitted");
-        let message = message_of(from, device, send, id);
+        let message = accepted_message(from, device, send, id);
         if doubt.is_first()
             && let Some(refusal) = self
                 .not_let_in(open.station, from, send)
@@ -622,7 +623,7 @@ impl World {
             session: open.session,
             life: open.life.clone(),
         };
-        let task = task_of(message, origin, doubt, Bounds::default(), wall);
+        let task = message_task(message, origin, doubt, Bounds::default(), wall);
         prepared.outcome = Ok((id, id.timestamp()));
         prepared.task = Some(Arc::new(task));
         prepared
@@ -639,7 +640,7 @@ impl World {
         let kept = self.disk.groups.get(&group);
         match kept.and_then(|kept| kept.members.get(&from)) {
             Some(member) if member.role.is_some() => {
-                believed.insert((group, from), self.now + MEMBER_BELIEVED_FOR);
+                believed.insert((group, from), self.now + MEMBERSHIP_CACHE_TTL);
                 None
             }
             Some(_) => Some(not_a_member()),

@@ -50,7 +50,7 @@ impl Stores {
                 let own = ranges.iter().map(|range| {
                     let rows = self.rows_of_group(range.group);
                     let between =
-                        rows.range((Bound::Excluded(range.after), Bound::Included(range.last)));
+                        rows.range((Bound::Excluded(range.base), Bound::Included(range.last)));
                     between.filter(|(_, row)| row.author() == user).count() as u64
                 });
                 Fact::Own(own.collect())
@@ -69,7 +69,11 @@ impl Stores {
                 });
                 Fact::OverlayRanges(overlays.collect::<Vec<BTreeMap<Seq, Overlay>>>())
             }
-            Need::Changes(Slice { of, after, limit }) => {
+            Need::Changes(Slice {
+                owner: of,
+                cursor: after,
+                limit,
+            }) => {
                 let behind = (
                     Bound::Excluded((*of, *after)),
                     Bound::Included((*of, u64::MAX)),
@@ -77,14 +81,22 @@ impl Stores {
                 let changes = self.changes.range(behind).take(*limit);
                 Fact::Changes(changes.map(|(_, row)| row.changed.clone()).collect())
             }
-            Need::Pins(Slice { of, after, limit }) => {
+            Need::Pins(Slice {
+                owner: of,
+                cursor: after,
+                limit,
+            }) => {
                 let before = self.altered.range((*of, Seq::ZERO)..(*of, *after)).rev();
                 let pins = before.filter(|(_, overlay)| overlay.pin().is_some());
                 let pins =
                     pins.filter_map(|((_, seq), _)| Some((*seq, self.id_at(user, *of, *seq)?)));
                 Fact::Pins(pins.take(*limit).collect())
             }
-            Need::Feed(Slice { of, after, limit }) => {
+            Need::Feed(Slice {
+                owner: of,
+                cursor: after,
+                limit,
+            }) => {
                 let rows = self.rows_of(Owner::User(*of), earliest());
                 let rows = rows.filter(|row| Some(row.id()) > *after).take(*limit);
                 Fact::Feed(rows.cloned().collect())
@@ -122,11 +134,19 @@ impl Stores {
                 Fact::Members(groups.iter().map(member).collect())
             }
             Need::Populated(group) => Fact::Populated(Ok(self.present(*group).next().is_some())),
-            Need::Present(Slice { of, after, limit }) => {
+            Need::Present(Slice {
+                owner: of,
+                cursor: after,
+                limit,
+            }) => {
                 let present = self.present(*of).filter(|(user, _)| Some(*user) > *after);
                 Fact::Present(present.take(*limit).collect())
             }
-            Need::Memberships(Slice { of, after, limit }) => {
+            Need::Memberships(Slice {
+                owner: of,
+                cursor: after,
+                limit,
+            }) => {
                 let groups = self
                     .groups
                     .iter()
@@ -141,7 +161,7 @@ impl Stores {
             Need::ListSlice(slice) => {
                 let rows = self.conversations.values().filter(|row| row.owner == user);
                 let listed = rows.map(|row| self.listed(row)).filter(|listed| {
-                    let is_behind = Some(listed.row.conversation) > slice.after;
+                    let is_behind = Some(listed.row.conversation) > slice.cursor;
                     is_behind && listed.version() >= slice.from
                 });
                 Fact::ListSlice(slice.rows(listed.take(slice.limit).collect()))
@@ -153,7 +173,11 @@ impl Stores {
                 });
                 Fact::ListEntries(listed.collect())
             }
-            Need::Hidden(Slice { of, after, limit }) => {
+            Need::Hidden(Slice {
+                owner: of,
+                cursor: after,
+                limit,
+            }) => {
                 let hidden = self.hidden.get(&(user, *of)).into_iter();
                 let behind = (Bound::Excluded(*after), Bound::Unbounded);
                 let hidden = hidden.flat_map(|all| all.range(behind)).take(*limit);
@@ -259,13 +283,13 @@ impl Stores {
     fn recalled_in(&self, range: &RecallRange) -> BTreeMap<Seq, UserId> {
         let of = range.conversation;
         let between = (
-            Bound::Excluded((of, range.after)),
+            Bound::Excluded((of, range.base)),
             Bound::Included((of, range.last)),
         );
         let recalled = self.recalled.range(between).filter(|(place, _)| {
             let overlay = self.altered.get(place);
             let register = overlay.and_then(|overlay| overlay.recalled.as_ref());
-            register.is_some_and(|register| register.version <= range.until)
+            register.is_some_and(|register| register.version <= range.last_version)
         });
         recalled.map(|((_, seq), author)| (*seq, *author)).collect()
     }

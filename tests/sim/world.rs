@@ -11,7 +11,7 @@ use protocol::record::Work;
 use protocol::{ConversationId, DeviceId, Platform, SendId, Timestamp, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tests::actions::{START, TROUBLE, user};
+use tests::actions::{FAULT_PERIOD, START, user};
 
 use crate::boat::{Boat, BoatEvent};
 use crate::cache::Copies;
@@ -77,7 +77,7 @@ pub(crate) struct World {
     pub(crate) panicked: BTreeSet<SendId>,
     /// True once the machine died with registers that were not on disk.
     pub(crate) reads_lost: bool,
-    /// True if each event is printed.
+    /// Whether each event is printed.
     traced: bool,
     /// Last serial number given out.
     serial: i64,
@@ -142,7 +142,7 @@ impl World {
             let late = self
                 .plan
                 .actions
-                .late
+                .delays
                 .get(index)
                 .copied()
                 .unwrap_or_default();
@@ -157,7 +157,8 @@ impl World {
             };
             self.after(at, Event::Device(send));
         }
-        for (number, (at, device, action)) in self.plan.actions.done.clone().into_iter().enumerate()
+        for (number, (at, device, action)) in
+            self.plan.actions.steps.clone().into_iter().enumerate()
         {
             let action = DeviceEvent::Do {
                 device,
@@ -172,12 +173,12 @@ impl World {
         for at in self.plan.letters.redrives.clone() {
             self.after(at, Event::Operator(OperatorEvent::Redrive));
         }
-        self.after(TROUBLE, Event::Heal);
+        self.after(FAULT_PERIOD, Event::Heal);
     }
 
     /// Runs to the end and judges. Returns the fingerprint and the right verdicts, or the finding.
     pub(crate) fn run(mut self) -> Result<(u64, Tally), String> {
-        let end = START + TROUBLE + REST;
+        let end = START + FAULT_PERIOD + REST;
         self.run_until(end)?;
         let tally = self.judge_all()?;
         if !self.plan.is_plain() {

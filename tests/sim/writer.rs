@@ -134,9 +134,10 @@ fn task_records(records: &[(Source, Arc<Task>)]) -> Vec<TaskRecord<'_>> {
 
 impl World {
     pub(crate) fn write_later(&mut self, batch: Box<Batch>) {
-        let wait = match self.plan.moments {
-            true => self.step_of_write(&batch),
-            false => self.hop(),
+        let wait = if self.plan.moments {
+            self.step_of_write(&batch)
+        } else {
+            self.hop()
         };
         self.write_after(wait, batch);
     }
@@ -378,8 +379,8 @@ impl World {
             },
             Missing {
                 followers: missing.followers,
-                cleared: missing.cleared,
-                hidden: missing.hidden,
+                clears: missing.clears,
+                hide_marks: missing.hide_marks,
                 ..none()
             },
             Missing {
@@ -410,7 +411,7 @@ impl World {
             if *outcome != RecordOutcome::Repeat {
                 continue;
             }
-            let mut settled = handover.settled.iter();
+            let mut settled = handover.settled_records.iter();
             let ledger = settled.find_map(|(of, ledger)| (of == source).then_some(ledger));
             for entry in ledger.into_iter().flatten() {
                 match entry.event {
@@ -558,9 +559,10 @@ impl World {
             if let Some(id) = task.work.message() {
                 self.judge.dead(id, reason);
             }
-            match self.plan.letters.has_operator() {
-                true => self.bury(source, task, reason),
-                false => _ = self.carrier.offsets.settle(source),
+            if self.plan.letters.has_operator() {
+                self.bury(source, task, reason)
+            } else {
+                _ = self.carrier.offsets.settle(source)
             }
         }
         for (source, ledger) in settled {
@@ -576,7 +578,7 @@ impl World {
         for (source, task) in deliveries {
             let message = &task.placed.message;
             if message.content.change.is_none() && matches!(message.to, Recipient::User(_)) {
-                let targets = task.owed.iter().flat_map(Obligation::targets);
+                let targets = task.obligations.iter().flat_map(Obligation::targets);
                 self.witness.owed(message.id, targets);
             }
             let now = self.carrier_moment();
@@ -587,7 +589,7 @@ impl World {
     }
 
     pub(crate) fn send_notice(&mut self, notice: Notice) {
-        let word = match notice.word {
+        let word = match notice.event {
             SessionEvent::Placed(echo) => {
                 boat::Notice::Frame(api::codec::encode_server(&ServerFrame::Placed(echo)))
             }
@@ -623,7 +625,7 @@ impl PollOutcome {
             deliver,
             notices,
             kickouts,
-            settled,
+            settled_records: settled,
             dead,
         } = handover;
         assert!(

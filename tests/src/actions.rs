@@ -14,15 +14,15 @@ use crate::core_device::CoreDevice;
 /// Time zero of every world.
 pub const START: Timestamp = Timestamp::from_millis(1_750_000_000_000);
 /// Period of faults at the start of a world; then it heals.
-pub const TROUBLE: Duration = Duration::from_secs(40);
+pub const FAULT_PERIOD: Duration = Duration::from_secs(40);
 
 /// Seed apart from that of messages and faults, whose worlds thus stay as they are.
-const CHANCE: u64 = 0x0063_6861_6e67_6573;
+const CHANGES: u64 = 0x0063_6861_6e67_6573;
 const GROUPS: u64 = 0x0067_726f_7570_7321;
 const HIDES: u64 = 0x0068_6964_6465_6e21;
 const PINS: u64 = 0x0070_696e_6e65_6421;
 /// Sends of this device are numbered by their action, behind all messages.
-const SENDS: u128 = 1 << 64;
+const FIRST_SEND_NUMBER: u128 = 1 << 64;
 const REACTIONS: [&str; 3] = ["+1", "heart", "eyes"];
 
 #[derive(Clone, Copy, Debug)]
@@ -80,34 +80,37 @@ pub enum To {
 #[derive(Clone, Debug, Default)]
 pub struct UserActions {
     /// Time, device and action.
-    pub done: Vec<(Duration, usize, UserAction)>,
+    pub steps: Vec<(Duration, usize, UserAction)>,
     /// Delay of each device behind the others.
-    pub late: Vec<Duration>,
+    pub delays: Vec<Duration>,
 }
 
 impl UserActions {
     /// Actions in the world of a seed, for so many devices. Some worlds have none.
     pub fn of(seed: u64, devices: usize, users: usize) -> UserActions {
-        let mut rng = StdRng::seed_from_u64(!seed ^ CHANCE);
+        let mut rng = StdRng::seed_from_u64(!seed ^ CHANGES);
         if rng.random_bool(0.2) {
             return UserActions::default();
         }
         let count = rng.random_range(2..30);
-        let done = (0..count).map(|_| {
+        let steps = (0..count).map(|_| {
             let at = moment(&mut rng);
             (at, rng.random_range(0..devices), action(&mut rng))
         });
-        let mut done: Vec<_> = done.collect();
-        done.extend(in_groups(seed, devices, users));
-        done.extend(hides(seed, devices));
-        done.extend(pins(seed, devices));
-        let late = (0..devices).map(|_| match rng.random_bool(0.2) {
-            true => moment(&mut rng),
-            false => Duration::ZERO,
+        let mut steps: Vec<_> = steps.collect();
+        steps.extend(in_groups(seed, devices, users));
+        steps.extend(hides(seed, devices));
+        steps.extend(pins(seed, devices));
+        let delays = (0..devices).map(|_| {
+            if rng.random_bool(0.2) {
+                moment(&mut rng)
+            } else {
+                Duration::ZERO
+            }
         });
         UserActions {
-            late: late.collect(),
-            done,
+            delays: delays.collect(),
+            steps,
         }
     }
 }
@@ -187,7 +190,7 @@ fn group_action(rng: &mut StdRng, users: usize) -> GroupAction {
     }
 }
 
-fn command_of(action: GroupAction, me: UserId) -> GroupCommand {
+fn group_command(action: GroupAction, me: UserId) -> GroupCommand {
     match action {
         GroupAction::Create(settings, members) => {
             let members = (0..8).filter(|index| members & 1 << index != 0).map(user);
@@ -244,8 +247,8 @@ pub struct Ask {
 }
 
 /// Name of the send of an action, by its number.
-pub fn send_of(number: usize) -> SendId {
-    SendId::from_bytes((SENDS + number as u128).to_be_bytes())
+pub fn action_send_id(number: usize) -> SendId {
+    SendId::from_bytes((FIRST_SEND_NUMBER + number as u128).to_be_bytes())
 }
 
 /// User `index` of a world.
@@ -255,14 +258,14 @@ pub fn user(index: usize) -> UserId {
 
 /// Random time in the period of faults.
 pub fn moment(rng: &mut StdRng) -> Duration {
-    Duration::from_millis(rng.random_range(0..TROUBLE.as_millis() as u64))
+    Duration::from_millis(rng.random_range(0..FAULT_PERIOD.as_millis() as u64))
 }
 
 impl CoreDevice {
     /// Performs an action at once; the device must be running.
     pub fn perform(&mut self, action: UserAction, number: usize, now: Timestamp) {
-        if let UserAction::Read(of, share) = action {
-            return self.read_up_to(of, share, now);
+        if let UserAction::Read(pick, share) = action {
+            return self.read_up_to(pick, share, now);
         }
         let Some(ask) = self.ask(action, number) else {
             return;
@@ -270,7 +273,7 @@ impl CoreDevice {
         if let UserAction::Change(..) = action {
             self.last_ask = Some(ask.clone());
         }
-        self.send_fallible(send_of(number), ask.to, ask.content, now);
+        self.send_fallible(action_send_id(number), ask.to, ask.content, now);
     }
 
     fn ask(&self, action: UserAction, number: usize) -> Option<Ask> {
@@ -281,24 +284,24 @@ impl CoreDevice {
                     To::Edit => format!("edit {number}"),
                     To::Recall | To::React(..) | To::Pin(_) => String::new(),
                 };
-                (conversation, subject, kind_of(to), Content::text(text))
+                (conversation, subject, change_kind(to), Content::text(text))
             }
             UserAction::Again => return self.last_ask.clone(),
-            UserAction::Clear(of) => {
-                let (conversation, newest) = self.newest(of)?;
+            UserAction::Clear(pick) => {
+                let (conversation, newest) = self.newest(pick)?;
                 (conversation, newest, ChangeKind::Clear, Content::text(""))
             }
             UserAction::Hide(on) => {
                 let (conversation, subject) = self.find(on)?;
                 (conversation, subject, ChangeKind::Hide, Content::text(""))
             }
-            UserAction::Pin(of, pinned) => {
-                let (conversation, newest) = self.newest(of)?;
-                let arranged = ListArrangement {
-                    pinned,
+            UserAction::Pin(pick, is_pinned) => {
+                let (conversation, newest) = self.newest(pick)?;
+                let arrangement = ListArrangement {
+                    pinned: is_pinned,
                     muted_until: None,
                 };
-                let kind = ChangeKind::Arrange(arranged);
+                let kind = ChangeKind::Arrange(arrangement);
                 (conversation, newest, kind, Content::text(""))
             }
             UserAction::Say(group) => {
@@ -310,7 +313,7 @@ impl CoreDevice {
             UserAction::Group(group, action) => {
                 let change = ChangeOf {
                     subject: None,
-                    kind: ChangeKind::GroupCommand(command_of(action, self.user)),
+                    kind: ChangeKind::GroupCommand(group_command(action, self.user)),
                 };
                 return Some(Ask {
                     to: Recipient::Group(group),
@@ -339,55 +342,60 @@ impl CoreDevice {
 
     fn find(&self, on: On) -> Option<(ConversationId, MessageId)> {
         match on {
-            On::Shown(of, share) => {
-                let (conversation, shown) = self.shown(of)?;
-                Some((conversation, shown[place_of(share, shown.len())].1))
+            On::Shown(pick, share) => {
+                let (conversation, messages) = self.shown(pick)?;
+                Some((conversation, messages[index_at(share, messages.len())].1))
             }
-            On::Newest(of, back) => {
-                let (conversation, shown) = self.shown(of)?;
-                let (_, id) = shown[shown.len().saturating_sub(1 + usize::from(back))];
+            On::Newest(pick, back) => {
+                let (conversation, messages) = self.shown(pick)?;
+                let (_, id) = messages[messages.len().saturating_sub(1 + usize::from(back))];
                 Some((conversation, id))
             }
             On::Unplaced => self.unplaced().next_back(),
-            On::Nothing(of) => {
-                let (conversation, _) = self.shown(of)?;
-                let never = MessageId::floor_of(START);
-                Some((conversation, never))
+            On::Nothing(pick) => {
+                let (conversation, _) = self.shown(pick)?;
+                let unknown_id = MessageId::floor_of(START);
+                Some((conversation, unknown_id))
             }
         }
     }
 
-    fn newest(&self, of: u8) -> Option<(ConversationId, MessageId)> {
-        let (conversation, shown) = self.shown(of)?;
-        Some((conversation, shown.last()?.1))
+    fn newest(&self, pick: u8) -> Option<(ConversationId, MessageId)> {
+        let (conversation, messages) = self.shown(pick)?;
+        Some((conversation, messages.last()?.1))
     }
 
     /// Picks a conversation the device shows, with its messages.
-    fn shown(&self, of: u8) -> Option<(ConversationId, Vec<(Seq, MessageId)>)> {
+    fn shown(&self, pick: u8) -> Option<(ConversationId, Vec<(Seq, MessageId)>)> {
         let conversations: Vec<_> = self.app.conversations().collect();
         let last = conversations.len().checked_sub(1)?;
-        let conversation = conversations[place_of(of, last + 1)];
-        let said = self.app.said(conversation).iter();
-        Some((conversation, said.map(|said| (said.seq, said.id)).collect()))
+        let conversation = conversations[index_at(pick, last + 1)];
+        let messages = self.app.said(conversation).iter();
+        Some((
+            conversation,
+            messages
+                .map(|messages| (messages.seq, messages.id))
+                .collect(),
+        ))
     }
 
-    fn read_up_to(&mut self, of: u8, share: u8, now: Timestamp) {
-        let Some((conversation, shown)) = self.shown(of) else {
+    fn read_up_to(&mut self, pick: u8, share: u8, now: Timestamp) {
+        let Some((conversation, messages)) = self.shown(pick) else {
             return;
         };
-        let (seq, id) = shown[place_of(share, shown.len())];
-        let furthest = self.read.entry(conversation).or_default();
-        *furthest = seq.max(*furthest);
+        let (seq, id) = messages[index_at(share, messages.len())];
+        let read_seq = self.read.entry(conversation).or_default();
+        *read_seq = seq.max(*read_seq);
         self.with(|core| core.read(conversation, seq, id, now));
     }
 }
 
-fn kind_of(to: To) -> ChangeKind {
+fn change_kind(to: To) -> ChangeKind {
     match to {
         To::Recall => ChangeKind::Recall,
         To::Edit => ChangeKind::Edit,
-        To::React(which, on) => {
-            let reaction = REACTIONS[usize::from(which)].parse::<Reaction>();
+        To::React(index, on) => {
+            let reaction = REACTIONS[usize::from(index)].parse::<Reaction>();
             let reaction = reaction.expect("short");
             ChangeKind::React { reaction, on }
         }
@@ -396,6 +404,6 @@ fn kind_of(to: To) -> ChangeKind {
 }
 
 /// Index among `count`, by a share of 256.
-fn place_of(share: u8, count: usize) -> usize {
+fn index_at(share: u8, count: usize) -> usize {
     usize::from(share) * count / 256
 }

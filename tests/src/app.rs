@@ -16,11 +16,11 @@ pub struct App {
 #[derive(Debug, Default)]
 struct Talk {
     /// Messages in the order of arrival.
-    said: Vec<ChatMessage>,
+    messages: Vec<ChatMessage>,
     changes: Vec<OrderedChange>,
-    hidden: BTreeSet<Seq>,
+    hidden_seqs: BTreeSet<Seq>,
     /// Position up to which nothing more comes.
-    up_to: Seq,
+    last_seq: Seq,
 }
 
 /// Message as it is shown.
@@ -47,20 +47,20 @@ impl ChatMessage {
         }
     }
 
-    fn change(&mut self, changed: &OrderedChange) {
-        changed.asked.change.apply_to(&mut self.content);
-        self.marks.apply(&changed.asked);
+    fn change(&mut self, change: &OrderedChange) {
+        change.asked.change.apply_to(&mut self.content);
+        self.marks.apply(&change.asked);
     }
 
     /// Hides everything of the message but its position.
     pub fn hide(&mut self) {
-        self.content = nothing_of(self.content.kind);
+        self.content = empty_content(self.content.kind);
         self.marks.hidden = true;
     }
 }
 
 /// Remains of a recalled message.
-pub fn nothing_of(kind: i32) -> Content {
+pub fn empty_content(kind: i32) -> Content {
     Content {
         kind,
         ..Content::text("")
@@ -69,52 +69,53 @@ pub fn nothing_of(kind: i32) -> Content {
 
 impl App {
     /// Shows a message. Returns a finding if that is wrong.
-    pub fn show(&mut self, shown: ShownMessage) -> Option<String> {
-        let talk = self.talks.entry(shown.placed.conversation).or_default();
-        let expected = talk.up_to.next();
-        let said = ChatMessage::of(&shown.placed, shown.marks);
-        let seq = said.seq;
-        let is_leak = talk.hidden.contains(&seq) && !said.content.data.is_empty();
-        talk.said.push(said);
-        talk.up_to = seq;
-        match seq == expected {
-            false => Some(format!("shows {seq} where {expected} is next")),
-            true => is_leak.then(|| format!("shows what {seq} says, which is hidden")),
+    pub fn show(&mut self, message: ShownMessage) -> Option<String> {
+        let talk = self.talks.entry(message.placed.conversation).or_default();
+        let expected = talk.last_seq.next();
+        let chat_message = ChatMessage::of(&message.placed, message.marks);
+        let seq = chat_message.seq;
+        let is_leak = talk.hidden_seqs.contains(&seq) && !chat_message.content.data.is_empty();
+        talk.messages.push(chat_message);
+        talk.last_seq = seq;
+        if seq == expected {
+            is_leak.then(|| format!("shows what {seq} says, which is hidden"))
+        } else {
+            Some(format!("shows {seq} where {expected} is next"))
         }
     }
 
     /// Skips messages that will not be shown, since they are not for this user.
     pub fn skip(&mut self, conversation: ConversationId, from: Seq, to: Seq) -> Option<String> {
         let talk = self.talks.entry(conversation).or_default();
-        let expected = talk.up_to.next();
-        talk.up_to = to;
+        let expected = talk.last_seq.next();
+        talk.last_seq = to;
         let is_group = matches!(conversation, ConversationId::Group(_));
         (!is_group || from != expected)
             .then(|| format!("has a gap from {from} to {to}, where {expected} is next"))
     }
 
-    /// True if the message was shown, or left out.
+    /// Whether the message was shown, or left out.
     pub fn has(&self, conversation: ConversationId, seq: Seq) -> bool {
         let talk = self.talks.get(&conversation);
-        talk.is_some_and(|talk| seq <= talk.up_to)
+        talk.is_some_and(|talk| seq <= talk.last_seq)
     }
 
     /// Changes a shown message. Returns a finding if that is wrong.
     pub fn change(
         &mut self,
         conversation: ConversationId,
-        changed: OrderedChange,
+        ordered_change: OrderedChange,
     ) -> Option<String> {
         let talk = self.talks.entry(conversation).or_default();
-        let (rev, seq) = (changed.rev, changed.seq);
+        let (rev, seq) = (ordered_change.rev, ordered_change.seq);
         let last = talk.changes.last().map(|last| last.rev);
         // A member hears of changes to messages from before they joined.
         let is_group = matches!(conversation, ConversationId::Group(_));
-        let is_known = talk.said.iter().any(|said| said.seq == seq);
-        let says = |change: &MessageChange| matches!(change, MessageChange::Edit(to) if !to.data.is_empty());
-        let is_leak = talk.hidden.contains(&seq) && says(&changed.asked.change);
-        let has_effect = changed.asked.change.has_effect();
-        talk.changes.push(changed);
+        let is_known = talk.messages.iter().any(|message| message.seq == seq);
+        let has_text = |change: &MessageChange| matches!(change, MessageChange::Edit(content) if !content.data.is_empty());
+        let is_leak = talk.hidden_seqs.contains(&seq) && has_text(&ordered_change.asked.change);
+        let has_effect = ordered_change.asked.change.has_effect();
+        talk.changes.push(ordered_change);
         match last {
             Some(last) if rev != last + 1 => Some(format!("is told of change {rev} after {last}")),
             _ if !is_known && !is_group && has_effect => {
@@ -127,29 +128,37 @@ impl App {
 
     pub fn hide(&mut self, conversation: ConversationId, seqs: Vec<Seq>) {
         let talk = self.talks.entry(conversation).or_default();
-        talk.hidden.extend(seqs);
+        talk.hidden_seqs.extend(seqs);
     }
 
     /// Restarts the application with the state of the store.
-    pub fn restart(&mut self, saved: &Snapshot) {
+    pub fn restart(&mut self, snapshot: &Snapshot) {
         for (conversation, talk) in &mut self.talks {
-            let kept = saved.conversations.get(conversation);
-            let kept = kept.copied().unwrap_or_default();
-            talk.said.retain(|said| said.seq <= kept.cursor.seq);
-            talk.up_to = kept.cursor.seq;
-            talk.changes.retain(|changed| changed.rev <= kept.rev);
-            talk.hidden = saved.hidden.get(conversation).cloned().unwrap_or_default();
+            let saved_row = snapshot.conversations.get(conversation);
+            let saved_row = saved_row.copied().unwrap_or_default();
+            talk.messages
+                .retain(|message| message.seq <= saved_row.cursor.seq);
+            talk.last_seq = saved_row.cursor.seq;
+            talk.changes.retain(|change| change.rev <= saved_row.rev);
+            talk.hidden_seqs = snapshot
+                .hidden_seqs
+                .get(conversation)
+                .cloned()
+                .unwrap_or_default();
         }
     }
 
     pub fn conversations(&self) -> impl Iterator<Item = ConversationId> {
         let talks = self.talks.iter();
-        talks.filter_map(|(conversation, talk)| (!talk.said.is_empty()).then_some(*conversation))
+        talks
+            .filter_map(|(conversation, talk)| (!talk.messages.is_empty()).then_some(*conversation))
     }
 
     /// Messages as sent.
     pub fn said(&self, conversation: ConversationId) -> &[ChatMessage] {
-        self.talks.get(&conversation).map_or(&[], |talk| &talk.said)
+        self.talks
+            .get(&conversation)
+            .map_or(&[], |talk| &talk.messages)
     }
 
     /// Messages as shown now.
@@ -157,15 +166,15 @@ impl App {
         let Some(talk) = self.talks.get(&conversation) else {
             return Vec::new();
         };
-        let mut view = talk.said.clone();
-        for changed in &talk.changes {
-            let of_it = view.iter_mut().filter(|said| said.seq == changed.seq);
-            of_it.for_each(|said| said.change(changed));
+        let mut view = talk.messages.clone();
+        for change in &talk.changes {
+            let changed_messages = view.iter_mut().filter(|message| message.seq == change.seq);
+            changed_messages.for_each(|message| message.change(change));
         }
-        let hidden = view
+        let hidden_messages = view
             .iter_mut()
-            .filter(|said| talk.hidden.contains(&said.seq));
-        hidden.for_each(ChatMessage::hide);
+            .filter(|message| talk.hidden_seqs.contains(&message.seq));
+        hidden_messages.for_each(ChatMessage::hide);
         view
     }
 }

@@ -15,7 +15,7 @@ use crate::evidence::Evidence;
 use crate::model::{Fate, Model, Talk};
 
 /// Upper bound of the changes, members and hidden messages of a conversation.
-const ALL: usize = 100_000;
+const MAX_ROWS: usize = 100_000;
 
 /// Stored state of a conversation, beside its messages.
 #[derive(Debug, Default)]
@@ -35,11 +35,11 @@ pub struct StoredConversation {
 /// Registers of a user.
 #[derive(Debug, Default)]
 pub struct StoredRegisters {
-    pub read: Seq,
-    pub cleared: Seq,
+    pub read_seq: Seq,
+    pub cleared_seq: Seq,
     pub is_pinned: bool,
     /// In the order of hiding: a message that is there twice was hidden twice.
-    pub hidden: Vec<Seq>,
+    pub hidden_seqs: Vec<Seq>,
 }
 
 pub type StoredConversations = BTreeMap<ConversationId, StoredConversation>;
@@ -54,34 +54,39 @@ impl StoredConversation {
         conversations: impl IntoIterator<Item = ConversationId>,
     ) -> backend::Result<StoredConversations> {
         let mut stored = StoredConversations::new();
-        for of in conversations {
-            let head = backends.heads.load(&[of]).await?[0].unwrap_or_default();
-            let changes = backends.changes.since(of, 0, ALL).await?.into_iter();
-            let (died, changes): (Vec<_>, Vec<_>) = changes.partition(OrderedChange::has_died);
+        for id in conversations {
+            let head = backends.heads.load(&[id]).await?[0].unwrap_or_default();
+            let changes = backends.changes.since(id, 0, MAX_ROWS).await?.into_iter();
+            let (dead_changes, changes): (Vec<_>, Vec<_>) =
+                changes.partition(OrderedChange::has_died);
             let changes = changes.iter().map(|change| (change.rev, change.asked.id));
             let mut conversation = StoredConversation {
                 changes: changes.collect(),
-                died: died.iter().map(|change| change.rev).collect(),
+                died: dead_changes.iter().map(|change| change.rev).collect(),
                 rev: head.rev,
-                overlays: backends.changes.altered(of, Seq(1), head.seq).await?,
+                overlays: backends.changes.altered(id, Seq(1), head.seq).await?,
                 ..StoredConversation::default()
             };
-            if let ConversationId::Group(group) = of
+            if let ConversationId::Group(group) = id
                 && backends.groups.settings(group).await?.is_some()
             {
-                let members = backends.groups.members(group, None, ALL).await?.into_iter();
+                let members = backends
+                    .groups
+                    .members(group, None, MAX_ROWS)
+                    .await?
+                    .into_iter();
                 let members = members.map(|(user, member)| (user, (member.role, member.since)));
                 conversation.members = members.collect();
             }
-            let users: Vec<UserId> = match of {
+            let users: Vec<UserId> = match id {
                 ConversationId::Private { low, high } => vec![low, high],
                 _ => conversation.members.keys().copied().collect(),
             };
             for user in users {
-                let registers = StoredRegisters::read(backends, user, of).await?;
+                let registers = StoredRegisters::read(backends, user, id).await?;
                 conversation.registers.insert(user, registers);
             }
-            stored.insert(of, conversation);
+            stored.insert(id, conversation);
         }
         Ok(stored)
     }
@@ -91,16 +96,16 @@ impl StoredRegisters {
     async fn read(
         backends: &Backends,
         user: UserId,
-        of: ConversationId,
+        conversation: ConversationId,
     ) -> backend::Result<StoredRegisters> {
         let lists = &backends.conversations;
-        let registers = lists.registers(&[(user, of)]).await?[0];
-        let hidden = lists.hidden(user, of, 0, ALL).await?;
+        let registers = lists.registers(&[(user, conversation)]).await?[0];
+        let hidden_rows = lists.hidden(user, conversation, 0, MAX_ROWS).await?;
         Ok(StoredRegisters {
-            read: registers.read_seq,
-            cleared: registers.cleared.seq,
+            read_seq: registers.read_seq,
+            cleared_seq: registers.cleared.seq,
             is_pinned: registers.arranged.pinned,
-            hidden: hidden.into_iter().map(|(_, seq)| seq).collect(),
+            hidden_seqs: hidden_rows.into_iter().map(|(_, seq)| seq).collect(),
         })
     }
 }
@@ -114,24 +119,24 @@ impl Evidence<'_> {
     /// The first finding, as of every judge here.
     pub fn judge_changes(&self, model: &Model, stored: &StoredConversations) -> Result<(), String> {
         for (conversation, talk) in &model.talks {
-            let (expected, nothing) = (&talk.changes, StoredConversation::default());
-            let stored = stored.get(conversation).unwrap_or(&nothing);
-            let (got, rev) = (&stored.changes, stored.rev);
-            let (revs, ids): (Vec<u64>, Vec<MessageId>) = got.iter().copied().unzip();
-            let died = &stored.died;
-            let revs: BTreeSet<u64> = revs.into_iter().chain(died.iter().copied()).collect();
-            let is_dense = revs.into_iter().eq(1..=rev) && got.is_sorted();
+            let (expected, no_conversation) = (&talk.changes, StoredConversation::default());
+            let stored = stored.get(conversation).unwrap_or(&no_conversation);
+            let (changes, rev) = (&stored.changes, stored.rev);
+            let (revs, ids): (Vec<u64>, Vec<MessageId>) = changes.iter().copied().unzip();
+            let dead_revs = &stored.died;
+            let revs: BTreeSet<u64> = revs.into_iter().chain(dead_revs.iter().copied()).collect();
+            let is_dense = revs.into_iter().eq(1..=rev) && changes.is_sorted();
             if !is_dense || ids != *expected {
                 return Err(format!(
-                    "{conversation} has changes {got:?} up to {rev}, dead ones at {died:?}, the log asks for {expected:?}"
+                    "{conversation} has changes {changes:?} up to {rev}, dead ones at {dead_revs:?}, the log asks for {expected:?}"
                 ));
             }
         }
-        let mut unknown = stored
+        let mut unexpected = stored
             .iter()
-            .filter(|(of, stored)| !model.talks.contains_key(of) && !stored.changes.is_empty());
-        match unknown.next() {
-            Some(of) => Err(format!("{of:?} are changes that nobody asked for")),
+            .filter(|(id, stored)| !model.talks.contains_key(id) && !stored.changes.is_empty());
+        match unexpected.next() {
+            Some(id) => Err(format!("{id:?} are changes that nobody asked for")),
             None => Ok(()),
         }
     }
@@ -150,11 +155,13 @@ impl Evidence<'_> {
                 let placed = placed.filter(|placed| placed.conversation == *conversation);
                 let placed = placed.ok_or_else(|| format!("{} has no row", expected.id))?;
                 let mut placed = placed.clone();
-                let overlay = overlays.and_then(|all| all.get(&placed.position.seq));
+                let overlay = overlays.and_then(|by_seq| by_seq.get(&placed.position.seq));
                 let marks = overlay.and_then(|overlay| Overlay::show(overlay, &mut placed));
-                let got = ChatMessage::of(&placed, marks);
-                if got != expected {
-                    return Err(format!("history says {got:?}, the log {expected:?}"));
+                let chat_message = ChatMessage::of(&placed, marks);
+                if chat_message != expected {
+                    return Err(format!(
+                        "history says {chat_message:?}, the log {expected:?}"
+                    ));
                 }
             }
         }
@@ -175,26 +182,26 @@ impl Evidence<'_> {
                 .collect();
             rows.sort_unstable();
             let mut prev = None;
-            for (_, id, named) in &rows {
-                if *named != prev {
+            for (_, id, prev_id) in &rows {
+                if *prev_id != prev {
                     return Err(format!("{id} does not follow the message before it"));
                 }
                 prev = Some(*id);
             }
             let rows: Vec<_> = rows.iter().map(|(seq, id, _)| (*seq, *id)).collect();
-            let said = talk.view();
-            let said: Vec<_> = said.iter().map(|said| (said.seq, said.id)).collect();
-            if rows != said {
+            let view = talk.view();
+            let view: Vec<_> = view.iter().map(|view| (view.seq, view.id)).collect();
+            if rows != view {
                 return Err(format!(
-                    "{conversation} has {rows:?}, the log says {said:?}"
+                    "{conversation} has {rows:?}, the log says {view:?}"
                 ));
             }
-            let got = stored.get(conversation).map(|stored| &stored.members);
-            let got = got.cloned().unwrap_or_default();
+            let members = stored.get(conversation).map(|stored| &stored.members);
+            let members = members.cloned().unwrap_or_default();
             let expected = talk.group.as_ref().map(Crowd::members).unwrap_or_default();
-            if got != expected {
+            if members != expected {
                 return Err(format!(
-                    "{number} has members {got:?}, the log says {expected:?}"
+                    "{number} has members {members:?}, the log says {expected:?}"
                 ));
             }
         }
@@ -215,8 +222,8 @@ impl Evidence<'_> {
             let stored = stored.get(conversation);
             for user in [low, high] {
                 let registers = stored.and_then(|stored| stored.registers.get(&user));
-                let unread = || format!("registers of {user} were not read");
-                judge_registers_of(user, *conversation, talk, registers.ok_or_else(unread)?)?;
+                let not_read = || format!("registers of {user} were not read");
+                judge_user_registers(user, *conversation, talk, registers.ok_or_else(not_read)?)?;
             }
         }
         Ok(())
@@ -224,16 +231,20 @@ impl Evidence<'_> {
 
     /// Checks that each read position on a device is registered, in private conversations.
     pub fn judge_reads(&self, stored: &StoredConversations) -> Result<(), String> {
-        for device in &self.standing {
-            let private = device.saved.conversations.iter();
-            let private = private.filter(|(of, _)| of.peer_of(device.user).is_some());
-            for (conversation, saved) in private {
-                let read = saved.read.map_or(Seq::ZERO, |(seq, _)| seq);
-                let stored = stored
-                    .get(conversation)
-                    .and_then(|it| it.registers.get(&device.user));
-                if stored.map_or(Seq::ZERO, |registers| registers.read) < read {
-                    return Err(format!("{} has read {read}, and nobody knows", device.name));
+        for device in &self.complete_devices {
+            let private_conversations = device.snapshot.conversations.iter();
+            let private_conversations =
+                private_conversations.filter(|(id, _)| id.peer_of(device.user).is_some());
+            for (conversation, saved) in private_conversations {
+                let read_seq = saved.read.map_or(Seq::ZERO, |(seq, _)| seq);
+                let stored = stored.get(conversation).and_then(|stored_conversation| {
+                    stored_conversation.registers.get(&device.user)
+                });
+                if stored.map_or(Seq::ZERO, |registers| registers.read_seq) < read_seq {
+                    return Err(format!(
+                        "{} has read {read_seq}, and nobody knows",
+                        device.name
+                    ));
                 }
             }
         }
@@ -247,65 +258,76 @@ impl Evidence<'_> {
         stored: &StoredConversations,
         may_repeat: impl Fn(MessageId) -> bool,
     ) -> Result<(), String> {
-        for &id in self.asked {
+        for &id in self.judged_ids {
             let fates = model.fates.get(&id);
             let fates = fates.ok_or_else(|| format!("{id} was accepted and is not in the log"))?;
             let entries = self.ledger.get(&id).map_or(&[][..], Vec::as_slice);
             let life = MessageLife::of(id, entries);
-            let told = match (&life.listed, life.change.as_ref().map(|change| &change.rev)) {
-                _ if life.placed.is_some() => Fate::Done,
+            let recorded_fate = match (
+                &life.changed_list,
+                life.change.as_ref().map(|change| &change.rev),
+            ) {
+                _ if life.place.is_some() => Fate::Done,
                 _ if life.repeat_of.is_some() => Fate::Nothing,
                 (Some(_), _) | (None, Some(Ok(Some(_)))) => Fate::Done,
                 (None, Some(Ok(None))) => Fate::Nothing,
                 (None, Some(Err(_))) => Fate::Refused,
-                (None, None) if life.refused.is_some() => Fate::Refused,
+                (None, None) if life.refusal.is_some() => Fate::Refused,
                 (None, None) => return Err(format!("{id}: nobody knows what became of it")),
             };
             // A later clear may have gone further before this one was written down.
             let is_clear =
-                || life.change.is_some() && life.listed.is_none() && !is_change(stored, id);
+                || life.change.is_some() && life.changed_list.is_none() && !is_change(stored, id);
             let is_right = match fates.contains(&Fate::Done) {
-                true => told == Fate::Done || told == Fate::Nothing && is_clear(),
+                true => recorded_fate == Fate::Done || recorded_fate == Fate::Nothing && is_clear(),
                 // A carrier may have died before it wrote the refusal to the ledger, or a store failed
                 // it behind the head: whoever handles the record again does not judge again.
-                false => fates.contains(&told) || told != Fate::Refused && may_repeat(id),
+                false => {
+                    fates.contains(&recorded_fate)
+                        || recorded_fate != Fate::Refused && may_repeat(id)
+                }
             };
             if !is_right {
-                return Err(format!("{id} is told as {told:?}, and it was {fates:?}"));
+                return Err(format!(
+                    "{id} is told as {recorded_fate:?}, and it was {fates:?}"
+                ));
             }
         }
         Ok(())
     }
 }
 
-fn judge_registers_of(
+fn judge_user_registers(
     user: UserId,
     conversation: ConversationId,
     talk: &Talk,
     registers: &StoredRegisters,
 ) -> Result<(), String> {
-    let (got, expected) = (registers.cleared, talk.cleared(user));
-    if got != expected {
+    let (cleared_seq, expected_cleared) = (registers.cleared_seq, talk.cleared(user));
+    if cleared_seq != expected_cleared {
         return Err(format!(
-            "{user} has {conversation} cleared up to {got}, the log says {expected}"
+            "{user} has {conversation} cleared up to {cleared_seq}, the log says {expected_cleared}"
         ));
     }
-    let (mut hidden, expected) = (registers.hidden.clone(), talk.hidden(user));
-    hidden.sort_unstable();
-    if !hidden.iter().eq(&expected) {
+    let (mut hidden_seqs, expected_hidden) = (registers.hidden_seqs.clone(), talk.hidden(user));
+    hidden_seqs.sort_unstable();
+    if !hidden_seqs.iter().eq(&expected_hidden) {
         return Err(format!(
-            "{user} has {hidden:?} hidden in {conversation}, the log says {expected:?}"
+            "{user} has {hidden_seqs:?} hidden in {conversation}, the log says {expected_hidden:?}"
         ));
     }
-    let pinned = registers.is_pinned;
-    match pinned == talk.pinned.get(&user).copied().unwrap_or_default() {
-        true => Ok(()),
-        false => Err(format!("{user} has {conversation} pinned: {pinned}")),
+    let is_pinned = registers.is_pinned;
+    if is_pinned == talk.pins.get(&user).copied().unwrap_or_default() {
+        Ok(())
+    } else {
+        Err(format!("{user} has {conversation} pinned: {is_pinned}"))
     }
 }
 
 /// True for the record of a change of a message.
-fn is_change(stored: &StoredConversations, id: MessageId) -> bool {
-    let mut changes = stored.values().flat_map(|stored| &stored.changes);
-    changes.any(|(_, change)| *change == id)
+fn is_change(conversations: &StoredConversations, id: MessageId) -> bool {
+    let mut changes = conversations
+        .values()
+        .flat_map(|conversations| &conversations.changes);
+    changes.any(|(_, change_id)| *change_id == id)
 }

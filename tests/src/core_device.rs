@@ -26,19 +26,19 @@ pub struct CoreDevice {
     /// Number of starts.
     pub life: u32,
     core: Option<Core>,
-    pub saved: Snapshot,
+    pub snapshot: Snapshot,
     pub app: App,
     /// Positions up to which the user has ever read on it.
     pub read: BTreeMap<ConversationId, Seq>,
     pub last_ask: Option<Ask>,
     /// Sends of the application and their statuses: kept by the application itself.
-    pub sent: BTreeMap<SendId, SendStatus>,
+    pub send_statuses: BTreeMap<SendId, SendStatus>,
     /// Sends in the order in which they were made, with their recipients.
     pub order: Vec<(UserId, SendId)>,
     /// Sends that are changes.
-    pub asked: BTreeSet<SendId>,
+    pub change_sends: BTreeSet<SendId>,
     /// First id that each send was accepted under.
-    pub accepted: BTreeMap<SendId, MessageId>,
+    pub accepted_ids: BTreeMap<SendId, MessageId>,
     /// True where clocks of servers step: its list may be ahead of one, and then starts anew.
     pub lists_may_be_ahead: bool,
     /// Findings, in order.
@@ -63,14 +63,14 @@ impl CoreDevice {
             name,
             life: 0,
             core: None,
-            saved: Snapshot::default(),
+            snapshot: Snapshot::default(),
             app: App::default(),
             read: BTreeMap::new(),
             last_ask: None,
-            sent: BTreeMap::new(),
+            send_statuses: BTreeMap::new(),
             order: Vec::new(),
-            asked: BTreeSet::new(),
-            accepted: BTreeMap::new(),
+            change_sends: BTreeSet::new(),
+            accepted_ids: BTreeMap::new(),
             lists_may_be_ahead: false,
             findings: Vec::new(),
         }
@@ -85,21 +85,21 @@ impl CoreDevice {
         }
     }
 
-    /// True if ended for good, since another device of the same platform signed in.
+    /// Whether ended for good, since another device of the same platform signed in.
     pub fn is_displaced(&self) -> bool {
         self.core.as_ref().is_some_and(
-            |core| matches!(core.state(), ConnectionState::Closed(why) if why.code == Code::Displaced),
+            |core| matches!(core.state(), ConnectionState::Closed(refusal) if refusal.code == Code::Displaced),
         )
     }
 
-    /// True if the device may send this receipt: it has stored the message, or its user has read so
+    /// Whether the device may send this receipt: it has stored the message, or its user has read so
     /// far.
     pub fn has(&self, receipt: &Receipt) -> bool {
-        let kept = self.saved.conversations.get(&receipt.conversation);
-        let shown = self.app.said(receipt.conversation);
+        let saved_row = self.snapshot.conversations.get(&receipt.conversation);
+        let messages = self.app.said(receipt.conversation);
         let read = self.read.get(&receipt.conversation).copied();
-        kept.is_some_and(|kept| kept.cursor.seq >= receipt.seq)
-            || shown.iter().any(|said| said.id == receipt.id)
+        saved_row.is_some_and(|saved_row| saved_row.cursor.seq >= receipt.seq)
+            || messages.iter().any(|message| message.id == receipt.id)
             || receipt.kind == ReceiptKind::Read && read >= Some(receipt.seq)
     }
 
@@ -114,7 +114,7 @@ impl CoreDevice {
     /// Accepted sends without a position known here.
     pub fn unplaced(&self) -> impl DoubleEndedIterator<Item = (ConversationId, MessageId)> {
         self.order.iter().filter_map(|(to, send_id)| {
-            let SendStatus::Accepted { id } = self.sent.get(send_id)? else {
+            let SendStatus::Accepted { id } = self.send_statuses.get(send_id)? else {
                 return None;
             };
             Some((ConversationId::private(self.user, *to)?, *id))
@@ -123,9 +123,10 @@ impl CoreDevice {
 
     /// Next finding.
     pub fn finding(&mut self) -> Option<String> {
-        match self.findings.is_empty() {
-            true => None,
-            false => Some(self.findings.remove(0)),
+        if self.findings.is_empty() {
+            None
+        } else {
+            Some(self.findings.remove(0))
         }
     }
 
@@ -143,50 +144,50 @@ impl CoreDevice {
         };
         // Forget sends that were not in the outbox when the device died, as the application shares
         // its fate: they were never made.
-        let outbox = self.saved.outbox.values();
-        let kept: BTreeSet<SendId> = outbox.map(|row| row.send_id).collect();
-        self.sent.retain(|id, status| {
-            kept.contains(id) || !matches!(status, SendStatus::Pending | SendStatus::Failed(_))
+        let outbox = self.snapshot.outbox.values();
+        let kept_ids: BTreeSet<SendId> = outbox.map(|row| row.send_id).collect();
+        self.send_statuses.retain(|id, status| {
+            kept_ids.contains(id) || !matches!(status, SendStatus::Pending | SendStatus::Failed(_))
         });
-        for row in self.saved.outbox.values() {
-            self.sent.insert(row.send_id, SendStatus::Pending);
+        for row in self.snapshot.outbox.values() {
+            self.send_statuses.insert(row.send_id, SendStatus::Pending);
         }
         // An event that came before its row was stored comes again.
-        for row in self.saved.followed.values() {
-            self.sent.insert(row.send_id, stored_status(row));
+        for row in self.snapshot.followed_rows.values() {
+            self.send_statuses.insert(row.send_id, stored_status(row));
         }
-        let sent = &self.sent;
-        (self.order).retain(|(_, send_id)| sent.contains_key(send_id));
-        let mut core = Core::new(settings, self.saved.clone());
+        let statuses = &self.send_statuses;
+        (self.order).retain(|(_, send_id)| statuses.contains_key(send_id));
+        let mut core = Core::new(settings, self.snapshot.clone());
         core.start();
         self.core = Some(core);
-        self.app.restart(&self.saved);
+        self.app.restart(&self.snapshot);
     }
 
-    /// Kills the device. True if it was running.
+    /// Kills the device. Returns whether it was running.
     pub fn crash(&mut self) -> bool {
-        let ran = self.core.take().is_some();
-        self.life += u32::from(ran);
-        ran
+        let was_running = self.core.take().is_some();
+        self.life += u32::from(was_running);
+        was_running
     }
 
     /// Calls the core, if it runs; [`poll`](Self::poll) until there is nothing more.
-    pub fn with(&mut self, tell: impl FnOnce(&mut Core)) {
+    pub fn with(&mut self, call: impl FnOnce(&mut Core)) {
         if let Some(core) = &mut self.core {
-            tell(core);
+            call(core);
         }
     }
 
     pub fn stored(&mut self, batch: u64, changes: Vec<Change>, now: Timestamp) {
         for change in changes {
-            self.saved.apply(change);
+            self.snapshot.apply(change);
         }
         self.with(|core| core.handle_stored(batch, now));
     }
 
     /// Sends a message, which must be accepted.
     pub fn send(&mut self, send_id: SendId, to: UserId, content: Content, now: Timestamp) {
-        self.sent.insert(send_id, SendStatus::Pending);
+        self.send_statuses.insert(send_id, SendStatus::Pending);
         self.order.push((to, send_id));
         self.with(|core| {
             core.send(send_id, Recipient::User(to), content, now)
@@ -203,8 +204,8 @@ impl CoreDevice {
         content: Content,
         now: Timestamp,
     ) {
-        self.sent.insert(send_id, SendStatus::Pending);
-        self.asked.insert(send_id);
+        self.send_statuses.insert(send_id, SendStatus::Pending);
+        self.change_sends.insert(send_id);
         self.with(|core| {
             core.send(send_id, to, content, now)
                 .expect("room in the outbox");
@@ -225,18 +226,18 @@ impl CoreDevice {
             match action {
                 Action::FetchToken => return Some(Io::FetchToken),
                 Action::Connect => return Some(Io::Connect),
-                Action::Disconnect(why) => return Some(Io::Disconnect(why)),
+                Action::Disconnect(refusal) => return Some(Io::Disconnect(refusal)),
                 Action::Transmit(frame) => return Some(Io::Transmit(frame)),
                 Action::Store { batch, changes } => return Some(Io::Store { batch, changes }),
-                Action::Event(event) => self.hear(event, now),
+                Action::Event(event) => self.handle_event(event, now),
                 Action::Older { .. } | Action::Asked { .. } | Action::Listed(_) => {}
             }
         }
     }
 
-    fn hear(&mut self, event: Event, now: Timestamp) {
+    fn handle_event(&mut self, event: Event, now: Timestamp) {
         match event {
-            Event::Message(shown) => self.show(shown, now),
+            Event::Message(message) => self.show(message, now),
             Event::Status { send_id, status } => self.status(send_id, status, now),
             Event::Reset(Reset::ListAhead) if self.lists_may_be_ahead => {}
             Event::Reset(reset) => {
@@ -249,8 +250,8 @@ impl CoreDevice {
                 from,
                 to,
             } => {
-                let wrong = self.app.skip(conversation, from, to);
-                self.judge_shown(conversation, wrong);
+                let problem = self.app.skip(conversation, from, to);
+                self.judge_shown(conversation, problem);
                 if let Some(number) = number {
                     self.with(|core| core.handle_taken(number, now));
                 }
@@ -258,10 +259,10 @@ impl CoreDevice {
             Event::Changed {
                 number,
                 conversation,
-                changed,
+                change,
             } => {
-                let wrong = self.app.change(conversation, changed);
-                self.judge_shown(conversation, wrong);
+                let problem = self.app.change(conversation, change);
+                self.judge_shown(conversation, problem);
                 self.with(|core| core.handle_taken(number, now));
             }
             Event::Hidden {
@@ -276,39 +277,40 @@ impl CoreDevice {
         }
     }
 
-    fn show(&mut self, shown: ShownMessage, now: Timestamp) {
-        let (number, conversation) = (shown.number, shown.placed.conversation);
-        let wrong = self.app.show(shown);
-        self.judge_shown(conversation, wrong);
+    fn show(&mut self, message: ShownMessage, now: Timestamp) {
+        let (number, conversation) = (message.number, message.placed.conversation);
+        let finding = self.app.show(message);
+        self.judge_shown(conversation, finding);
         self.with(|core| core.handle_taken(number, now));
     }
 
-    fn judge_shown(&mut self, conversation: ConversationId, wrong: Option<String>) {
+    fn judge_shown(&mut self, conversation: ConversationId, finding: Option<String>) {
         let name = &self.name;
-        let wrong = wrong.map(|wrong| format!("{name} {wrong}, in {conversation}"));
-        self.findings.extend(wrong);
+        let finding = finding.map(|finding| format!("{name} {finding}, in {conversation}"));
+        self.findings.extend(finding);
     }
 
     fn status(&mut self, send_id: SendId, status: SendStatus, now: Timestamp) {
         if let SendStatus::Accepted { id } = status {
-            self.accepted.entry(send_id).or_insert(id);
+            self.accepted_ids.entry(send_id).or_insert(id);
         }
-        let before = self.sent.insert(send_id, status.clone());
-        let is_change = self.asked.contains(&send_id);
-        let failed = |s: &SendStatus| matches!(s, SendStatus::Failed(_));
+        let previous = self.send_statuses.insert(send_id, status.clone());
+        let is_change = self.change_sends.contains(&send_id);
+        let is_failed = |s: &SendStatus| matches!(s, SendStatus::Failed(_));
         // Only a change can be accepted and have no effect.
-        if is_change && matches!(&status, SendStatus::Failed(why) if !why.code.retryable()) {
+        if is_change && matches!(&status, SendStatus::Failed(refusal) if !refusal.code.retryable())
+        {
             return self.with(|core| _ = core.give_up(send_id, now));
         }
-        if let Some(before) = before
-            && before.rank() > status.rank()
-            && !failed(&before)
+        if let Some(previous) = previous
+            && previous.rank() > status.rank()
+            && !is_failed(&previous)
         {
             self.findings.push(format!(
-                "the status of {send_id} went back: {before:?}, {status:?}"
+                "the status of {send_id} went back: {previous:?}, {status:?}"
             ));
         }
-        if failed(&status) {
+        if is_failed(&status) {
             // The sender taps "try again".
             self.with(|core| {
                 core.retry(send_id, now);

@@ -16,9 +16,9 @@ pub struct Crowd {
 #[derive(Debug, Default)]
 struct Person {
     role: Option<Role>,
-    since: Seq,
+    joined_seq: Seq,
     /// Messages they could read at any time.
-    heard: BTreeSet<Seq>,
+    readable_seqs: BTreeSet<Seq>,
 }
 
 impl Crowd {
@@ -38,83 +38,87 @@ impl Crowd {
                 has_turned: false,
                 people: BTreeMap::new(),
             };
-            members.iter().for_each(|user| crowd.come(*user, end));
+            members.iter().for_each(|user| crowd.add_member(*user, end));
             crowd.people.entry(by).or_default().role = Some(Role::Owner);
             *group = Some(crowd);
             return true;
         };
-        let may = crowd.may(by, command);
-        if may {
-            crowd.make(by, command, end);
+        let is_allowed = crowd.may(by, command);
+        if is_allowed {
+            crowd.apply(by, command, end);
         }
-        may
+        is_allowed
     }
 
     fn may(&self, by: UserId, command: &GroupCommand) -> bool {
         let is_over = self.people.values().all(|person| person.role.is_none());
-        let mine = self.role(by);
-        let (owns, rules) = (mine == Some(Role::Owner), self.administers(by));
+        let own_role = self.role(by);
+        let (is_owner, is_admin) = (own_role == Some(Role::Owner), self.administers(by));
         match command {
             GroupCommand::Create { .. } => false,
-            GroupCommand::Join if mine.is_some() => true,
+            GroupCommand::Join if own_role.is_some() => true,
             _ if is_over => false,
             GroupCommand::Join => self.settings.open_door,
-            GroupCommand::Leave => !owns || self.present().count() == 1,
-            _ if mine.is_none() => false,
-            GroupCommand::Add(_) => rules || self.settings.open_door,
-            GroupCommand::Remove(user) => rules && self.role(*user) < mine,
+            GroupCommand::Leave => !is_owner || self.present().count() == 1,
+            _ if own_role.is_none() => false,
+            GroupCommand::Add(_) => is_admin || self.settings.open_door,
+            GroupCommand::Remove(user) => is_admin && self.role(*user) < own_role,
             GroupCommand::SetRole(user, role) => {
-                owns && *role != Role::Owner && *user != by && self.is_in(*user)
+                is_owner && *role != Role::Owner && *user != by && self.is_in(*user)
             }
-            GroupCommand::HandOver(user) => owns && self.is_in(*user),
-            GroupCommand::Set(_) => rules,
+            GroupCommand::HandOver(user) => is_owner && self.is_in(*user),
+            GroupCommand::Set(_) => is_admin,
         }
     }
 
-    fn make(&mut self, by: UserId, command: &GroupCommand, end: Seq) {
+    fn apply(&mut self, by: UserId, command: &GroupCommand, end: Seq) {
         match command {
             GroupCommand::Create { .. } => {}
-            GroupCommand::Join => self.come(by, end),
-            GroupCommand::Add(users) => users.iter().for_each(|user| self.come(*user, end)),
-            GroupCommand::Leave => self.be(by, None),
-            GroupCommand::Remove(user) => self.be(*user, None),
-            GroupCommand::SetRole(user, role) => self.be(*user, Some(*role)),
+            GroupCommand::Join => self.add_member(by, end),
+            GroupCommand::Add(users) => users.iter().for_each(|user| self.add_member(*user, end)),
+            GroupCommand::Leave => self.set_role(by, None),
+            GroupCommand::Remove(user) => self.set_role(*user, None),
+            GroupCommand::SetRole(user, role) => self.set_role(*user, Some(*role)),
             GroupCommand::HandOver(user) => {
-                self.be(by, Some(Role::Admin));
-                self.be(*user, Some(Role::Owner));
+                self.set_role(by, Some(Role::Admin));
+                self.set_role(*user, Some(Role::Owner));
             }
             GroupCommand::Set(settings) => {
                 self.has_turned |= settings.open_history != self.settings.open_history;
                 self.settings = *settings;
             }
         }
-        self.hears(end);
+        self.extend_to(end);
     }
 
-    fn come(&mut self, user: UserId, end: Seq) {
+    fn add_member(&mut self, user: UserId, end: Seq) {
         if !self.is_in(user) {
             let person = self.people.entry(user).or_default();
             person.role = Some(Role::Member);
-            person.since = end;
+            person.joined_seq = end;
         }
     }
 
-    fn be(&mut self, user: UserId, role: Option<Role>) {
+    fn set_role(&mut self, user: UserId, role: Option<Role>) {
         if let Some(person) = self.people.get_mut(&user) {
             person.role = role;
         }
     }
 
     /// Extends the group to `end`, for its members to read.
-    pub fn hears(&mut self, end: Seq) {
+    pub fn extend_to(&mut self, end: Seq) {
         let is_open = self.settings.open_history;
         for person in self
             .people
             .values_mut()
             .filter(|person| person.role.is_some())
         {
-            let from = if is_open { Seq::ZERO } else { person.since };
-            person.heard.extend((from.0 + 1..=end.0).map(Seq));
+            let from = if is_open {
+                Seq::ZERO
+            } else {
+                person.joined_seq
+            };
+            person.readable_seqs.extend((from.0 + 1..=end.0).map(Seq));
         }
     }
 
@@ -137,13 +141,13 @@ impl Crowd {
     pub fn since(&self, user: UserId) -> Seq {
         self.people
             .get(&user)
-            .map_or(Seq::ZERO, |person| person.since)
+            .map_or(Seq::ZERO, |person| person.joined_seq)
     }
 
     /// Role and first message of members, past and present.
     pub fn members(&self) -> BTreeMap<UserId, (Option<Role>, Seq)> {
         let people = self.people.iter();
-        let people = people.map(|(user, person)| (*user, (person.role, person.since)));
+        let people = people.map(|(user, person)| (*user, (person.role, person.joined_seq)));
         people.collect()
     }
 
@@ -157,17 +161,17 @@ impl Crowd {
 
     pub fn readable_after(&self, user: UserId) -> Option<Seq> {
         let is_open = self.settings.open_history;
-        let since = if is_open { Seq::ZERO } else { self.since(user) };
-        self.is_in(user).then_some(since)
+        let floor = if is_open { Seq::ZERO } else { self.since(user) };
+        self.is_in(user).then_some(floor)
     }
 
-    /// True if a row may show the message at `end`, or not, by the settings from when it was listed.
+    /// Whether a row may show the message at `end`, or not, by the settings from when it was listed.
     pub fn may_be_stale(&self, user: UserId, end: Seq) -> bool {
         self.has_turned && end <= self.since(user)
     }
 
     pub fn may_have_heard(&self, user: UserId, seq: Seq) -> bool {
         let person = self.people.get(&user);
-        person.is_some_and(|person| person.heard.contains(&seq))
+        person.is_some_and(|person| person.readable_seqs.contains(&seq))
     }
 }

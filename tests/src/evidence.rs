@@ -21,15 +21,15 @@ pub struct Evidence<'a> {
     pub ledger: &'a BTreeMap<MessageId, Vec<LedgerEntry>>,
     pub devices: Vec<&'a CoreDevice>,
     /// Devices that must end up complete.
-    pub standing: Vec<&'a CoreDevice>,
+    pub complete_devices: Vec<&'a CoreDevice>,
     /// Id that each accepted send was first answered with.
-    pub accepted: &'a BTreeMap<SendId, MessageId>,
+    pub accepted_ids: &'a BTreeMap<SendId, MessageId>,
     /// Ids of accepted sends whose fate is judged: those that the writer may refuse, or all.
-    pub asked: &'a BTreeSet<MessageId>,
+    pub judged_ids: &'a BTreeSet<MessageId>,
     /// Repeats that were dropped, each with the earlier message.
     pub repeats: &'a BTreeMap<MessageId, MessageId>,
     /// Messages that died once: an operator may place them later than what follows them.
-    pub late: &'a BTreeSet<MessageId>,
+    pub late_ids: &'a BTreeSet<MessageId>,
 }
 
 impl Evidence<'_> {
@@ -50,16 +50,16 @@ impl Evidence<'_> {
             if other.is_none_or(|other| other.seq() != row.seq()) {
                 return Err(format!("{id} has not the same two rows"));
             }
-            let places = per_owner.entry((conversation, owner)).or_default();
-            if let Some(first) = places.insert(row.seq(), row) {
+            let rows_by_seq = per_owner.entry((conversation, owner)).or_default();
+            if let Some(first) = rows_by_seq.insert(row.seq(), row) {
                 let (first, seq) = (first.id(), row.seq());
                 return Err(format!("{conversation} has {first} and {id} at {seq}"));
             }
         }
-        for ((conversation, _), places) in &per_owner {
+        for ((conversation, _), rows_by_seq) in &per_owner {
             let mut prev = None;
-            for (place, (seq, row)) in (1..).zip(places) {
-                if seq.0 != place {
+            for (expected_seq, (seq, row)) in (1..).zip(rows_by_seq) {
+                if seq.0 != expected_seq {
                     return Err(format!("{conversation} has a hole before {seq}"));
                 }
                 if row.placed.position.prev != prev {
@@ -75,7 +75,7 @@ impl Evidence<'_> {
     /// Checks that every standing device is ready. Whether it shows everything, once and in order
     /// (I1, I3, I4), is judged with the changes.
     pub fn judge_devices(&self) -> Result<(), String> {
-        for device in &self.standing {
+        for device in &self.complete_devices {
             if !matches!(device.state(), Some(ConnectionState::Ready)) {
                 return Err(format!("{} ends as {:?}", device.name, device.state()));
             }
@@ -101,28 +101,36 @@ impl Evidence<'_> {
         if let Some((send_id, copies)) = by_send.iter().find(|(_, copies)| copies.len() > 1) {
             return Err(format!("{send_id} became several messages: {copies:?}"));
         }
-        for (send_id, id) in self.accepted {
-            let stands = by_send.get(send_id).and_then(|copies| copies.first());
-            if stands.map(|(_, id)| *id) != Some(self.first(*id)) {
+        for (send_id, id) in self.accepted_ids {
+            let stored_message = by_send.get(send_id).and_then(|copies| copies.first());
+            if stored_message.map(|(_, id)| *id) != Some(self.first(*id)) {
                 let entries = self.ledger.get(id).map_or(&[][..], Vec::as_slice);
                 return Err(format!(
-                    "{send_id} was accepted as {id}, history has {stands:?}, the ledger {entries:?}"
+                    "{send_id} was accepted as {id}, history has {stored_message:?}, the ledger {entries:?}"
                 ));
             }
         }
         for device in &self.devices {
             let mut last: BTreeMap<UserId, Seq> = BTreeMap::new();
             for (to, send_id) in &device.order {
-                let accepted = device.sent.get(send_id).is_some_and(|s| s.rank() >= 2);
-                let stands = by_send.get(send_id).and_then(|copies| copies.first());
-                if accepted && stands.is_none() {
+                let is_accepted = device
+                    .send_statuses
+                    .get(send_id)
+                    .is_some_and(|s| s.rank() >= 2);
+                let stored_message = by_send.get(send_id).and_then(|copies| copies.first());
+                if is_accepted && stored_message.is_none() {
                     return Err(format!("{send_id} was accepted and is gone"));
                 }
-                let Some((seq, id)) = stands else { continue };
-                if self.late.contains(id) {
+                let Some((seq, id)) = stored_message else {
+                    continue;
+                };
+                if self.late_ids.contains(id) {
                     continue;
                 }
-                if last.insert(*to, *seq).is_some_and(|before| before > *seq) {
+                if last
+                    .insert(*to, *seq)
+                    .is_some_and(|previous| previous > *seq)
+                {
                     return Err(format!(
                         "{} sent {send_id} later than what follows it",
                         device.name
@@ -130,10 +138,10 @@ impl Evidence<'_> {
                 }
             }
         }
-        for device in &self.standing {
-            for (send_id, status) in &device.sent {
-                let is_refused = device.asked.contains(send_id)
-                    && matches!(status, SendStatus::Failed(why) if !why.code.retryable());
+        for device in &self.complete_devices {
+            for (send_id, status) in &device.send_statuses {
+                let is_refused = device.change_sends.contains(send_id)
+                    && matches!(status, SendStatus::Failed(refusal) if !refusal.code.retryable());
                 if matches!(status, SendStatus::Pending | SendStatus::Failed(_)) && !is_refused {
                     return Err(format!("{send_id} of {} ends as {status:?}", device.name));
                 }
@@ -145,20 +153,20 @@ impl Evidence<'_> {
     /// The ledger as judge: accepted = settled, nothing in flight, nothing missing, no dead letter.
     pub fn judge_ledger(&self) -> Result<(), String> {
         let mut audit = Audit::default();
-        let carried = InFlight::default();
-        for id in self.accepted.values().chain(self.asked) {
+        let in_flight = InFlight::default();
+        for id in self.accepted_ids.values().chain(self.judged_ids) {
             let entries = self.ledger.get(id).map_or(&[][..], Vec::as_slice);
             let life = MessageLife::of(*id, entries);
             if life.dead.is_some() {
                 return Err(format!("{id} is a dead letter: {life:?}"));
             }
-            audit.add(&life, &carried);
+            audit.add(&life, &in_flight);
         }
         if !audit.is_even() {
             let contradictions: Vec<_> = audit.contradictions().collect();
-            let missing = audit.total().missing;
+            let missing_counts = audit.total().missing_ids;
             return Err(format!(
-                "the audit misses {missing:?}, contradictions {contradictions:?}"
+                "the audit misses {missing_counts:?}, contradictions {contradictions:?}"
             ));
         }
         Ok(())
@@ -167,7 +175,7 @@ impl Evidence<'_> {
     /// Checks that every standing device shows the model of the log. Messages that its user cleared
     /// before the device knew them are not fetched.
     pub fn judge_views(&self, model: &Model) -> Result<(), String> {
-        for device in &self.standing {
+        for device in &self.complete_devices {
             for (conversation, talk) in &model.talks {
                 device.screen().check(*conversation, talk)?;
             }
@@ -182,12 +190,12 @@ impl Evidence<'_> {
         model: &Model,
         read: impl Fn(&CoreDevice, ConversationId) -> Option<Seq>,
     ) -> Result<(), String> {
-        for device in &self.standing {
+        for device in &self.complete_devices {
             for (conversation, talk) in &model.talks {
                 let crowd = talk.group.as_ref();
                 let is_in = crowd.is_some_and(|crowd| crowd.is_in(device.user));
                 if is_in || conversation.peer_of(device.user).is_some() {
-                    let row = device.saved.list.get(conversation);
+                    let row = device.snapshot.list.get(conversation);
                     let Some(read) = read(device, *conversation) else {
                         continue;
                     };

@@ -27,17 +27,17 @@ pub fn reads(faults: &Faults) -> usize {
 /// Has consumers skip the next `count` messages, as if they had never existed; those after them are
 /// consumed and committed. Returns the messages lost so far.
 pub fn lose_messages(faults: &Faults, count: usize) -> Arc<Mutex<BTreeSet<MessageId>>> {
-    let lost = Arc::new(Mutex::new(BTreeSet::new()));
-    let losing = lost.clone();
+    let lost_ids = Arc::new(Mutex::new(BTreeSet::new()));
+    let shared_ids = lost_ids.clone();
     faults.lose_records(move |op, record| {
-        let mut lost = losing.lock().expect("no panic");
-        let message = message_of(record).filter(|_| op.name == "poll" && lost.len() < count);
-        message.is_some_and(|id| lost.insert(id))
+        let mut lost_ids = shared_ids.lock().expect("no panic");
+        let message = message_id(record).filter(|_| op.name == "poll" && lost_ids.len() < count);
+        message.is_some_and(|id| lost_ids.insert(id))
     });
-    lost
+    lost_ids
 }
 
-fn message_of(record: &Record) -> Option<MessageId> {
+fn message_id(record: &Record) -> Option<MessageId> {
     match Task::decode(record.value.clone()).ok()?.work {
         Work::Message(task) => Some(task.message.id),
         Work::Deliver(_) | Work::Kickout(_) => None,

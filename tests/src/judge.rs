@@ -26,9 +26,9 @@ use crate::evidence::Evidence;
 use crate::model::{Model, Talk};
 
 /// Upper bound of the rows of an owner.
-const ALL: usize = 100_000;
+const MAX_ROWS: usize = 100_000;
 /// Records of the log read at a time.
-const PAGE: usize = 500;
+const PAGE_SIZE: usize = 500;
 
 pub type Rows = BTreeMap<(Owner, MessageId), MessageRow>;
 pub type Ledger = BTreeMap<MessageId, Vec<LedgerEntry>>;
@@ -61,34 +61,39 @@ impl<'a> Judges<'a> {
     pub(crate) async fn judge(&self) -> Result<(), String> {
         self.audit().await?;
         let log = accepted(self.backends).await.map_err(text)?;
-        let users: BTreeSet<UserId> = log.iter().flat_map(users_of).collect();
+        let users: BTreeSet<UserId> = log.iter().flat_map(message_users).collect();
         let mut model = Model::of(&log);
         let rows = rows(self.backends, &users, model.talks.keys()).await;
         let rows = rows.map_err(text)?;
         let ledger = ledger(self.backends, &log).await.map_err(text)?;
-        let late = late(&log, &ledger);
-        let in_time = log.iter().filter_map(message_of);
-        let in_time = in_time.filter(|(_, of)| of.is_some_and(|of| !late.contains(&of)));
+        let late_conversations = late_conversations(&log, &ledger);
+        let timely = log.iter().filter_map(message_key);
+        let timely = timely.filter(|(_, conversation_id)| {
+            conversation_id
+                .is_some_and(|conversation_id| !late_conversations.contains(&conversation_id))
+        });
         let evidence = Evidence {
             rows: &rows,
             ledger: &ledger,
             devices: Vec::new(),
-            standing: Vec::new(),
-            accepted: &BTreeMap::new(),
-            asked: &in_time.map(|(id, _)| id).collect(),
+            complete_devices: Vec::new(),
+            accepted_ids: &BTreeMap::new(),
+            judged_ids: &timely.map(|(id, _)| id).collect(),
             repeats: &BTreeMap::new(),
-            late: &BTreeSet::new(),
+            late_ids: &BTreeSet::new(),
         };
         evidence.judge_history()?;
-        model.talks.retain(|of, _| !late.contains(of));
+        model
+            .talks
+            .retain(|conversation_id, _| !late_conversations.contains(conversation_id));
         let talks = model.talks.keys().copied();
-        let stored = StoredConversation::read(self.backends, talks).await;
-        let stored = stored.map_err(text)?;
-        evidence.judge_changes(&model, &stored)?;
-        evidence.judge_overlays(&model, &stored)?;
-        evidence.judge_groups(&model, &stored)?;
-        evidence.judge_registers(&model, &stored)?;
-        evidence.judge_fates(&model, &stored, |_| true)?;
+        let conversations = StoredConversation::read(self.backends, talks).await;
+        let conversations = conversations.map_err(text)?;
+        evidence.judge_changes(&model, &conversations)?;
+        evidence.judge_overlays(&model, &conversations)?;
+        evidence.judge_groups(&model, &conversations)?;
+        evidence.judge_registers(&model, &conversations)?;
+        evidence.judge_fates(&model, &conversations, |_| true)?;
         for (conversation, talk) in &model.talks {
             if let ConversationId::Private { low, high } = *conversation {
                 for owner in [low, high] {
@@ -103,9 +108,10 @@ impl<'a> Judges<'a> {
     /// Audits the books, as an operator does.
     async fn audit(&self) -> Result<(), String> {
         let report = audit_all(self.backends).await?;
-        match report.balanced && report.in_flight == 0 {
-            true => Ok(()),
-            false => Err(format!("the audit says {report:?}")),
+        if report.balanced && report.in_flight == 0 {
+            Ok(())
+        } else {
+            Err(format!("the audit says {report:?}"))
         }
     }
 
@@ -119,14 +125,19 @@ impl<'a> Judges<'a> {
         let key = [(owner, conversation)];
         let entries = self.backends.conversations.get(&key).await.map_err(text)?;
         let end = entries[0].map(|entry| entry.row.end).unwrap_or_default();
-        let incoming = talk.view().iter().filter(|said| said.from != owner).count();
-        match (end.seq, end.incoming) == (talk.end(), incoming as u64) {
-            true => Ok(()),
-            false => Err(format!(
+        let incoming_count = talk
+            .view()
+            .iter()
+            .filter(|message| message.from != owner)
+            .count();
+        if (end.seq, end.incoming) == (talk.end(), incoming_count as u64) {
+            Ok(())
+        } else {
+            Err(format!(
                 "the list of {owner} has {conversation} up to {end:?}, \
-                 the log {incoming} of others up to {}",
+                 the log {incoming_count} of others up to {}",
                 talk.end()
-            )),
+            ))
         }
     }
 
@@ -137,8 +148,8 @@ impl<'a> Judges<'a> {
             let report = report.expect("it sees the stores");
             // Warnings are of sessions that come and go, and of mail that has expired.
             let mut differences = report.differences.items.iter();
-            if let Some(found) = differences.find(|it| it.verdict == CheckVerdict::Failure) {
-                return Err(format!("the doctor says of {user}: {found:?}"));
+            if let Some(difference) = differences.find(|it| it.verdict == CheckVerdict::Failure) {
+                return Err(format!("the doctor says of {user}: {difference:?}"));
             }
         }
         Ok(())
@@ -147,14 +158,14 @@ impl<'a> Judges<'a> {
 
 /// Conversations with a message that was a dead letter once: it may have its place later than the
 /// log says, or none.
-fn late(log: &[Work], ledger: &Ledger) -> BTreeSet<ConversationId> {
-    let messages = log.iter().filter_map(message_of);
-    let late = messages.filter_map(|(id, conversation)| {
+fn late_conversations(log: &[Work], ledger: &Ledger) -> BTreeSet<ConversationId> {
+    let messages = log.iter().filter_map(message_key);
+    let late_conversations = messages.filter_map(|(id, conversation)| {
         let mut events = ledger.get(&id)?.iter().map(|entry| &entry.event);
         let is_late = events.any(|event| matches!(event, LedgerEvent::Dead { .. }));
         conversation.filter(|_| is_late)
     });
-    late.collect()
+    late_conversations.collect()
 }
 
 /// Checks that history has the messages of the log, in its order.
@@ -164,17 +175,21 @@ fn judge_order(
     talk: &Talk,
     rows: &Rows,
 ) -> Result<(), String> {
-    let own = rows.values().filter(|row| row.owner == Owner::User(owner));
-    let own = own.filter(|row| row.placed.conversation == conversation);
-    let mut got: Vec<(Seq, MessageId)> = own.map(|row| (row.seq(), row.id())).collect();
-    got.sort_unstable();
-    let said = talk.view();
-    let expected: Vec<(Seq, MessageId)> = said.iter().map(|said| (said.seq, said.id)).collect();
-    match got == expected {
-        true => Ok(()),
-        false => Err(format!(
-            "history of {owner} has {got:?} of {conversation}, the log {expected:?}"
-        )),
+    let own_rows = rows.values().filter(|row| row.owner == Owner::User(owner));
+    let own_rows = own_rows.filter(|row| row.placed.conversation == conversation);
+    let mut actual: Vec<(Seq, MessageId)> = own_rows.map(|row| (row.seq(), row.id())).collect();
+    actual.sort_unstable();
+    let messages = talk.view();
+    let expected: Vec<(Seq, MessageId)> = messages
+        .iter()
+        .map(|messages| (messages.seq, messages.id))
+        .collect();
+    if actual == expected {
+        Ok(())
+    } else {
+        Err(format!(
+            "history of {owner} has {actual:?} of {conversation}, the log {expected:?}"
+        ))
     }
 }
 
@@ -187,14 +202,18 @@ pub async fn rows(
     users: &BTreeSet<UserId>,
     conversations: impl IntoIterator<Item = &ConversationId>,
 ) -> backend::Result<Rows> {
-    let groups = conversations.into_iter().filter_map(|of| match of {
-        ConversationId::Group(group) => Some(Owner::Group(*group)),
-        ConversationId::Private { .. } | ConversationId::System(_) => None,
-    });
+    let groups = conversations
+        .into_iter()
+        .filter_map(|conversation| match conversation {
+            ConversationId::Group(group) => Some(Owner::Group(*group)),
+            ConversationId::Private { .. } | ConversationId::System(_) => None,
+        });
     let owners = users.iter().copied().map(Owner::User).chain(groups);
-    let (mut rows, all) = (Rows::new(), IdRange::default());
+    let (mut rows, full_range) = (Rows::new(), IdRange::default());
     for owner in owners {
-        let messages = backends.messages.find(owner, all, Order::Forward, ALL);
+        let messages = backends
+            .messages
+            .find(owner, full_range, Order::Forward, MAX_ROWS);
         for row in messages.await? {
             rows.insert((owner, row.id()), row);
         }
@@ -207,7 +226,7 @@ pub async fn rows(
 /// # Errors
 /// The ledger does not answer.
 pub async fn ledger(backends: &Backends, log: &[Work]) -> backend::Result<Ledger> {
-    let ids = log.iter().filter_map(message_of).map(|(id, _)| id);
+    let ids = log.iter().filter_map(message_key).map(|(id, _)| id);
     let ids: Vec<MessageId> = ids.collect();
     let entries = backends.ledger.trace(&ids).await?;
     Ok(ids.into_iter().zip(entries).collect())
@@ -234,22 +253,22 @@ pub async fn audit_all(backends: &Backends) -> Result<audit::Report, String> {
 /// The log does not answer.
 pub async fn accepted(backends: &Backends) -> backend::Result<Vec<Work>> {
     let (queue, topic) = (&backends.queue, Topic::Message);
-    let mut accepted = Vec::new();
+    let mut works = Vec::new();
     for number in 0..queue.partitions(topic) {
         let partition = Partition { topic, number };
         let (mut next, end) = queue.bounds(partition).await?;
         while next < end {
-            let records = queue.read(partition, next, PAGE).await?;
+            let records = queue.read(partition, next, PAGE_SIZE).await?;
             next = records.last().expect("it has not ended").offset + 1;
             let tasks = records.into_iter().map(|record| Task::decode(record.value));
-            accepted.extend(tasks.map(|task| task.expect("a task").work));
+            works.extend(tasks.map(|task| task.expect("a task").work));
         }
     }
-    Ok(accepted)
+    Ok(works)
 }
 
 /// Id and conversation of a message of the log.
-pub fn message_of(work: &Work) -> Option<(MessageId, Option<ConversationId>)> {
+pub fn message_key(work: &Work) -> Option<(MessageId, Option<ConversationId>)> {
     match work {
         Work::Message(task) => Some((task.message.id, task.message.conversation())),
         Work::Deliver(_) | Work::Kickout(_) => None,
@@ -257,7 +276,7 @@ pub fn message_of(work: &Work) -> Option<(MessageId, Option<ConversationId>)> {
 }
 
 /// Sender and recipient of a message.
-fn users_of(work: &Work) -> Vec<UserId> {
+fn message_users(work: &Work) -> Vec<UserId> {
     let Work::Message(task) = work else {
         return Vec::new();
     };

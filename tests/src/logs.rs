@@ -13,9 +13,9 @@ use crate::spans::RecordedSpans;
 /// Warnings of one test, for as long as it runs on this thread.
 pub struct Logs {
     lines: Lines,
-    expected: Vec<&'static str>,
+    expected_parts: Vec<&'static str>,
     pub spans: Arc<RecordedSpans>,
-    _here: tracing::subscriber::DefaultGuard,
+    _subscriber: tracing::subscriber::DefaultGuard,
 }
 
 #[derive(Clone, Default)]
@@ -25,20 +25,20 @@ impl Logs {
     /// Collects from here on, on this thread: a runtime of one thread logs everything here.
     pub fn collect() -> Logs {
         let (lines, spans) = (Lines::default(), Arc::<RecordedSpans>::default());
-        let here = tracing_subscriber::registry()
+        let subscriber = tracing_subscriber::registry()
             .with(lines.clone())
             .with(Collector::new(spans.clone()));
         Logs {
             lines,
-            expected: Vec::new(),
+            expected_parts: Vec::new(),
             spans,
-            _here: tracing::subscriber::set_default(here),
+            _subscriber: tracing::subscriber::set_default(subscriber),
         }
     }
 
     /// Marks lines that contain `part` as expected by the test.
     pub fn expect(&mut self, part: &'static str) {
-        self.expected.push(part);
+        self.expected_parts.push(part);
     }
 
     /// Panics on unexpected lines, and on expected ones that are missing.
@@ -46,17 +46,20 @@ impl Logs {
         let mut lines = self.lines.0.lock().expect("nobody panics with it");
         // Cassandra warns about `USE` at each prepared statement.
         lines.retain(|line| !line.starts_with("WARN scylla::network::connection"));
-        for expected in &self.expected {
-            let found = lines.iter().any(|line| line.contains(expected));
-            assert!(found, "nothing was logged of {expected:?}: {lines:#?}");
+        for expected_part in &self.expected_parts {
+            let is_logged = lines.iter().any(|line| line.contains(expected_part));
+            assert!(
+                is_logged,
+                "nothing was logged of {expected_part:?}: {lines:#?}"
+            );
         }
-        let unexpected: Vec<_> = lines
+        let unexpected_lines: Vec<_> = lines
             .iter()
-            .filter(|line| !self.expected.iter().any(|part| line.contains(part)))
+            .filter(|line| !self.expected_parts.iter().any(|part| line.contains(part)))
             .collect();
         assert!(
-            unexpected.is_empty(),
-            "unexpected log lines: {unexpected:#?}"
+            unexpected_lines.is_empty(),
+            "unexpected log lines: {unexpected_lines:#?}"
         );
     }
 }

@@ -8,7 +8,7 @@ use protocol::message::Content;
 use protocol::record::Work;
 use protocol::{ConversationId, Message, MessageId, SendId, Seq, UserId};
 
-use crate::app::{ChatMessage, nothing_of};
+use crate::app::{ChatMessage, empty_content};
 use crate::crowd::Crowd;
 
 #[derive(Debug, Default)]
@@ -21,21 +21,21 @@ pub struct Model {
 /// One conversation.
 #[derive(Debug, Default)]
 pub struct Talk {
-    said: Vec<ModelMessage>,
+    messages: Vec<ModelMessage>,
     sends: BTreeSet<(UserId, SendId)>,
     /// Changes that had an effect, in order.
     pub changes: Vec<MessageId>,
     /// Places of changes that died. The log does not know them.
     pub died: BTreeSet<u64>,
-    pub cleared: BTreeMap<UserId, Seq>,
-    pub pinned: BTreeMap<UserId, bool>,
-    pub hidden: BTreeMap<UserId, BTreeSet<Seq>>,
+    pub cleared_seqs: BTreeMap<UserId, Seq>,
+    pub pins: BTreeMap<UserId, bool>,
+    pub hidden_seqs: BTreeMap<UserId, BTreeSet<Seq>>,
     pub group: Option<Crowd>,
 }
 
 #[derive(Debug)]
 struct ModelMessage {
-    said: ChatMessage,
+    message: ChatMessage,
     reactions: BTreeMap<Reaction, BTreeSet<UserId>>,
 }
 
@@ -80,13 +80,14 @@ impl Model {
             }
             ChangeKind::Clear => talk.clear(message.from, subject()),
             ChangeKind::Hide => talk.hide(message.from, subject()),
-            ChangeKind::Arrange(arranged) => {
-                talk.pinned.insert(message.from, arranged.pinned);
+            ChangeKind::Arrange(arrangement) => {
+                talk.pins.insert(message.from, arrangement.pinned);
                 Fate::Done
             }
-            kind => match talk.may_change(conversation, message, subject()) {
-                true => talk.change(message, subject(), kind),
-                false => {
+            kind => {
+                if talk.may_change(conversation, message, subject()) {
+                    talk.change(message, subject(), kind)
+                } else {
                     // A repeat may be recognised as such without being judged.
                     if talk.sends.contains(&(message.from, message.send_id)) {
                         self.fates
@@ -96,7 +97,7 @@ impl Model {
                     }
                     Fate::Refused
                 }
-            },
+            }
         };
         self.fates.entry(message.id).or_default().push(fate);
     }
@@ -107,40 +108,44 @@ impl Talk {
         if !self.sends.insert((message.from, message.send_id)) {
             return Fate::Nothing;
         }
-        let said = ChatMessage {
-            seq: Seq(self.said.len() as u64 + 1),
+        let chat_message = ChatMessage {
+            seq: Seq(self.messages.len() as u64 + 1),
             id: message.id,
             from: message.from,
             send_id: message.send_id,
             content: message.content.clone(),
             marks: MessageMarks::default(),
         };
-        self.said.push(ModelMessage {
-            said,
+        self.messages.push(ModelMessage {
+            message: chat_message,
             reactions: BTreeMap::new(),
         });
         Fate::Done
     }
 
     fn change(&mut self, message: &Message, subject: MessageId, kind: &ChangeKind) -> Fate {
-        let name = (message.from, message.send_id);
-        if self.sends.contains(&name) {
+        let send_key = (message.from, message.send_id);
+        if self.sends.contains(&send_key) {
             return Fate::Nothing;
         }
-        let administers = self
+        let is_admin = self
             .group
             .as_ref()
-            .is_some_and(|it| it.administers(message.from));
-        let Some(told) = self.said.iter_mut().find(|told| told.said.id == subject) else {
+            .is_some_and(|group| group.administers(message.from));
+        let Some(subject_message) = self
+            .messages
+            .iter_mut()
+            .find(|subject_message| subject_message.message.id == subject)
+        else {
             return Fate::Refused;
         };
-        let may_pin = administers || self.group.is_none();
+        let may_pin = is_admin || self.group.is_none();
         let fate = match kind {
             ChangeKind::Pin { .. } if !may_pin => Fate::Refused,
-            _ => told.change(message, kind, administers),
+            _ => subject_message.change(message, kind, is_admin),
         };
         if fate == Fate::Done {
-            self.sends.insert(name);
+            self.sends.insert(send_key);
             self.changes.push(message.id);
         }
         fate
@@ -148,18 +153,18 @@ impl Talk {
 
     /// Lets a member say something; the members at that place in the log may read it.
     fn say_in_group(&mut self, message: &Message) -> Fate {
-        let is_known = self.sends.contains(&(message.from, message.send_id));
+        let is_repeat = self.sends.contains(&(message.from, message.send_id));
         let is_in = self
             .group
             .as_ref()
             .is_some_and(|group| group.is_in(message.from));
-        match (is_known, is_in) {
+        match (is_repeat, is_in) {
             (true, _) => Fate::Nothing,
             (false, false) => Fate::Refused,
             (false, true) => {
                 let fate = self.say(message);
                 let end = self.end();
-                self.group.iter_mut().for_each(|group| group.hears(end));
+                self.group.iter_mut().for_each(|group| group.extend_to(end));
                 fate
             }
         }
@@ -167,19 +172,20 @@ impl Talk {
 
     fn command(&mut self, by: UserId, command: &GroupCommand) -> Fate {
         let end = self.end();
-        match Crowd::command(&mut self.group, by, command, end) {
-            true => Fate::Done,
-            false => Fate::Refused,
+        if Crowd::command(&mut self.group, by, command, end) {
+            Fate::Done
+        } else {
+            Fate::Refused
         }
     }
 
     fn is_strange(&self, conversation: ConversationId, message: &Message) -> bool {
         let is_group = matches!(conversation, ConversationId::Group(_));
-        let known = self.group.as_ref();
-        is_group && !known.is_some_and(|group| group.ever_had(message.from))
+        let crowd = self.group.as_ref();
+        is_group && !crowd.is_some_and(|group| group.ever_had(message.from))
     }
 
-    /// True if the user may read the subject, and so may change it.
+    /// Whether the user may read the subject, and so may change it.
     fn may_change(
         &self,
         conversation: ConversationId,
@@ -189,69 +195,92 @@ impl Talk {
         let ConversationId::Group(_) = conversation else {
             return true;
         };
-        let told = self.said.iter().find(|told| told.said.id == subject);
-        let readable = self
+        let subject_message = self
+            .messages
+            .iter()
+            .find(|subject_message| subject_message.message.id == subject);
+        let reads_after = self
             .group
             .as_ref()
             .and_then(|group| group.readable_after(message.from));
-        told.zip(readable)
-            .is_some_and(|(told, after)| told.said.seq > after)
+        subject_message
+            .zip(reads_after)
+            .is_some_and(|(subject_message, floor)| subject_message.message.seq > floor)
     }
 
     /// Clears only up to the end: messages behind it were not seen.
     fn clear(&mut self, by: UserId, subject: MessageId) -> Fate {
-        let Some(last) = self.said.last().filter(|told| told.said.id == subject) else {
+        let Some(last) = self
+            .messages
+            .last()
+            .filter(|message| message.message.id == subject)
+        else {
             return Fate::Refused;
         };
-        self.cleared.insert(by, last.said.seq);
+        self.cleared_seqs.insert(by, last.message.seq);
         Fate::Done
     }
 
     fn hide(&mut self, by: UserId, subject: MessageId) -> Fate {
-        let told = self.said.iter().find(|told| told.said.id == subject);
-        let Some(told) = told else {
+        let subject_message = self
+            .messages
+            .iter()
+            .find(|subject_message| subject_message.message.id == subject);
+        let Some(subject_message) = subject_message else {
             return Fate::Refused;
         };
-        match self.hidden.entry(by).or_default().insert(told.said.seq) {
-            true => Fate::Done,
-            false => Fate::Nothing,
+        if self
+            .hidden_seqs
+            .entry(by)
+            .or_default()
+            .insert(subject_message.message.seq)
+        {
+            Fate::Done
+        } else {
+            Fate::Nothing
         }
     }
 
     pub fn hidden(&self, user: UserId) -> BTreeSet<Seq> {
-        self.hidden.get(&user).cloned().unwrap_or_default()
+        self.hidden_seqs.get(&user).cloned().unwrap_or_default()
     }
 
     pub fn end(&self) -> Seq {
-        Seq(self.said.len() as u64)
+        Seq(self.messages.len() as u64)
     }
 
     pub fn cleared(&self, user: UserId) -> Seq {
-        self.cleared.get(&user).copied().unwrap_or_default()
+        self.cleared_seqs.get(&user).copied().unwrap_or_default()
     }
 
     /// View of any user who hid nothing.
     pub fn view(&self) -> Vec<ChatMessage> {
-        self.said.iter().map(ModelMessage::now).collect()
+        self.messages.iter().map(ModelMessage::now).collect()
     }
 
     /// View of this user.
-    pub fn view_of(&self, user: UserId) -> Vec<ChatMessage> {
-        let hidden = self.hidden(user);
+    pub fn user_view(&self, user: UserId) -> Vec<ChatMessage> {
+        let hidden_seqs = self.hidden(user);
         let mut view = self.view();
-        let of_it = view.iter_mut().filter(|said| hidden.contains(&said.seq));
-        of_it.for_each(ChatMessage::hide);
+        let hidden_messages = view
+            .iter_mut()
+            .filter(|message| hidden_seqs.contains(&message.seq));
+        hidden_messages.for_each(ChatMessage::hide);
         view
     }
 
     /// Pinned messages that this user may read, newest first; `None` for a user who may read nothing.
-    pub fn pins_of(&self, conversation: ConversationId, user: UserId) -> Option<Vec<ChatMessage>> {
+    pub fn user_pins(
+        &self,
+        conversation: ConversationId,
+        user: UserId,
+    ) -> Option<Vec<ChatMessage>> {
         let floor = match conversation {
             ConversationId::Group(_) => self.group.as_ref()?.readable_after(user)?,
             _ => conversation.peer_of(user).map(|_| Seq::ZERO)?,
         };
-        let mut pins = self.view_of(user);
-        pins.retain(|said| said.seq > floor && said.marks.pinned.is_some());
+        let mut pins = self.user_view(user);
+        pins.retain(|message| message.seq > floor && message.marks.pinned.is_some());
         pins.reverse();
         Some(pins)
     }
@@ -259,35 +288,38 @@ impl Talk {
     /// Counts unread messages one by one: others', behind the read and cleared positions, and not
     /// recalled.
     pub fn unread(&self, user: UserId, read: Seq) -> u64 {
-        let since = self
+        let joined_seq = self
             .group
             .as_ref()
             .map_or(Seq::ZERO, |group| group.since(user));
-        let done = read.max(self.cleared(user)).max(since);
-        let said = self.said.iter().map(|told| &told.said);
-        let unread = said
-            .filter(|said| said.from != user && said.seq > done && said.marks.recalled.is_none());
+        let base = read.max(self.cleared(user)).max(joined_seq);
+        let messages = self.messages.iter().map(|message| &message.message);
+        let unread = messages.filter(|messages| {
+            messages.from != user && messages.seq > base && messages.marks.recalled.is_none()
+        });
         unread.count() as u64
     }
 }
 
 impl ModelMessage {
-    fn change(&mut self, message: &Message, kind: &ChangeKind, administers: bool) -> Fate {
-        let ModelMessage { said, reactions } = self;
-        let is_recalled = said.marks.recalled.is_some();
-        let done = Some(Authorship {
-            by: message.from,
-            at: message.accepted_at,
+    fn change(&mut self, change_message: &Message, kind: &ChangeKind, is_admin: bool) -> Fate {
+        let ModelMessage { message, reactions } = self;
+        let is_recalled = message.marks.recalled.is_some();
+        let authorship = Some(Authorship {
+            by: change_message.from,
+            at: change_message.accepted_at,
         });
         match kind {
-            ChangeKind::Recall | ChangeKind::Edit if message.from != said.from && !administers => {
+            ChangeKind::Recall | ChangeKind::Edit
+                if change_message.from != message.from && !is_admin =>
+            {
                 Fate::Refused
             }
             ChangeKind::Recall if is_recalled => Fate::Nothing,
             ChangeKind::Recall => {
-                said.content = nothing_of(said.content.kind);
-                said.marks.recalled = done;
-                said.marks.pinned = None;
+                message.content = empty_content(message.content.kind);
+                message.marks.recalled = authorship;
+                message.marks.pinned = None;
                 reactions.clear();
                 Fate::Done
             }
@@ -295,29 +327,27 @@ impl ModelMessage {
             ChangeKind::Edit => {
                 let content = Content {
                     change: None,
-                    ..message.content.clone()
+                    ..change_message.content.clone()
                 };
-                if said.content == content {
+                if message.content == content {
                     return Fate::Nothing;
                 }
-                said.content = content;
-                said.marks.edited = done;
+                message.content = content;
+                message.marks.edited = authorship;
                 Fate::Done
             }
             ChangeKind::React { reaction, on } => {
                 let users = reactions.entry(reaction.clone()).or_default();
-                let is_news = match on {
-                    true => users.insert(message.from),
-                    false => users.remove(&message.from),
+                let is_new = if on {
+                    users.insert(change_message.from)
+                } else {
+                    users.remove(&change_message.from)
                 };
-                match is_news {
-                    true => Fate::Done,
-                    false => Fate::Nothing,
-                }
+                if is_new { Fate::Done } else { Fate::Nothing }
             }
-            ChangeKind::Pin { on } if said.marks.pinned.is_some() == *on => Fate::Nothing,
+            ChangeKind::Pin { on } if message.marks.pinned.is_some() == *on => Fate::Nothing,
             ChangeKind::Pin { on } => {
-                said.marks.pinned = done.filter(|_| *on);
+                message.marks.pinned = authorship.filter(|_| *on);
                 Fate::Done
             }
             ChangeKind::Clear
@@ -333,8 +363,8 @@ impl ModelMessage {
             let users = users.iter().copied().collect();
             (reaction.clone(), users)
         });
-        let mut said = self.said.clone();
-        said.marks.reactions = reactions.collect();
-        said
+        let mut message = self.message.clone();
+        message.marks.reactions = reactions.collect();
+        message
     }
 }

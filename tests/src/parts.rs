@@ -18,9 +18,9 @@ use uuid::Uuid;
 const TABLES: &str = "packetboat_it_";
 
 /// Time for which a part is asked again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// True if tests run on the real parts.
+/// Whether tests run on the real parts.
 pub(crate) fn are_real() -> bool {
     std::env::var("PACKETBOAT_TESTS_ON").is_ok_and(|parts| parts == "real")
 }
@@ -53,13 +53,13 @@ async fn real(settings: &mut Settings) -> Environment {
     settings.scylla.contact_points = addresses("CQL");
     settings.scylla.keyspace = format!("{TABLES}{name}");
     settings.scylla.replication.factor = 1;
-    answered(|| topics::apply(&settings.kafka)).await;
-    answered(|| schema::apply(&settings.scylla)).await;
-    answered(|| Box::pin(Environment::on_real_parts(settings))).await
+    retry_until_answered(|| topics::apply(&settings.kafka)).await;
+    retry_until_answered(|| schema::apply(&settings.scylla)).await;
+    retry_until_answered(|| Box::pin(Environment::on_real_parts(settings))).await
 }
 
 /// Drops the tables of a test that has ended: those of all tests would slow the server down.
-pub(crate) async fn forget(settings: &Settings) {
+pub(crate) async fn drop_keyspace(settings: &Settings) {
     let config = &settings.scylla;
     // Systems on embedded parts have the default keyspace.
     if !config.keyspace.starts_with(TABLES) {
@@ -67,20 +67,22 @@ pub(crate) async fn forget(settings: &Settings) {
     }
     let session = SessionBuilder::new().known_nodes(&config.contact_points);
     let session = session.build().await.expect("the real parts answer");
-    let mut drop = Statement::new(format!("DROP KEYSPACE IF EXISTS {}", config.keyspace));
-    drop.set_request_timeout(Some(PATIENCE));
-    let dropped = session.query_unpaged(drop, ()).await;
-    dropped.expect("the tables go");
+    let mut drop_keyspace = Statement::new(format!("DROP KEYSPACE IF EXISTS {}", config.keyspace));
+    drop_keyspace.set_request_timeout(Some(RETRY_TIMEOUT));
+    let result = session.query_unpaged(drop_keyspace, ()).await;
+    result.expect("the tables go");
 }
 
 /// Retries a call: on a slow machine the parts are busy for seconds with the tables of earlier
 /// tests.
-async fn answered<T, E: Debug, F: Future<Output = Result<T, E>>>(ask: impl Fn() -> F) -> T {
-    let begun = Instant::now();
+async fn retry_until_answered<T, E: Debug, F: Future<Output = Result<T, E>>>(
+    ask: impl Fn() -> F,
+) -> T {
+    let started_at = Instant::now();
     loop {
         match ask().await {
             Ok(answer) => return answer,
-            Err(_) if begun.elapsed() < PATIENCE => sleep(Duration::from_secs(1)).await,
+            Err(_) if started_at.elapsed() < RETRY_TIMEOUT => sleep(Duration::from_secs(1)).await,
             Err(error) => panic!("the real parts do not answer: {error:?}"),
         }
     }

@@ -27,7 +27,7 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_millis(10);
 
 thread_local! {
     /// Chance of the test on this thread.
-    static CHANCE: RefCell<Option<StdRng>> = const { RefCell::new(None) };
+    static RNG: RefCell<Option<StdRng>> = const { RefCell::new(None) };
 }
 
 /// Paused time on this thread, until dropped.
@@ -45,11 +45,11 @@ impl PausedWorld {
     /// Pauses time, which needs a runtime of one thread.
     pub(crate) fn begin(seed: Option<u64>) -> PausedWorld {
         tokio::time::pause();
-        let seed = seed.unwrap_or_else(seed_of_all);
-        CHANCE.set(Some(StdRng::seed_from_u64(!seed)));
+        let seed = seed.unwrap_or_else(default_seed);
+        RNG.set(Some(StdRng::seed_from_u64(!seed)));
         let trace = Arc::new(Trace::begin());
-        let healed = Arc::new(AtomicBool::new(true));
-        let chance = Chance::new(&Risks::none(WAIT_MAX), seed, &healed);
+        let is_healed = Arc::new(AtomicBool::new(true));
+        let chance = Chance::new(&Risks::none(WAIT_MAX), seed, &is_healed);
         let outages = Arc::<Outages>::default();
         let life = Life::new("parts".to_owned(), Arc::clone(&trace), chance, outages);
         PausedWorld {
@@ -79,7 +79,7 @@ impl PausedWorld {
     }
 
     /// Seed of one more client.
-    pub(crate) fn seed_of_client(&self) -> u64 {
+    pub(crate) fn client_seed(&self) -> u64 {
         let number = self.clients.fetch_add(1, Ordering::Relaxed) + 1;
         self.seed ^ (number << 32)
     }
@@ -97,7 +97,7 @@ impl PausedWorld {
 
 impl Drop for PausedWorld {
     fn drop(&mut self) {
-        CHANCE.set(None);
+        RNG.set(None);
         match std::thread::panicking() {
             true => eprintln!(
                 "seed {0}: PACKETBOAT_SEED={0} repeats it, PACKETBOAT_SIM_TRACE=1 shows its calls",
@@ -109,16 +109,16 @@ impl Drop for PausedWorld {
     }
 }
 
-fn seed_of_all() -> u64 {
-    let given = std::env::var("PACKETBOAT_SEED");
-    given.map_or(SEED, |seed| seed.parse().expect("a number"))
+fn default_seed() -> u64 {
+    let seed_text = std::env::var("PACKETBOAT_SEED");
+    seed_text.map_or(SEED, |seed| seed.parse().expect("a number"))
 }
 
 /// New id of a send: on paused time by its seed.
 pub(crate) fn send_id() -> SendId {
-    let drawn = CHANCE.with_borrow_mut(|chance| Some(chance.as_mut()?.random::<u128>()));
-    match drawn {
-        Some(drawn) => SendId::from_bytes(drawn.to_be_bytes()),
+    let random_id = RNG.with_borrow_mut(|rng| Some(rng.as_mut()?.random::<u128>()));
+    match random_id {
+        Some(random_id) => SendId::from_bytes(random_id.to_be_bytes()),
         None => SendId::from_uuid(Uuid::new_v4()),
     }
 }

@@ -16,7 +16,7 @@ use protocol::{
 };
 use tokio::time::timeout;
 
-use crate::system::SOON;
+use crate::system::TEST_TIMEOUT;
 
 /// Group whose later members read only from there on, and that is joined only by invitation.
 pub const CLOSED: GroupSettings = GroupSettings {
@@ -114,7 +114,7 @@ impl DeviceBuilder {
     /// Connects and waits until it has caught up.
     pub async fn ready(self) -> Device {
         let device = self.connect().await;
-        timeout(SOON, device.client.ready())
+        timeout(TEST_TIMEOUT, device.client.ready())
             .await
             .expect("ready in time")
             .expect("signed in");
@@ -148,10 +148,10 @@ impl Device {
     }
 
     /// Creates a group, and waits until it exists.
-    pub async fn group_of(&self, settings: GroupSettings, members: &[i64]) -> GroupId {
+    pub async fn create_group(&self, settings: GroupSettings, members: &[i64]) -> GroupId {
         let members = members.iter().map(|number| user(*number)).collect();
-        let made = self.client.create_group(settings, members).await;
-        let (group, mut ticket) = made.expect("it is in the outbox");
+        let result = self.client.create_group(settings, members).await;
+        let (group, mut ticket) = result.expect("it is in the outbox");
         done(&mut ticket).await.expect("there is a group");
         group
     }
@@ -163,32 +163,42 @@ impl Device {
 
     /// As [`Device::write`], also to a group.
     pub async fn send(&self, to: Recipient, text: &str) -> SendTicket {
-        let sent = self.client.send(to, Content::text(text)).await;
-        sent.expect("it is in the outbox")
+        let ticket = self.client.send(to, Content::text(text)).await;
+        ticket.expect("it is in the outbox")
     }
 
     /// Changes a message, and waits until it is changed.
     pub async fn change(&self, to: Recipient, subject: MessageId, kind: ChangeKind, text: &str) {
-        let asked = self.client.change(to, subject, kind, Content::text(text));
-        let mut ticket = asked.await.expect("it is in the outbox");
+        let change = self.client.change(to, subject, kind, Content::text(text));
+        let mut ticket = change.await.expect("it is in the outbox");
         accepted(&mut ticket).await;
         reaches(&mut ticket, |s| matches!(s, SendStatus::Placed { .. })).await;
     }
 
-    /// Waits until a row of its list satisfies `so`.
-    pub async fn lists(&self, what: &str, of: ConversationId, so: impl Fn(&Summary) -> bool) {
+    /// Waits until a row of its list satisfies `matches`.
+    pub async fn lists(
+        &self,
+        condition: &str,
+        conversation: ConversationId,
+        matches: impl Fn(&Summary) -> bool,
+    ) {
         let mut list = self.client.conversations();
-        let waiting = list.wait_for(|list| list.get(&of).is_some_and(&so));
-        if timeout(SOON, waiting).await.is_err() {
-            let row = self.client.conversations().borrow().get(&of).cloned();
-            panic!("never {what}: {row:?}");
+        let matching_row = list.wait_for(|list| list.get(&conversation).is_some_and(&matches));
+        if timeout(TEST_TIMEOUT, matching_row).await.is_err() {
+            let row = self
+                .client
+                .conversations()
+                .borrow()
+                .get(&conversation)
+                .cloned();
+            panic!("never {condition}: {row:?}");
         }
     }
 
     /// Next message that this device did not send itself.
     pub async fn hear(&mut self) -> ShownMessage {
         self.next("a message", |event| match event {
-            Event::Message(shown) if shown.origin != Origin::OwnHere => Some(shown),
+            Event::Message(message) if message.origin != Origin::OwnHere => Some(message),
             Event::Gap { .. } | Event::Reset(_) => panic!("something is missing"),
             _ => None,
         })
@@ -198,7 +208,9 @@ impl Device {
     /// Next change that this device hears of.
     pub async fn next_change(&mut self) -> OrderedChange {
         self.next("a change", |event| match event {
-            Event::Changed { changed, .. } => Some(changed),
+            Event::Changed {
+                change: changed, ..
+            } => Some(changed),
             _ => None,
         })
         .await
@@ -213,21 +225,21 @@ impl Device {
         .await
     }
 
-    /// Next event that `wanted` picks.
-    async fn next<T>(&mut self, what: &str, wanted: impl Fn(Event) -> Option<T>) -> T {
-        let hearing = async {
+    /// Next event that `pick` accepts.
+    async fn next<T>(&mut self, event_kind: &str, pick: impl Fn(Event) -> Option<T>) -> T {
+        let search = async {
             loop {
                 let event = self.events.next().await;
-                if let Some(found) = wanted(event.expect("the client goes on")) {
-                    return found;
+                if let Some(picked) = pick(event.expect("the client goes on")) {
+                    return picked;
                 }
             }
         };
-        let Ok(found) = timeout(SOON, hearing).await else {
-            panic!("no {what} in time");
+        let Ok(picked) = timeout(TEST_TIMEOUT, search).await else {
+            panic!("no {event_kind} in time");
         };
         self.events.taken();
-        found
+        picked
     }
 
     /// Texts of the next messages.
@@ -241,13 +253,16 @@ impl Device {
 
     /// Newest messages, as many as are shown after a long absence, and the gap before them.
     pub async fn newest_and_gap(&mut self, newest: usize) -> (Vec<Seq>, (Seq, Seq)) {
-        let (mut shown, mut gap) = (Vec::new(), None);
+        let (mut shown_seqs, mut gap) = (Vec::new(), None);
         loop {
-            if let (Some(gap), true) = (gap, shown.len() >= newest) {
-                return (shown, gap);
+            if let (Some(gap), true) = (gap, shown_seqs.len() >= newest) {
+                return (shown_seqs, gap);
             }
-            match timeout(SOON, self.events.next()).await.expect("in time") {
-                Some(Event::Message(message)) => shown.push(message.placed.position.seq),
+            match timeout(TEST_TIMEOUT, self.events.next())
+                .await
+                .expect("in time")
+            {
+                Some(Event::Message(message)) => shown_seqs.push(message.placed.position.seq),
                 Some(Event::Gap { from, to, .. }) => gap = Some((from, to)),
                 Some(_) => {}
                 None => panic!("the client has ended"),
@@ -257,45 +272,50 @@ impl Device {
     }
 
     /// Loads a gap, page by page, backward until `from`. Returns it in ascending order.
-    pub async fn load_gap(&self, of: ConversationId, (from, to): (Seq, Seq)) -> Vec<Seq> {
-        let (mut loaded, mut before) = (Vec::new(), to.next());
-        while before > from {
-            let limit = u32::try_from(before.0 - from.0).unwrap_or(u32::MAX);
-            let page = self.client.load_older(of, Some(before), limit).await;
+    pub async fn load_gap(&self, conversation: ConversationId, (from, to): (Seq, Seq)) -> Vec<Seq> {
+        let (mut loaded_seqs, mut upper_bound) = (Vec::new(), to.next());
+        while upper_bound > from {
+            let limit = u32::try_from(upper_bound.0 - from.0).unwrap_or(u32::MAX);
+            let page = self
+                .client
+                .load_older(conversation, Some(upper_bound), limit)
+                .await;
             let messages = page.expect("a page").messages;
-            loaded.extend(messages.iter().map(|placed| placed.position.seq));
-            before = *loaded.last().expect("there is more");
+            loaded_seqs.extend(messages.iter().map(|placed| placed.position.seq));
+            upper_bound = *loaded_seqs.last().expect("there is more");
         }
-        loaded.reverse();
-        loaded
+        loaded_seqs.reverse();
+        loaded_seqs
     }
 
     /// Checks that for a while nothing comes that this device did not send itself.
     pub async fn hears_nothing(&mut self) {
-        let waiting = async {
+        let next_message = async {
             loop {
                 match self.events.next().await {
-                    Some(Event::Message(shown)) if shown.origin != Origin::OwnHere => return shown,
+                    Some(Event::Message(message)) if message.origin != Origin::OwnHere => {
+                        return message;
+                    }
                     Some(_) => {}
                     None => std::future::pending().await,
                 }
             }
         };
-        if let Ok(shown) = timeout(Duration::from_millis(150), waiting).await {
-            panic!("{:?} came", text(&shown));
+        if let Ok(message) = timeout(Duration::from_millis(150), next_message).await {
+            panic!("{:?} came", text(&message));
         }
     }
 
     /// Waits for the end, and returns its code.
-    pub async fn ended(&self) -> Code {
+    pub async fn wait_closed(&self) -> Code {
         let mut state = self.client.state();
-        let closed = timeout(
-            SOON,
+        let closed_state = timeout(
+            TEST_TIMEOUT,
             state.wait_for(|s| matches!(s, ConnectionState::Closed(_))),
         )
         .await;
-        match closed.expect("an end in time").as_deref() {
-            Ok(ConnectionState::Closed(why)) => why.code,
+        match closed_state.expect("an end in time").as_deref() {
+            Ok(ConnectionState::Closed(refusal)) => refusal.code,
             other => panic!("{other:?} is no end"),
         }
     }
@@ -306,31 +326,29 @@ impl Device {
     }
 }
 
-pub fn text(shown: &ShownMessage) -> String {
-    String::from_utf8_lossy(&shown.placed.message.content.data).into_owned()
+pub fn text(message: &ShownMessage) -> String {
+    String::from_utf8_lossy(&message.placed.message.content.data).into_owned()
 }
 
 pub async fn accepted(ticket: &mut SendTicket) -> MessageId {
-    let accepted = timeout(SOON, ticket.accepted()).await;
-    accepted
-        .expect("an answer in time")
-        .expect("it is accepted")
+    let id = timeout(TEST_TIMEOUT, ticket.accepted()).await;
+    id.expect("an answer in time").expect("it is accepted")
 }
 
 /// Waits for the writer's verdict: placed, or refused.
 pub async fn done(ticket: &mut SendTicket) -> Result<(), Refusal> {
-    let placed = timeout(SOON, ticket.placed()).await;
-    placed.expect("in time").map(|_| ())
+    let position = timeout(TEST_TIMEOUT, ticket.placed()).await;
+    position.expect("in time").map(|_| ())
 }
 
-/// Waits until the status satisfies `wanted`.
-pub async fn reaches(ticket: &mut SendTicket, wanted: impl Fn(&SendStatus) -> bool) {
-    let reaching = async {
-        while !wanted(&ticket.status()) {
+/// Waits until the status satisfies `matches`.
+pub async fn reaches(ticket: &mut SendTicket, matches: impl Fn(&SendStatus) -> bool) {
+    let status_change = async {
+        while !matches(&ticket.status()) {
             ticket.changed().await.expect("it goes on");
         }
     };
-    if timeout(SOON, reaching).await.is_err() {
+    if timeout(TEST_TIMEOUT, status_change).await.is_err() {
         panic!("it stays {:?}", ticket.status());
     }
 }

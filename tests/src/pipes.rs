@@ -20,7 +20,7 @@ pub(crate) struct Pipes(Arc<Mutex<Option<PipeListener>>>);
 
 impl Pipes {
     /// Leads new pipes to this boat.
-    pub(crate) fn lead_to(&self, boat: Option<PipeListener>) {
+    pub(crate) fn connect_to(&self, boat: Option<PipeListener>) {
         *self.0.lock() = boat;
     }
 
@@ -28,23 +28,24 @@ impl Pipes {
     pub(crate) fn open(&self, port: Port) -> io::Result<DuplexStream> {
         let boat = self.0.lock().clone();
         let boat = boat.ok_or(io::ErrorKind::ConnectionRefused)?;
-        let (here, there) = duplex(PIPE_BYTES);
+        let (client_end, boat_end) = duplex(PIPE_BYTES);
         tokio::spawn(async move {
             match port {
-                Port::WebSocket => boat.serve_websocket(there).await,
-                Port::Tcp => boat.serve_tcp(there).await,
+                Port::WebSocket => boat.serve_websocket(boat_end).await,
+                Port::Tcp => boat.serve_tcp(boat_end).await,
             }
         });
-        Ok(here)
+        Ok(client_end)
     }
 }
 
 #[async_trait]
 impl Dial for Pipes {
     async fn dial(&self, address: &Address) -> io::Result<Box<dyn ByteStream>> {
-        let port = match address.as_str().starts_with("ws") {
-            true => Port::WebSocket,
-            false => Port::Tcp,
+        let port = if address.as_str().starts_with("ws") {
+            Port::WebSocket
+        } else {
+            Port::Tcp
         };
         Ok(Box::new(self.open(port)?))
     }

@@ -13,7 +13,7 @@ pub struct Screen<'a> {
     pub name: &'a str,
     pub user: UserId,
     pub app: &'a App,
-    /// True if its rows are from a list it requested when all was quiet. A member does not hear of
+    /// Whether its rows are from a list it requested when all was quiet. A member does not hear of
     /// changes to messages they may not read.
     pub is_listed: bool,
 }
@@ -28,35 +28,36 @@ impl Screen<'_> {
         if conversation.peer_of(self.user).is_none() {
             return Ok(());
         }
-        let (got, expected) = (self.app.view(conversation), talk.view_of(self.user));
+        let (view, expected) = (self.app.view(conversation), talk.user_view(self.user));
         let is_cleared = talk.cleared(self.user) >= talk.end();
-        let is_part = is_cleared && ids(&expected).starts_with(&ids(&got));
-        self.compare(conversation, &got, &expected, is_part)
+        let is_part = is_cleared && ids(&expected).starts_with(&ids(&view));
+        self.compare(conversation, &view, &expected, is_part)
     }
 
     fn check_group(&self, conversation: ConversationId, talk: &Talk) -> Result<(), String> {
         let view = self.app.view(conversation);
         let Some(crowd) = &talk.group else {
-            return match view.is_empty() {
-                true => Ok(()),
-                false => Err(format!("{} shows {view:?} of no group", self.name)),
+            return if view.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{} shows {view:?} of no group", self.name))
             };
         };
-        self.nothing_strange(conversation, crowd, &view)?;
+        self.check_readable(conversation, crowd, &view)?;
         if !crowd.is_in(self.user) {
             return Ok(());
         }
-        let since = crowd.since(self.user);
-        let behind = |said: &ChatMessage| said.seq > since;
-        let got: Vec<ChatMessage> = view.into_iter().filter(behind).collect();
-        let expected = talk.view_of(self.user);
-        let expected: Vec<ChatMessage> = expected.into_iter().filter(behind).collect();
+        let joined_seq = crowd.since(self.user);
+        let is_readable = |message: &ChatMessage| message.seq > joined_seq;
+        let readable_view: Vec<ChatMessage> = view.into_iter().filter(is_readable).collect();
+        let expected = talk.user_view(self.user);
+        let expected: Vec<ChatMessage> = expected.into_iter().filter(is_readable).collect();
         let is_cleared = talk.cleared(self.user) >= talk.end();
-        let is_part = is_cleared && got.len() < expected.len();
-        self.compare(conversation, &got, &expected, is_part)
+        let is_part = is_cleared && readable_view.len() < expected.len();
+        self.compare(conversation, &readable_view, &expected, is_part)
     }
 
-    fn nothing_strange(
+    fn check_readable(
         &self,
         conversation: ConversationId,
         crowd: &Crowd,
@@ -64,16 +65,16 @@ impl Screen<'_> {
     ) -> Result<(), String> {
         let name = self.name;
         let mut last = Seq::ZERO;
-        for said in view {
-            if !crowd.may_have_heard(self.user, said.seq) {
+        for message in view {
+            if !crowd.may_have_heard(self.user, message.seq) {
                 return Err(format!(
-                    "{name} shows {said:?} of {conversation}, not theirs to read"
+                    "{name} shows {message:?} of {conversation}, not theirs to read"
                 ));
             }
-            if said.seq <= last {
-                return Err(format!("{name} shows {} after {last}", said.seq));
+            if message.seq <= last {
+                return Err(format!("{name} shows {} after {last}", message.seq));
             }
-            last = said.seq;
+            last = message.seq;
         }
         Ok(())
     }
@@ -87,12 +88,12 @@ impl Screen<'_> {
         read: Seq,
     ) -> Result<(), String> {
         let (user, name) = (self.user, self.name);
-        let (end, cleared) = (talk.end(), talk.cleared(user));
+        let (end, cleared_seq) = (talk.end(), talk.cleared(user));
         let is_group = matches!(conversation, ConversationId::Group(_));
-        let is_listed = end > cleared || is_group && end == Seq::ZERO;
+        let is_listed = end > cleared_seq || is_group && end == Seq::ZERO;
         if is_listed != row.is_some_and(Summary::is_on_list) {
             return Err(format!(
-                "{name} lists {conversation}: {row:?}, cleared to {cleared}"
+                "{name} lists {conversation}: {row:?}, cleared to {cleared_seq}"
             ));
         }
         let Some(row) = row.filter(|_| is_listed) else {
@@ -101,38 +102,39 @@ impl Screen<'_> {
         let crowd = talk.group.as_ref();
         // Messages from before they joined are not theirs to read.
         let read = read.max(crowd.map_or(Seq::ZERO, |crowd| crowd.since(user)));
-        let pinned = talk.pinned.get(&user).copied().unwrap_or_default();
+        let is_pinned = talk.pins.get(&user).copied().unwrap_or_default();
         let floor = crowd.and_then(|crowd| crowd.readable_after(user));
-        let last = talk.view_of(user).pop();
-        let newest = (last.clone()).filter(|_| floor.is_none_or(|floor| end > floor));
-        let shown = row.newest.as_ref().map(|newest| {
-            let mut shown = ChatMessage::of(newest, row.marks.clone());
+        let last_message = talk.user_view(user).pop();
+        let newest = (last_message.clone()).filter(|_| floor.is_none_or(|floor| end > floor));
+        let shown_message = row.newest.as_ref().map(|newest| {
+            let mut shown_message = ChatMessage::of(newest, row.marks.clone());
             // The row is stored as it came, and shown with hidden content removed.
-            if talk.hidden(user).contains(&shown.seq) {
-                shown.hide();
+            if talk.hidden(user).contains(&shown_message.seq) {
+                shown_message.hide();
             }
-            shown
+            shown_message
         });
         let may_be_stale = crowd.is_some_and(|crowd| crowd.may_be_stale(user, end));
-        let is_newest = shown == newest || may_be_stale && (shown.is_none() || shown == last);
+        let is_newest = shown_message == newest
+            || may_be_stale && (shown_message.is_none() || shown_message == last_message);
         let last = (talk.changes.len() + talk.died.len()) as u64;
         // The death of a change moves no row of a list.
-        let alive = (0..=last).rev().find(|rev| !talk.died.contains(rev));
+        let last_live = (0..=last).rev().find(|rev| !talk.died.contains(rev));
         let is_rev = match crowd {
             Some(_) if !self.is_listed => row.rev <= last,
-            _ => (alive.unwrap_or_default()..=last).contains(&row.rev),
+            _ => (last_live.unwrap_or_default()..=last).contains(&row.rev),
         };
-        let got = (
+        let actual = (
             row.seq,
             is_rev,
             row.read_seq,
             row.unread,
             row.arranged.pinned,
         );
-        let expected = (end, true, read, talk.unread(user, read), pinned);
-        if got != expected || !is_newest {
+        let expected = (end, true, read, talk.unread(user, read), is_pinned);
+        if actual != expected || !is_newest {
             return Err(format!(
-                "{name} lists {conversation} as {got:?} with {shown:?}, a count says {expected:?} with {newest:?}"
+                "{name} lists {conversation} as {actual:?} with {shown_message:?}, a count says {expected:?} with {newest:?}"
             ));
         }
         Ok(())
@@ -141,20 +143,24 @@ impl Screen<'_> {
     fn compare(
         &self,
         conversation: ConversationId,
-        got: &[ChatMessage],
+        actual: &[ChatMessage],
         expected: &[ChatMessage],
         is_part: bool,
     ) -> Result<(), String> {
         let name = self.name;
-        match got == expected || is_part {
-            true => Ok(()),
-            false => Err(format!(
-                "{name} shows {got:?} of {conversation}, the log says {expected:?}"
-            )),
+        if actual == expected || is_part {
+            Ok(())
+        } else {
+            Err(format!(
+                "{name} shows {actual:?} of {conversation}, the log says {expected:?}"
+            ))
         }
     }
 }
 
-fn ids(said: &[ChatMessage]) -> Vec<(Seq, protocol::MessageId)> {
-    said.iter().map(|said| (said.seq, said.id)).collect()
+fn ids(messages: &[ChatMessage]) -> Vec<(Seq, protocol::MessageId)> {
+    messages
+        .iter()
+        .map(|messages| (messages.seq, messages.id))
+        .collect()
 }

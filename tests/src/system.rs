@@ -36,23 +36,24 @@ use crate::wire::Port;
 
 /// Time limit, on the slowest machine, for anything that should come soon. Only a failing test
 /// waits that long; on paused time it takes no time.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Look-back of lists: less than a test takes, so that a wrong stamp shows. A write ends within
 /// half of it. On paused time a write is the way to a part and back, each with up to a millisecond
 /// of the timer; real parts may take two seconds where their tables are new.
 pub fn list_margin() -> Duration {
-    match parts::are_real() {
-        true => Duration::from_secs(4),
-        false => 5 * WAIT_MAX,
+    if parts::are_real() {
+        Duration::from_secs(4)
+    } else {
+        5 * WAIT_MAX
     }
 }
 
 /// Pause between two polls.
-const PAUSE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Pause between two looks of the judges.
-const LOOK: Duration = Duration::from_millis(100);
+const JUDGE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Settings with free ports, and waits that a test can sit through.
 pub fn settings() -> Settings {
@@ -86,7 +87,7 @@ pub fn patient_settings() -> Settings {
     ] {
         *margin = Duration::from_secs(10);
     }
-    for wait in [
+    for timeout in [
         &mut settings.boat.arrival_timeout,
         &mut settings.boat.tls_timeout,
         &mut settings.boat.upgrade_timeout,
@@ -94,16 +95,16 @@ pub fn patient_settings() -> Settings {
         &mut settings.boat.session.ack_wait,
         &mut settings.carrier.ack_wait,
     ] {
-        *wait = 5 * SOON;
+        *timeout = 5 * TEST_TIMEOUT;
     }
-    settings.boat.station_timeout = 2 * SOON;
+    settings.boat.station_timeout = 2 * TEST_TIMEOUT;
     for deadline in [
         &mut settings.station.publish_deadline,
         &mut settings.station.dedupe_deadline,
         &mut settings.station.store_deadline,
         &mut settings.station.members_deadline,
     ] {
-        *deadline = SOON;
+        *deadline = TEST_TIMEOUT;
     }
     settings
 }
@@ -212,10 +213,10 @@ impl Cluster {
         world: Option<PausedWorld>,
     ) -> Cluster {
         let logs = Logs::collect();
-        let begun = System::start(&settings, environment.clone(), Handle::current());
-        let system = Box::pin(begun).await.expect("the system starts");
+        let start = System::start(&settings, environment.clone(), Handle::current());
+        let system = Box::pin(start).await.expect("the system starts");
         let pipes = Pipes::default();
-        pipes.lead_to(Some(system.boat.pipes()));
+        pipes.connect_to(Some(system.boat.pipes()));
         let backends = environment.backends.clone();
         let letters = DeadLetters::new(backends.clone(), settings.station.bounds());
         let stop_worker = CancellationToken::new();
@@ -286,7 +287,7 @@ impl Cluster {
         match &self.world {
             Some(world) => {
                 let dial = Arc::new(self.pipes.clone());
-                builder.in_world(dial, world.clock(), world.seed_of_client())
+                builder.in_world(dial, world.clock(), world.client_seed())
             }
             None => builder,
         }
@@ -323,7 +324,9 @@ impl Cluster {
 
     /// Redrives letters, and waits for the result.
     pub async fn redrive(&self, selection: &Selection) -> Result<Vec<LetterOutcome>, TaskRefusal> {
-        self.letters.redrive("operator", selection, SOON).await
+        self.letters
+            .redrive("operator", selection, TEST_TIMEOUT)
+            .await
     }
 
     /// Number of records of topic `message`: one for each accepted message.
@@ -341,8 +344,8 @@ impl Cluster {
 
     /// Records of topic `message`, partition by partition in order.
     pub async fn accepted(&self) -> Vec<Work> {
-        let accepted = accepted(&self.backends).await;
-        accepted.expect("the log answers")
+        let records = accepted(&self.backends).await;
+        records.expect("the log answers")
     }
 
     /// Ends the services in order, and starts others on their data. The ports are new.
@@ -355,17 +358,17 @@ impl Cluster {
         self.end().await;
         change(&mut self.settings);
         let (settings, environment) = (&self.settings, self.environment.clone());
-        let begun = Box::pin(System::start(settings, environment, Handle::current())).await;
-        let system = begun.expect("the system starts");
-        self.pipes.lead_to(Some(system.boat.pipes()));
+        let system_result = Box::pin(System::start(settings, environment, Handle::current())).await;
+        let system = system_result.expect("the system starts");
+        self.pipes.connect_to(Some(system.boat.pipes()));
         self.system = Some(system);
     }
 
     async fn end(&mut self) {
-        self.pipes.lead_to(None);
+        self.pipes.connect_to(None);
         if let Some(system) = self.system.take() {
-            let drained = tokio::time::timeout(SOON, system.drain()).await;
-            drained.expect("it drains");
+            let result = tokio::time::timeout(TEST_TIMEOUT, system.drain()).await;
+            result.expect("it drains");
         }
     }
 
@@ -379,19 +382,19 @@ impl Cluster {
     }
 
     /// Waits until nothing is in flight, and asserts that the books balance with so many messages.
-    pub async fn assert_settled(&self, accepted: u64) {
+    pub async fn assert_settled(&self, accepted_count: u64) {
         let mut report = self.audit().await;
-        let settling = async {
+        let settlement = async {
             while report.in_flight > 0 || !report.balanced {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 report = self.audit().await;
             }
         };
         // Unless it settles, the figures below tell more than a missed deadline.
-        let _ = tokio::time::timeout(SOON, settling).await;
+        let _ = tokio::time::timeout(TEST_TIMEOUT, settlement).await;
         assert!(report.balanced && report.in_flight == 0, "{report:?}");
-        assert_eq!(report.accepted, accepted, "{report:?}");
-        assert_eq!(report.settled, accepted, "{report:?}");
+        assert_eq!(report.accepted, accepted_count, "{report:?}");
+        assert_eq!(report.settled, accepted_count, "{report:?}");
     }
 
     pub async fn trace(&self, id: MessageId) -> trace::Report {
@@ -402,8 +405,8 @@ impl Cluster {
             mailbox: self.backends.mailbox.as_ref(),
         };
         let name = trace::Name::Message(id);
-        let lives = witnesses.trace(name, self.now()).await;
-        lives
+        let reports = witnesses.trace(name, self.now()).await;
+        reports
             .expect("a trace")
             .pop()
             .expect("something is known of it")
@@ -413,31 +416,31 @@ impl Cluster {
     /// given.
     pub async fn assert_traced(&self, id: MessageId, event: &str, target: Option<&str>) {
         let mut report = self.trace(id).await;
-        let happened = |report: &trace::Report| {
+        let has_event = |report: &trace::Report| {
             report.events.items.iter().any(|e| {
                 format!("{:?}", e.event).starts_with(event)
                     && target.is_none_or(|target| e.target.as_deref() == Some(target))
             })
         };
-        let happening = async {
-            while !happened(&report) {
-                tokio::time::sleep(PAUSE).await;
+        let event_wait = async {
+            while !has_event(&report) {
+                tokio::time::sleep(POLL_INTERVAL).await;
                 report = self.trace(id).await;
             }
         };
-        let _ = tokio::time::timeout(SOON, happening).await;
-        assert!(happened(&report), "no {event} for {target:?}: {report:#?}");
+        let _ = tokio::time::timeout(TEST_TIMEOUT, event_wait).await;
+        assert!(has_event(&report), "no {event} for {target:?}: {report:#?}");
     }
 
     /// Waits until the judges are content with what the stores have come to.
     async fn judge(&self) {
         let judges = Judges::new(&self.backends, &self.settings);
-        let until = Instant::now() + SOON;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             match Box::pin(judges.judge()).await {
                 Ok(()) => return,
-                Err(what) if Instant::now() > until => panic!("the judges: {what}"),
-                Err(_) => sleep(LOOK).await,
+                Err(finding) if Instant::now() > deadline => panic!("the judges: {finding}"),
+                Err(_) => sleep(JUDGE_INTERVAL).await,
             }
         }
     }
@@ -462,15 +465,15 @@ impl Cluster {
             .as_mut()
             .map_or_else(Vec::new, PausedWorld::panics);
         assert!(panics.is_empty(), "tasks ended with a panic: {panics:#?}");
-        parts::forget(&self.settings).await;
+        parts::drop_keyspace(&self.settings).await;
         Settings::clone(&self.settings)
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let forgotten = self.system.is_some() && !std::thread::panicking();
-        assert!(!forgotten, "end a cluster with stop()");
+        let was_forgotten = self.system.is_some() && !std::thread::panicking();
+        assert!(!was_forgotten, "end a cluster with stop()");
     }
 }
 
@@ -480,17 +483,17 @@ pub fn sign(claims: &Claims) -> String {
 }
 
 /// Asks until an answer comes.
-pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asking = async {
+pub async fn eventually<T>(condition: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let poll = async {
         loop {
             if let Some(answer) = ask().await {
                 return answer;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    match tokio::time::timeout(SOON, asking).await {
+    match tokio::time::timeout(TEST_TIMEOUT, poll).await {
         Ok(answer) => answer,
-        Err(_) => panic!("not in time: {what}"),
+        Err(_) => panic!("not in time: {condition}"),
     }
 }

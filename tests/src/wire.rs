@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_util::codec::Framed;
 
 use crate::paused::send_id;
-use crate::system::{Cluster, SOON};
+use crate::system::{Cluster, TEST_TIMEOUT};
 use crate::user;
 
 const FRAME_MAX: usize = 1 << 20;
@@ -104,7 +104,7 @@ impl Wire {
 
     /// Next frame; `None` at the end.
     pub async fn next(&mut self) -> Option<ServerFrame> {
-        let bytes = timeout(SOON, self.next_bytes())
+        let bytes = timeout(TEST_TIMEOUT, self.next_bytes())
             .await
             .expect("a frame in time")?;
         Some(decode_server(bytes, FRAME_MAX).expect("a frame of ours"))
@@ -113,7 +113,7 @@ impl Wire {
     /// Next message, with its bytes; other frames are skipped.
     pub async fn next_message(&mut self) -> (Placed, Bytes) {
         loop {
-            let bytes = timeout(SOON, self.next_bytes()).await;
+            let bytes = timeout(TEST_TIMEOUT, self.next_bytes()).await;
             let bytes = bytes.expect("a frame in time").expect("no end");
             let frame = decode_server(bytes.clone(), FRAME_MAX).expect("a frame of ours");
             if let ServerFrame::Message(placed) = frame {
@@ -125,7 +125,7 @@ impl Wire {
     /// Next page of a history, field by field; other frames are skipped.
     pub async fn next_history(&mut self) -> v1::HistoryPage {
         loop {
-            let bytes = timeout(SOON, self.next_bytes()).await;
+            let bytes = timeout(TEST_TIMEOUT, self.next_bytes()).await;
             let bytes = bytes.expect("a frame in time").expect("no end");
             let frame = v1::ServerFrame::decode(bytes).expect("a frame");
             if let Some(v1::server_frame::Frame::Page(page)) = frame.frame
@@ -198,12 +198,12 @@ impl Wire {
     pub async fn find<T>(&mut self, mut pick: impl FnMut(ServerFrame) -> Option<T>) -> T {
         loop {
             let frame = self.next().await.expect("the connection goes on");
-            let shown = format!("{frame:?}");
+            let frame_text = format!("{frame:?}");
             if let ServerFrame::Closing { .. } = frame {
-                panic!("{shown}");
+                panic!("{frame_text}");
             }
-            if let Some(found) = pick(frame) {
-                return found;
+            if let Some(picked) = pick(frame) {
+                return picked;
             }
         }
     }
@@ -227,10 +227,12 @@ impl Wire {
 
     /// Waits for the answer to a send.
     pub async fn answer(&mut self, send: &Send) -> Result<protocol::MessageId, Code> {
-        let wanted = send.send_id;
+        let expected_id = send.send_id;
         self.find(|frame| match frame {
-            ServerFrame::Accepted(accepted) if accepted.send_id == wanted => Some(Ok(accepted.id)),
-            ServerFrame::Refused { send_id, refusal } if send_id == wanted => {
+            ServerFrame::Accepted(accepted) if accepted.send_id == expected_id => {
+                Some(Ok(accepted.id))
+            }
+            ServerFrame::Refused { send_id, refusal } if send_id == expected_id => {
                 Some(Err(refusal.code))
             }
             _ => None,

@@ -28,9 +28,9 @@ const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Capacity of the pipe in each direction, as of a socket.
 const PIPE_BYTES: usize = 64 * 1024;
 /// Longest travel of a frame, and longest write of the disk.
-const HOP: Duration = Duration::from_millis(30);
+const HOP_MAX: Duration = Duration::from_millis(30);
 /// Longest pause before a dead device restarts.
-const PAUSE: Duration = Duration::from_secs(3);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// Order to a device.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +68,8 @@ pub(crate) struct LivingDevice {
     rng: StdRng,
     wire: Option<Wire>,
     /// Connection attempt and writes under way: they end with the life.
-    begun: mpsc::UnboundedReceiver<(u32, Event)>,
-    begin: mpsc::UnboundedSender<(u32, Event)>,
+    results: mpsc::UnboundedReceiver<(u32, Event)>,
+    result_sender: mpsc::UnboundedSender<(u32, Event)>,
     orders: mpsc::UnboundedReceiver<Order>,
     mute_until: Timestamp,
     away_until: Timestamp,
@@ -83,7 +83,7 @@ impl LivingDevice {
         world: Arc<World>,
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> LivingDevice {
-        let (begin, begun) = mpsc::unbounded_channel();
+        let (result_sender, results) = mpsc::unbounded_channel();
         let seed = !world.plan.seed ^ ((number as u64 + 1) << 32);
         let name = device.lock().name.to_string();
         LivingDevice {
@@ -93,8 +93,8 @@ impl LivingDevice {
             world,
             rng: StdRng::seed_from_u64(seed),
             wire: None,
-            begun,
-            begin,
+            results,
+            result_sender,
             orders,
             mute_until: Timestamp::ZERO,
             away_until: Timestamp::ZERO,
@@ -102,9 +102,9 @@ impl LivingDevice {
         }
     }
 
-    /// Runs forever, after `late`.
-    pub(crate) async fn run(mut self, late: Duration) {
-        sleep(late).await;
+    /// Runs forever, after `delay`.
+    pub(crate) async fn run(mut self, delay: Duration) {
+        sleep(delay).await;
         self.start();
         loop {
             let event = self.next().await;
@@ -117,8 +117,8 @@ impl LivingDevice {
         self.world.now()
     }
 
-    fn up_to(&mut self, most: Duration) -> Duration {
-        Duration::from_millis(self.rng.random_range(0..=most.as_millis() as u64))
+    fn up_to(&mut self, max: Duration) -> Duration {
+        Duration::from_millis(self.rng.random_range(0..=max.as_millis() as u64))
     }
 
     fn start(&mut self) {
@@ -135,21 +135,18 @@ impl LivingDevice {
         let timeout = self.device.lock().poll_timeout();
         let (life, is_mute) = (self.device.lock().life, self.mute_until > now);
         // A timeout due now that has no effect must not fire forever.
-        let soon = now + Duration::from_millis(1);
-        let at = |time: Timestamp| Instant::now() + time.max(soon).since(now);
-        let (timer, hearing) = (timeout.map(at), at(self.mute_until));
+        let earliest = now + Duration::from_millis(1);
+        let at = |time: Timestamp| Instant::now() + time.max(earliest).since(now);
+        let (timer, mute_end) = (timeout.map(at), at(self.mute_until));
         loop {
             return tokio::select! {
                 biased;
                 Some(order) = self.orders.recv() => Event::Order(order),
-                Some((of, event)) = self.begun.recv() => match of == life {
-                    true => event,
-                    false => continue,
-                },
+                Some((event_life, event)) = self.results.recv() => if event_life == life { event } else { continue },
                 () = async { sleep_until(timer.expect("set")).await }, if timer.is_some() => {
                     Event::Timeout
                 }
-                () = sleep_until(hearing), if is_mute => Event::Timeout,
+                () = sleep_until(mute_end), if is_mute => Event::Timeout,
                 frame = next_frame(&mut self.wire), if !is_mute => {
                     frame.map_or(Event::Broken, Event::Frame)
                 }
@@ -172,8 +169,10 @@ impl LivingDevice {
     fn handle(&mut self, event: Event) {
         let now = self.now();
         if let Event::Connected(wire) = &event {
-            let way = wire.as_ref().map_or("no boat", |_| "a connection");
-            self.world.trace.add(&self.name, format_args!("has {way}"));
+            let connection = wire.as_ref().map_or("no boat", |_| "a connection");
+            self.world
+                .trace
+                .add(&self.name, format_args!("has {connection}"));
         }
         match event {
             Event::Frame(frame) => {
@@ -196,10 +195,10 @@ impl LivingDevice {
             Event::Stored { batch, changes } => self.device.lock().stored(batch, changes, now),
             Event::Broken => self.break_wire("the connection broke"),
             Event::Connected(None) => {
-                let why = Refusal::new(Code::Unavailable, "no way to a boat");
+                let reason = Refusal::new(Code::Unavailable, "no way to a boat");
                 let jitter = self.rng.random();
                 let mut device = self.device.lock();
-                device.with(|core| core.handle_disconnected(why, now, jitter));
+                device.with(|core| core.handle_disconnected(reason, now, jitter));
             }
             Event::Connected(wire) => {
                 self.wire = wire;
@@ -217,7 +216,7 @@ impl LivingDevice {
         let is_running = self.device.lock().is_running();
         match order {
             Order::Send { .. } | Order::Do { .. } if !is_running => {
-                self.world.later(self.number, order);
+                self.world.retry_later(self.number, order);
             }
             Order::Send { number, to } => {
                 let send_id = SendId::from_bytes((number as u128 + 1).to_be_bytes());
@@ -230,41 +229,41 @@ impl LivingDevice {
                     self.world.trace.add(&self.name, format_args!("dies"));
                     self.wire = None;
                     self.disk = None;
-                    let wait = self.up_to(PAUSE);
+                    let wait = self.up_to(RESTART_PAUSE_MAX);
                     self.after(wait, Event::Started);
                 }
             }
             Order::Cut => self.break_wire("the connection broke"),
-            Order::Away(lasting) => {
-                self.away_until = now + lasting;
+            Order::Away(duration) => {
+                self.away_until = now + duration;
                 self.break_wire("no network");
             }
-            Order::Mute(lasting) => self.mute_until = now + lasting,
+            Order::Mute(duration) => self.mute_until = now + duration,
         }
     }
 
-    fn break_wire(&mut self, why: &str) {
-        self.hang_up(Refusal::new(Code::Unavailable, why));
+    fn break_wire(&mut self, reason: &str) {
+        self.hang_up(Refusal::new(Code::Unavailable, reason));
     }
 
-    fn hang_up(&mut self, why: Refusal) {
+    fn hang_up(&mut self, refusal: Refusal) {
         if self.wire.take().is_none() {
             return;
         }
         self.world
             .trace
-            .add(&self.name, format_args!("has no connection: {why}"));
+            .add(&self.name, format_args!("has no connection: {refusal}"));
         let (now, jitter) = (self.now(), self.rng.random());
         let mut device = self.device.lock();
-        device.with(|core| core.handle_disconnected(why, now, jitter));
+        device.with(|core| core.handle_disconnected(refusal, now, jitter));
     }
 
     /// Delivers an event to this life a little later.
     fn after(&self, wait: Duration, event: Event) {
-        let (life, begin) = (self.device.lock().life, self.begin.clone());
+        let (life, result_sender) = (self.device.lock().life, self.result_sender.clone());
         tokio::spawn(async move {
             sleep(wait).await;
-            let _ = begin.send((life, event));
+            let _ = result_sender.send((life, event));
         });
     }
 
@@ -277,7 +276,7 @@ impl LivingDevice {
                 // Tokens of these worlds do not expire.
                 Io::FetchToken => {}
                 Io::Connect => self.connect(),
-                Io::Disconnect(why) => self.hang_up(why),
+                Io::Disconnect(refusal) => self.hang_up(refusal),
                 Io::Transmit(frame) => {
                     let bytes = encode_client(&frame);
                     if let Some(wire) = &self.wire {
@@ -286,9 +285,10 @@ impl LivingDevice {
                 }
                 Io::Store { batch, changes } => {
                     // The disk writes in order.
-                    let done = self.disk.map_or(now, |disk| disk.max(now)) + self.up_to(HOP);
-                    self.disk = Some(done);
-                    self.after(done.since(now), Event::Stored { batch, changes });
+                    let stored_at =
+                        self.disk.map_or(now, |disk| disk.max(now)) + self.up_to(HOP_MAX);
+                    self.disk = Some(stored_at);
+                    self.after(stored_at.since(now), Event::Stored { batch, changes });
                 }
             }
         }
@@ -299,7 +299,7 @@ impl LivingDevice {
     }
 
     fn connect(&mut self) {
-        let wait = self.up_to(HOP);
+        let wait = self.up_to(HOP_MAX);
         if self.away_until > self.now() {
             return self.after(wait, Event::Connected(None));
         }
@@ -308,19 +308,19 @@ impl LivingDevice {
             return self.after(wait, Event::Connected(None));
         }
         let harbour = harbours[self.rng.random_range(0..harbours.len())].clone();
-        let (here, there) = duplex(PIPE_BYTES);
+        let (device_end, boat_end) = duplex(PIPE_BYTES);
         let pipes = harbour.pipes.clone();
-        tokio::spawn(async move { pipes.serve_tcp(there).await });
-        let (mut sink, mut stream) = Framed::new(here, Frames::new(FRAME_BYTES_MAX)).split();
-        let (out, mut sent) = mpsc::unbounded_channel::<Bytes>();
-        let (heard, frames) = mpsc::unbounded_channel();
-        let over = CancellationToken::new();
-        let tasks = over.clone().drop_guard();
-        let (up, down) = (self.rng.random(), self.rng.random());
-        let (dead, ends) = (harbour.dead.clone(), over.clone());
+        tokio::spawn(async move { pipes.serve_tcp(boat_end).await });
+        let (mut sink, mut stream) = Framed::new(device_end, Frames::new(FRAME_BYTES_MAX)).split();
+        let (out, mut outgoing) = mpsc::unbounded_channel::<Bytes>();
+        let (incoming, frames) = mpsc::unbounded_channel();
+        let close_token = CancellationToken::new();
+        let tasks = close_token.clone().drop_guard();
+        let (up_seed, down_seed) = (self.rng.random(), self.rng.random());
+        let (dead, closes) = (harbour.dead.clone(), close_token.clone());
         let upwards = async move {
-            let mut rng = StdRng::seed_from_u64(up);
-            while let Some(bytes) = sent.recv().await {
+            let mut rng = StdRng::seed_from_u64(up_seed);
+            while let Some(bytes) = outgoing.recv().await {
                 hop(&mut rng).await;
                 if sink.send(bytes).await.is_err() {
                     break;
@@ -328,11 +328,11 @@ impl LivingDevice {
             }
         };
         let downwards = async move {
-            let mut rng = StdRng::seed_from_u64(down);
+            let mut rng = StdRng::seed_from_u64(down_seed);
             while let Some(Ok(bytes)) = stream.next().await {
                 let frame = decode_server(bytes, FRAME_BYTES_MAX).expect("a frame of ours");
                 hop(&mut rng).await;
-                if heard.send(frame).is_err() {
+                if incoming.send(frame).is_err() {
                     break;
                 }
             }
@@ -341,7 +341,7 @@ impl LivingDevice {
             tokio::select! {
                 biased;
                 () = dead.cancelled() => {}
-                () = ends.cancelled() => {}
+                () = closes.cancelled() => {}
                 () = async { tokio::join!(upwards, downwards); } => {}
             }
         });
@@ -356,8 +356,8 @@ impl LivingDevice {
 
 /// Waits for the travel time of a frame, in order.
 async fn hop(rng: &mut StdRng) {
-    let way = Duration::from_millis(rng.random_range(0..=HOP.as_millis() as u64 / 2));
-    sleep(way).await;
+    let travel = Duration::from_millis(rng.random_range(0..=HOP_MAX.as_millis() as u64 / 2));
+    sleep(travel).await;
 }
 
 /// Kind of a frame.

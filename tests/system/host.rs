@@ -22,12 +22,12 @@ use crate::plan::Service;
 use crate::world::World;
 
 /// Time within which brokers and discovery notice a death.
-const SESSION: Duration = Duration::from_secs(10);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Clocks of hosts are ahead by up to this: of the look-back of lists (200 ms), half is for a write
 /// and half for clocks.
-const AHEAD: Duration = Duration::from_millis(80);
+const CLOCK_LEAD_MAX: Duration = Duration::from_millis(80);
 /// Longest pause before a dead host restarts.
-const PAUSE: Duration = Duration::from_secs(5);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 enum ServiceHandle {
     Boat(boat::BoatHandle),
@@ -69,7 +69,7 @@ impl Host {
     pub(crate) fn new(number: usize, service: Service, world: Arc<World>) -> Host {
         let name = name(service, number);
         let mut rng = StdRng::seed_from_u64(world.plan.seed ^ ((number as u64 + 1) << 40));
-        let ahead = AHEAD.mul_f64(rng.random_range(0.0..1.0));
+        let clock_lead = CLOCK_LEAD_MAX.mul_f64(rng.random_range(0.0..1.0));
         let mut settings = world.settings.clone();
         settings.boat.name.clone_from(&name);
         settings.station.name.clone_from(&name);
@@ -80,7 +80,7 @@ impl Host {
             name,
             world,
             settings,
-            clock: Arc::new(TimerClock::starting_at(START + ahead)),
+            clock: Arc::new(TimerClock::starting_at(START + clock_lead)),
         }
     }
 
@@ -90,7 +90,7 @@ impl Host {
         for start in 0_u64.. {
             let seed = seed ^ ((self.number as u64 + 1) << 32) ^ (start << 48);
             let machine = self.world.machine();
-            let chance = Chance::new(&self.world.plan.risks(), seed, &self.world.healed);
+            let chance = Chance::new(&self.world.plan.risks(), seed, &self.world.is_healed);
             let life = Arc::new(Life::new(
                 format!("{}/{start}", self.name),
                 Arc::clone(&self.world.trace),
@@ -103,7 +103,7 @@ impl Host {
                 .insert(self.number, Arc::clone(&life));
             self.live(&life, &machine).await;
             self.bury(&life, machine);
-            sleep(life.chance.up_to(PAUSE)).await;
+            sleep(life.chance.up_to(RESTART_PAUSE_MAX)).await;
         }
     }
 
@@ -111,26 +111,26 @@ impl Host {
     async fn live(&self, life: &Arc<Life>, machine: &Machine) {
         let restart = &self.world.restarts[self.number];
         let stop = CancellationToken::new();
-        let begun = async {
+        let startup = async {
             match self.start(life, machine, stop.clone()).await {
-                Ok(running) => Some(running),
+                Ok(handle) => Some(handle),
                 Err(error) => {
                     life.note(format_args!("does not start: {error}"));
                     None
                 }
             }
         };
-        let running = tokio::select! {
+        let handle = tokio::select! {
             biased;
             () = life.dead().cancelled() => None,
-            running = begun => running,
+            handle = startup => handle,
         };
-        let Some(running) = running else {
+        let Some(handle) = handle else {
             return;
         };
         life.note(format_args!("runs"));
         life.chance.started();
-        if let ServiceHandle::Boat(boat) = &running {
+        if let ServiceHandle::Boat(boat) = &handle {
             let harbour = Harbour {
                 pipes: boat.pipes(),
                 dead: life.dead().clone(),
@@ -140,7 +140,7 @@ impl Host {
         tokio::select! {
             biased;
             () = life.dead().cancelled() => {}
-            () = running.left() => life.note(format_args!("left by itself")),
+            () = handle.left() => life.note(format_args!("left by itself")),
             () = restart.notified() => {
                 life.note(format_args!("is to leave"));
                 self.world.harbours.lock().remove(&self.number);
@@ -148,7 +148,7 @@ impl Host {
                 tokio::select! {
                     biased;
                     () = life.dead().cancelled() => {}
-                    () = running.left() => life.note(format_args!("left")),
+                    () = handle.left() => life.note(format_args!("left")),
                 }
             }
         }
@@ -166,7 +166,7 @@ impl Host {
         let (name, service) = (self.name.clone(), self.service);
         let incarnation = machine.incarnation(service, &name);
         tokio::spawn(async move {
-            sleep(life.chance.up_to(SESSION)).await;
+            sleep(life.chance.up_to(SESSION_TIMEOUT)).await;
             life.expire();
             // A host restarted under this name has a later incarnation.
             if machine.incarnation(service, &name) == incarnation
@@ -196,14 +196,14 @@ impl Host {
             names: Arc::clone(&world.names),
         };
         let connector = world.connector.clone().with_gate(Arc::new(gate));
-        let calling_as = |role| connector.clone().with_caller(Caller::new(role, &self.name));
-        let listed = |name| world.names.lock().insert(name, Arc::clone(life));
+        let connector_as = |role| connector.clone().with_caller(Caller::new(role, &self.name));
+        let register_name = |name| world.names.lock().insert(name, Arc::clone(life));
         Ok(match self.service {
             Service::Boat => {
-                listed(format!("boat/{}", self.name));
+                register_name(format!("boat/{}", self.name));
                 let parts = boat::BoatParts {
                     registry: backends.registry,
-                    connector: calling_as(access::Role::Boat),
+                    connector: connector_as(access::Role::Boat),
                     clock: backends.clock,
                     entropy: backends.entropy,
                     connections: Handle::current(),
@@ -212,13 +212,13 @@ impl Host {
                 ServiceHandle::Boat(boat)
             }
             Service::Station => {
-                listed(self.name.clone());
-                let connector = calling_as(access::Role::Station);
+                register_name(self.name.clone());
+                let connector = connector_as(access::Role::Station);
                 let config = settings.station.clone();
                 ServiceHandle::Station(station::start(config, backends, connector, stop).await?)
             }
             Service::Carrier => {
-                let connector = calling_as(access::Role::Carrier);
+                let connector = connector_as(access::Role::Carrier);
                 let config = settings.carrier.clone();
                 ServiceHandle::Carrier(carrier::start(config, backends, connector, stop).await?)
             }

@@ -27,8 +27,10 @@ impl Stores {
         let backends = &machine.backends;
         let log = judge::accepted(backends).await?;
         let users: BTreeSet<UserId> = world.devices.iter().map(|it| it.lock().user).collect();
-        let messages = log.iter().filter_map(judge::message_of);
-        let conversations: BTreeSet<ConversationId> = messages.filter_map(|(_, of)| of).collect();
+        let messages = log.iter().filter_map(judge::message_key);
+        let conversations: BTreeSet<ConversationId> = messages
+            .filter_map(|(_, conversation)| conversation)
+            .collect();
         let rows = judge::rows(backends, &users, &conversations).await?;
         let ledger = judge::ledger(backends, &log).await?;
         let conversations = StoredConversation::read(backends, conversations).await?;
@@ -48,14 +50,14 @@ impl World {
     /// The first thing wrong, or not yet right.
     pub(crate) async fn judge(&self, count: usize) -> Result<(), String> {
         let devices = &mut self.devices[..count].iter();
-        if let Some(away) = devices.find(|it| !it.lock().is_running()) {
-            return Err(format!("{} is not there", away.lock().name));
+        if let Some(stopped) = devices.find(|it| !it.lock().is_running()) {
+            return Err(format!("{} is not there", stopped.lock().name));
         }
         let stores = Stores::read(self)
             .await
             .map_err(|error| error.to_string())?;
-        let accepted = self.judge_devices(count, &stores)?;
-        self.audit(accepted).await?;
+        let accepted_count = self.judge_devices(count, &stores)?;
+        self.audit(accepted_count).await?;
         self.examine().await
     }
 
@@ -63,12 +65,13 @@ impl World {
     fn judge_devices(&self, count: usize, stores: &Stores) -> Result<u64, String> {
         let devices: Vec<_> = self.devices[..count].iter().map(|it| it.lock()).collect();
         let devices: Vec<&CoreDevice> = devices.iter().map(|device| &**device).collect();
-        let (mut accepted, mut asked) = (BTreeMap::new(), BTreeSet::new());
+        let (mut accepted_ids, mut judged_ids) = (BTreeMap::new(), BTreeSet::new());
         for device in &devices {
-            for (send_id, id) in &device.accepted {
-                match device.asked.contains(send_id) {
-                    true => _ = asked.insert(*id),
-                    false => _ = accepted.insert(*send_id, *id),
+            for (send_id, id) in &device.accepted_ids {
+                if device.change_sends.contains(send_id) {
+                    _ = judged_ids.insert(*id)
+                } else {
+                    _ = accepted_ids.insert(*send_id, *id)
                 }
             }
         }
@@ -82,11 +85,11 @@ impl World {
             rows: &stores.rows,
             ledger: &stores.ledger,
             devices: devices.clone(),
-            standing: devices,
-            accepted: &accepted,
-            asked: &asked,
+            complete_devices: devices,
+            accepted_ids: &accepted_ids,
+            judged_ids: &judged_ids,
             repeats: &repeats,
-            late: &BTreeSet::new(),
+            late_ids: &BTreeSet::new(),
         };
         evidence.judge_devices()?;
         evidence.judge_senders()?;
@@ -106,28 +109,29 @@ impl World {
         }
         // Only devices that synced when all was quiet have a current list.
         if count == self.devices.len() {
-            evidence.judge_lists(&model, |device, of| {
+            evidence.judge_lists(&model, |device, conversation| {
                 let registers = stored
-                    .get(&of)
+                    .get(&conversation)
                     .and_then(|it| it.registers.get(&device.user));
-                let read = registers.map_or(Seq::ZERO, |registers| registers.read);
-                let own = device.saved.list.get(&of);
-                let own = own.map_or(Seq::ZERO, |row| row.read_seq);
+                let read = registers.map_or(Seq::ZERO, |registers| registers.read_seq);
+                let own_read = device.snapshot.list.get(&conversation);
+                let own_read = own_read.map_or(Seq::ZERO, |row| row.read_seq);
                 // The next row brings the count of a position that a power cut took back.
-                (self.plan.power_cuts.is_empty() || own <= read).then_some(read)
+                (self.plan.power_cuts.is_empty() || own_read <= read).then_some(read)
             })?;
         }
-        Ok((accepted.len() + asked.len()) as u64)
+        Ok((accepted_ids.len() + judged_ids.len()) as u64)
     }
 
     /// Audits the books, as an operator does.
-    async fn audit(&self, accepted: u64) -> Result<(), String> {
+    async fn audit(&self, accepted_count: u64) -> Result<(), String> {
         let report = judge::audit_all(&self.machine().backends).await?;
-        match report.balanced && report.in_flight == 0 && report.accepted >= accepted {
-            true => Ok(()),
-            false => Err(format!(
-                "{accepted} were accepted, and the audit says {report:?}"
-            )),
+        if report.balanced && report.in_flight == 0 && report.accepted >= accepted_count {
+            Ok(())
+        } else {
+            Err(format!(
+                "{accepted_count} were accepted, and the audit says {report:?}"
+            ))
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct Machine {
     engine: Engine,
     pub(crate) backends: Backends,
     pub(crate) registry: EmbeddedRegistry,
-    rosters: BTreeMap<Service, watch::Receiver<Directory>>,
+    directories: BTreeMap<Service, watch::Receiver<Directory>>,
     pub(crate) doctor: Doctor,
     _upkeep: DropGuard,
 }
@@ -56,11 +56,11 @@ impl Machine {
         environment.clean(upkeep.clone());
         let mut backends = environment.backends;
         backends.registry = Arc::new(registry.clone());
-        let mut rosters = BTreeMap::new();
+        let mut directories = BTreeMap::new();
         for service in [Service::Boat, Service::Station] {
             let role = role(service).expect("listed");
-            let roster = registry.watch(role).await.expect("a roster");
-            rosters.insert(service, roster);
+            let directory = registry.watch(role).await.expect("a roster");
+            directories.insert(service, directory);
         }
         let doctor = Doctor::new(doctor::Parts {
             settings: settings.for_doctor(),
@@ -76,15 +76,15 @@ impl Machine {
             engine,
             backends,
             registry,
-            rosters,
+            directories,
             doctor,
             _upkeep: upkeep.drop_guard(),
         }
     }
 
     pub(crate) fn incarnation(&self, service: Service, name: &str) -> Option<Incarnation> {
-        let roster = self.rosters.get(&service)?.borrow().clone();
-        let instance = roster
+        let directory = self.directories.get(&service)?.borrow().clone();
+        let instance = directory
             .iter()
             .find(|instance| instance.life.boat.as_str() == name)?;
         Some(instance.life.incarnation)
@@ -104,11 +104,11 @@ impl Machine {
         settings: &Settings,
         seed: u64,
     ) -> (Machine, usize, usize) {
-        let undurable = self.engine.undurable();
-        let written = (undurable as f64 * cut.written_share).round() as usize;
-        let engine = self.engine.crash(written).expect("in memory");
+        let undurable_count = self.engine.undurable();
+        let written_count = (undurable_count as f64 * cut.written_share).round() as usize;
+        let engine = self.engine.crash(written_count).expect("in memory");
         let clock = Arc::clone(&self.backends.clock);
         let machine = Machine::over(engine, clock, settings, seed).await;
-        (machine, undurable, written)
+        (machine, undurable_count, written_count)
     }
 }

@@ -31,7 +31,7 @@ const POWER_SEEDS: u64 = 100;
 /// Seeds of these with a past finding.
 const POWER_CORPUS: [u64; 4] = [218, 413, 528, 1685];
 /// Number of worlds of each kind that are run twice.
-const TWICE: u64 = 20;
+const REPLAYED_SEEDS: u64 = 20;
 
 fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -107,26 +107,28 @@ fn no_power_cut_loses_repeats_or_reorders_a_message() {
 /// First event that differs, with those before it.
 fn difference(one: &Trace, other: &Trace) -> Option<String> {
     let (one, other) = (one.lines(), other.lines());
-    let unlike = (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))?;
-    let from = unlike.saturating_sub(5);
-    let part =
-        |lines: &[String]| lines[from.min(lines.len())..lines.len().min(unlike + 2)].join("\n");
+    let first_difference =
+        (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))?;
+    let start = first_difference.saturating_sub(5);
+    let excerpt = |lines: &[String]| {
+        lines[start.min(lines.len())..lines.len().min(first_difference + 2)].join("\n")
+    };
     Some(format!(
-        "event {unlike}:\n{}\nand in the other run:\n{}",
-        part(&one),
-        part(&other)
+        "event {first_difference}:\n{}\nand in the other run:\n{}",
+        excerpt(&one),
+        excerpt(&other)
     ))
 }
 
 #[test]
 fn the_same_seed_is_the_same_world() {
-    let seeds = 0..number("PACKETBOAT_SIM_TWICE").unwrap_or(TWICE);
+    let seeds = 0..number("PACKETBOAT_SIM_TWICE").unwrap_or(REPLAYED_SEEDS);
     for (seed, plan) in
         seeds.flat_map(|seed| [Plan::of, Plan::with_power_cuts].map(|plan| (seed, plan)))
     {
-        let [(one, trace), (other, again)] = [(); 2].map(|()| world::run(plan(seed)));
-        let unlike = difference(&trace, &again);
-        assert_eq!(unlike, None, "seed {seed}");
+        let [(one, trace), (other, other_trace)] = [(); 2].map(|()| world::run(plan(seed)));
+        let first_difference = difference(&trace, &other_trace);
+        assert_eq!(first_difference, None, "seed {seed}");
         assert_eq!(one, other, "seed {seed}");
     }
 }

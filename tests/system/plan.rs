@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tests::actions::{TROUBLE, UserActions, moment};
+use tests::actions::{FAULT_PERIOD, UserActions, moment};
 use tests::world::{Risks, Server};
 
 /// Services of a world, in the order in which they start.
@@ -66,29 +66,29 @@ pub(crate) struct Plan {
     /// Cuts in the order of their times; each comes after the stall of the one before.
     pub(crate) power_cuts: Vec<(Duration, PowerCut)>,
     /// Share of hosts' lives that end at a call with an effect.
-    pub(crate) deaths: f64,
+    pub(crate) death_share: f64,
     /// Share of calls that fail without an effect.
-    pub(crate) failed: f64,
+    pub(crate) failure_share: f64,
     /// Share of calls whose answer is lost.
-    pub(crate) lost: f64,
+    pub(crate) lost_share: f64,
     /// Share of calls that are never answered.
-    pub(crate) hung: f64,
+    pub(crate) hang_share: f64,
     /// Longest call if nothing is wrong.
     pub(crate) wait_max: Duration,
-    /// True if stations cache pages.
+    /// Whether stations cache pages.
     pub(crate) keeps_pages: bool,
 }
 
 const PLATFORMS: usize = 3;
 /// Latest power cut: three stalls in a row end before the trouble does.
-const LAST_CUT: Duration = TROUBLE.saturating_sub(Duration::from_secs(6));
+const LAST_CUT: Duration = FAULT_PERIOD.saturating_sub(Duration::from_secs(6));
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut hosts = vec![Service::Horn];
-        let of_each = [Service::Carrier, Service::Station, Service::Boat];
-        for service in of_each {
+        let services = [Service::Carrier, Service::Station, Service::Boat];
+        for service in services {
             let count = rng.random_range(1..=2);
             hosts.extend(std::iter::repeat_n(service, count));
         }
@@ -112,16 +112,16 @@ impl Plan {
             }
         }
         let is_quiet = rng.random_bool(0.1);
-        let is_sure = is_quiet || rng.random_bool(0.4);
-        let mut share = |most: f64| match is_sure {
-            true => 0.0,
-            false => rng.random_range(0.0..most),
+        let never_fails = is_quiet || rng.random_bool(0.4);
+        let mut share = |max: f64| {
+            if never_fails {
+                0.0
+            } else {
+                rng.random_range(0.0..max)
+            }
         };
-        let (failed, lost, hung) = (share(0.03), share(0.02), share(0.003));
-        let faults = match is_quiet {
-            true => 0,
-            false => rng.random_range(1..10),
-        };
+        let (failure_share, lost_share, hang_share) = (share(0.03), share(0.02), share(0.003));
+        let faults = if is_quiet { 0 } else { rng.random_range(1..10) };
         let faults = (0..faults).map(|_| {
             let fault = fault(&mut rng, hosts.len(), devices.len());
             (moment(&mut rng), fault)
@@ -135,13 +135,14 @@ impl Plan {
             devices,
             partitions: rng.random_range(1..=3),
             sends,
-            deaths: match is_quiet {
-                true => 0.0,
-                false => rng.random_range(0.0..0.7),
+            death_share: if is_quiet {
+                0.0
+            } else {
+                rng.random_range(0.0..0.7)
             },
-            failed,
-            lost,
-            hung,
+            failure_share,
+            lost_share,
+            hang_share,
             wait_max: Duration::from_millis(rng.random_range(0..40)),
             keeps_pages: rng.random_bool(0.5),
         }
@@ -175,21 +176,21 @@ impl Plan {
         }
     }
 
-    /// True if nothing fails and nothing ends.
+    /// Whether nothing fails and nothing ends.
     pub(crate) fn is_quiet(&self) -> bool {
         self.faults.is_empty()
             && self.power_cuts.is_empty()
-            && self.deaths == 0.0
-            && self.failed == 0.0
+            && self.death_share == 0.0
+            && self.failure_share == 0.0
     }
 
     /// Risks of each life of a host.
     pub(crate) const fn risks(&self) -> Risks {
         Risks {
-            deaths: self.deaths,
-            failed: self.failed,
-            lost: self.lost,
-            hung: self.hung,
+            death_share: self.death_share,
+            failure_share: self.failure_share,
+            lost_share: self.lost_share,
+            hang_share: self.hang_share,
             wait_max: self.wait_max,
         }
     }
@@ -197,16 +198,16 @@ impl Plan {
 
 fn fault(rng: &mut StdRng, hosts: usize, devices: usize) -> Fault {
     let (host, device) = (rng.random_range(0..hosts), rng.random_range(0..devices));
-    let lasting = Duration::from_millis(rng.random_range(500..15_000));
+    let duration = Duration::from_millis(rng.random_range(500..15_000));
     match rng.random_range(0..18) {
         0..=4 => Fault::Crash(host),
         5 | 6 => Fault::Restart(host),
-        12 | 13 => Fault::Isolate(host, lasting),
+        12 | 13 => Fault::Isolate(host, duration),
         14 => Fault::Revoke(host),
-        15..=17 => Fault::Outage(Server::ALL[rng.random_range(0..4)], lasting),
+        15..=17 => Fault::Outage(Server::ALL[rng.random_range(0..4)], duration),
         7 => Fault::CrashDevice(device),
         8 | 9 => Fault::Cut(device),
-        10 => Fault::Away(device, lasting),
-        _ => Fault::Mute(device, lasting),
+        10 => Fault::Away(device, duration),
+        _ => Fault::Mute(device, duration),
     }
 }

@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use server::settings::Settings;
 use tempfile::TempDir;
-use tests::actions::{TROUBLE, user};
+use tests::actions::{FAULT_PERIOD, user};
 use tests::core_device::CoreDevice;
 use tests::world::{Life, Names, Outages, Panics, Trace};
 use tokio::runtime::Builder;
@@ -28,11 +28,11 @@ use crate::machine::Machine;
 use crate::plan::{Fault, Plan};
 
 /// Time without trouble within which a world must come to rest.
-const REST: Duration = Duration::from_secs(1200);
+const REST_TIMEOUT: Duration = Duration::from_secs(1200);
 /// Pause between two checks for rest.
-const LOOK: Duration = Duration::from_secs(1);
+const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before an order to a dead device is repeated.
-const LATER: Duration = Duration::from_secs(4);
+const ORDER_RETRY_DELAY: Duration = Duration::from_secs(4);
 /// Look-back of lists: short, so that no wrong stamp hides behind it.
 const LIST_MARGIN: Duration = Duration::from_millis(200);
 
@@ -45,7 +45,7 @@ pub(crate) struct World {
     pub(crate) connector: Connector,
     pub(crate) names: Arc<Names>,
     pub(crate) trace: Arc<Trace>,
-    pub(crate) healed: Arc<AtomicBool>,
+    pub(crate) is_healed: Arc<AtomicBool>,
     pub(crate) outages: Arc<Outages>,
     /// Notified to have a host leave in order.
     pub(crate) restarts: Vec<Notify>,
@@ -116,16 +116,16 @@ impl World {
     async fn new(plan: Plan) -> (Arc<World>, OrdersOfDevices) {
         let settings = settings(&plan);
         let machine = Machine::new(&settings, plan.seed).await;
-        let users: BTreeSet<usize> = plan.devices.iter().map(|device| device.user).collect();
-        let planned = plan.devices.iter().enumerate().map(|(number, device)| {
+        let user_numbers: BTreeSet<usize> = plan.devices.iter().map(|device| device.user).collect();
+        let planned_devices = plan.devices.iter().enumerate().map(|(number, device)| {
             let name = format!("device-{number}");
             (device.user, PLATFORMS[device.platform], name)
         });
-        let newcomers = users.iter().map(|&user| {
+        let newcomers = user_numbers.iter().map(|&user| {
             let name = format!("newcomer-{user}");
             (user, Platform::Pad, name)
         });
-        let devices: Vec<_> = (planned.chain(newcomers))
+        let devices: Vec<_> = (planned_devices.chain(newcomers))
             .map(|(number, platform, name)| {
                 let name = DeviceId::new(&name).expect("short");
                 Arc::new(Mutex::new(CoreDevice::new(user(number), platform, name)))
@@ -138,7 +138,7 @@ impl World {
             connector: Connector::default(),
             names: Arc::default(),
             trace: Arc::new(Trace::begin()),
-            healed: Arc::default(),
+            is_healed: Arc::default(),
             outages: Arc::default(),
             restarts: plan.hosts.iter().map(|_| Notify::new()).collect(),
             lives: Mutex::default(),
@@ -160,8 +160,8 @@ impl World {
         Arc::clone(&self.machine.lock())
     }
 
-    pub(crate) fn find(&self, what: String) {
-        self.findings.lock().push(what);
+    pub(crate) fn find(&self, finding: String) {
+        self.findings.lock().push(finding);
     }
 
     fn finding(&self) -> Result<(), String> {
@@ -172,10 +172,10 @@ impl World {
     }
 
     /// Repeats an order later to a device that does not run.
-    pub(crate) fn later(&self, device: usize, order: Order) {
+    pub(crate) fn retry_later(&self, device: usize, order: Order) {
         let orders = self.device_orders[device].clone();
         tokio::spawn(async move {
-            sleep(LATER).await;
+            sleep(ORDER_RETRY_DELAY).await;
             let _ = orders.send(order);
         });
     }
@@ -212,19 +212,19 @@ impl World {
         }
         let mut devices = world.devices.iter().cloned().zip(orders).enumerate();
         let count = world.plan.devices.len();
-        let living = |(number, (device, orders))| {
+        let new_device = |(number, (device, orders))| {
             LivingDevice::new(number, device, Arc::clone(&world), orders)
         };
         for (number, device) in devices.by_ref().take(count) {
-            let late = world.plan.actions.late.get(number).copied();
+            let delay = world.plan.actions.delays.get(number).copied();
             let wait = Duration::from_millis(rng.random_range(0..5_000));
-            let late = late.unwrap_or_default() + wait;
-            tokio::spawn(living((number, device)).run(late));
+            let delay = delay.unwrap_or_default() + wait;
+            tokio::spawn(new_device((number, device)).run(delay));
         }
         tokio::spawn(Arc::clone(&world).happen(zero));
         tokio::spawn(Arc::clone(&world).lose_power(zero));
-        sleep_until(zero + TROUBLE).await;
-        world.healed.store(true, Ordering::Relaxed);
+        sleep_until(zero + FAULT_PERIOD).await;
+        world.is_healed.store(true, Ordering::Relaxed);
         world.trace.add("world", format_args!("is healed"));
         world.come_to_rest(count).await?;
         // All devices come back, and so does one of each user that was never there.
@@ -232,8 +232,8 @@ impl World {
         (0..count).for_each(|device| world.order(device, Order::Cut));
         let newcomers: Vec<_> = devices.collect();
         for newcomer in newcomers {
-            let late = Duration::from_millis(rng.random_range(0..600));
-            tokio::spawn(living(newcomer).run(late));
+            let delay = Duration::from_millis(rng.random_range(0..600));
+            tokio::spawn(new_device(newcomer).run(delay));
         }
         world.come_to_rest(world.devices.len()).await
     }
@@ -250,7 +250,7 @@ impl World {
             let to: UserId = user(to);
             events.push((at, Some((from, Order::Send { number, to })), None));
         }
-        for (number, (at, device, action)) in plan.actions.done.iter().copied().enumerate() {
+        for (number, (at, device, action)) in plan.actions.steps.iter().copied().enumerate() {
             events.push((at, Some((device, Order::Do { number, action })), None));
         }
         events.extend(
@@ -271,13 +271,13 @@ impl World {
                         .inspect(|life| life.die(format_args!("dies")));
                 }
                 Some(Fault::Restart(host)) => self.restarts[host].notify_one(),
-                Some(Fault::Isolate(host, lasting)) => {
-                    self.life(host).inspect(|life| life.isolate(lasting));
+                Some(Fault::Isolate(host, duration)) => {
+                    self.life(host).inspect(|life| life.isolate(duration));
                 }
-                Some(Fault::Outage(server, lasting)) => {
+                Some(Fault::Outage(server, duration)) => {
                     let trace = &self.trace;
-                    trace.add("world", format_args!("has no {server:?} for {lasting:?}"));
-                    self.outages.begin(server, lasting);
+                    trace.add("world", format_args!("has no {server:?} for {duration:?}"));
+                    self.outages.begin(server, duration);
                 }
                 Some(Fault::Revoke(host)) => {
                     let service = plan.hosts[host];
@@ -286,8 +286,8 @@ impl World {
                 }
                 Some(Fault::CrashDevice(device)) => self.order(device, Order::Crash),
                 Some(Fault::Cut(device)) => self.order(device, Order::Cut),
-                Some(Fault::Away(device, lasting)) => self.order(device, Order::Away(lasting)),
-                Some(Fault::Mute(device, lasting)) => self.order(device, Order::Mute(lasting)),
+                Some(Fault::Away(device, duration)) => self.order(device, Order::Away(duration)),
+                Some(Fault::Mute(device, duration)) => self.order(device, Order::Mute(duration)),
             }
         }
     }
@@ -299,7 +299,8 @@ impl World {
             let machine = self.machine();
             machine.stall_disk(cut.stall).await;
             let seed = self.plan.seed ^ ((number as u64 + 1) << 56);
-            let (machine, undurable, written) = machine.restart(*cut, &self.settings, seed).await;
+            let (machine, undurable_count, written_count) =
+                machine.restart(*cut, &self.settings, seed).await;
             // No await from here on: no host may start on the machine that is gone.
             *self.machine.lock() = Arc::new(machine);
             for life in self.lives.lock().values() {
@@ -308,20 +309,22 @@ impl World {
             self.harbours.lock().clear();
             self.trace.add(
                 "world",
-                format_args!("has {written} of the newest {undurable} writes after a power cut"),
+                format_args!(
+                    "has {written_count} of the newest {undurable_count} writes after a power cut"
+                ),
             );
         }
     }
 
     /// Waits until the judges are content with the first `devices` devices.
     async fn come_to_rest(&self, devices: usize) -> Result<(), String> {
-        let until = Instant::now() + REST;
+        let deadline = Instant::now() + REST_TIMEOUT;
         loop {
-            sleep(LOOK).await;
+            sleep(JUDGE_INTERVAL).await;
             self.finding()?;
             match self.judge(devices).await {
                 Ok(()) => return Ok(()),
-                Err(what) if Instant::now() > until => return Err(what),
+                Err(finding) if Instant::now() > deadline => return Err(finding),
                 Err(_) => {}
             }
         }

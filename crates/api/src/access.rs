@@ -63,7 +63,7 @@ const METHODS: [(&str, &[Role]); 23] = [
 pub(crate) struct Peer(pub(crate) Option<Caller>);
 
 /// Service that makes a call, as its certificate says.
-pub fn caller_of<T>(request: &Request<T>) -> Option<Caller> {
+pub fn request_caller<T>(request: &Request<T>) -> Option<Caller> {
     request.extensions().get().cloned()
 }
 
@@ -182,10 +182,10 @@ mod tests {
         for set in sets {
             let pool = prost_reflect::DescriptorPool::decode(set).expect("descriptors");
             // An Authenticator is somebody else's.
-            let served = pool
+            let services = pool
                 .services()
                 .filter(|service| service.name() != "AuthenticatorService");
-            for service in served {
+            for service in services {
                 let path = |method: prost_reflect::MethodDescriptor| {
                     format!("/{}/{}", service.full_name(), method.name())
                 };
@@ -210,13 +210,12 @@ mod tests {
             for (role, allowed) in ALLOWED {
                 let caller = Caller::new(role, "a");
                 let (_, name) = path.rsplit_once('/').expect("a path");
-                let permitted = permit(&path, Some(&caller));
-                match allowed.contains(&name) {
-                    true => assert!(permitted.is_ok(), "{role} {path}"),
-                    false => {
-                        let status = permitted.expect_err(&path);
-                        assert_eq!(status.code(), Code::PermissionDenied, "{role} {path}");
-                    }
+                let result = permit(&path, Some(&caller));
+                if allowed.contains(&name) {
+                    assert!(result.is_ok(), "{role} {path}")
+                } else {
+                    let status = result.expect_err(&path);
+                    assert_eq!(status.code(), Code::PermissionDenied, "{role} {path}");
                 }
             }
             assert!(permit(&path, None).is_ok(), "{path}");

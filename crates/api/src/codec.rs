@@ -23,7 +23,7 @@ const MESSAGE_TAG: u32 = 4;
 /// Encodes a complete `ServerFrame`.
 pub fn encode_server(frame: &ServerFrame) -> Bytes {
     match frame {
-        ServerFrame::Message(placed) => encode_message(placed),
+        ServerFrame::Message(message) => encode_message(message),
         other => v1::ServerFrame::from(other).encode_to_vec().into(),
     }
 }
@@ -34,26 +34,26 @@ pub fn encode_client(frame: &ClientFrame) -> Bytes {
 }
 
 /// Encodes the complete `ServerFrame` of a message (msg:N): once, shared by all its recipients.
-pub fn encode_message(placed: &Placed) -> Bytes {
-    encode_traced(placed, None)
+pub fn encode_message(message: &Placed) -> Bytes {
+    encode_traced(message, None)
 }
 
 /// Same, with the trace that it comes in. A private message is the recipient's copy; one to a group
 /// is everybody's.
-pub fn encode_traced(placed: &Placed, trace: Option<TraceContext>) -> Bytes {
-    let owner = match placed.message.to {
+pub fn encode_traced(placed_message: &Placed, trace: Option<TraceContext>) -> Bytes {
+    let owner = match placed_message.message.to {
         Recipient::User(to) => Some(to),
         Recipient::Group(_) => None,
     };
-    encode_copy(placed, owner, trace)
+    encode_copy(placed_message, owner, trace)
 }
 
 /// Encodes the copy of this user.
-fn encode_copy(placed: &Placed, owner: Option<UserId>, trace: Option<TraceContext>) -> Bytes {
+fn encode_copy(message: &Placed, owner: Option<UserId>, trace: Option<TraceContext>) -> Bytes {
     let chat = v1::MsgChat {
         user_id: owner.map_or(0, UserId::get),
         traceparent: trace_text(trace),
-        ..placed.into()
+        ..message.into()
     };
     let len = chat.encoded_len();
     let mut bytes = BytesMut::with_capacity(1 + encoded_len_varint(len as u64) + len);
@@ -68,8 +68,8 @@ pub struct EventFrames;
 impl Encode for EventFrames {
     fn encode(&self, event: &Event<'_>, trace: Option<TraceContext>) -> Bytes {
         match event {
-            Event::Message(placed) => encode_traced(placed, trace),
-            Event::SenderCopy(placed) => encode_copy(placed, Some(placed.message.from), trace),
+            Event::Message(message) => encode_traced(message, trace),
+            Event::SenderCopy(message) => encode_copy(message, Some(message.message.from), trace),
             Event::Changed {
                 conversation,
                 change,
@@ -87,21 +87,21 @@ impl Encode for EventFrames {
 /// # Errors
 /// `TooLarge` above `max` bytes, `Malformed` if it is no frame, and refusals of the conversion.
 pub fn decode_client(bytes: Bytes, max: usize) -> Result<ClientFrame, Refusal> {
-    decode_client_about(bytes, max).map_err(|rejected| rejected.refusal)
+    decode_client_about(bytes, max).map_err(|rejection| rejection.refusal)
 }
 
 /// Like [`decode_client`], but also names the subject of the refusal, so that exactly that can be
 /// answered and the connection may go on.
 pub fn decode_client_about(bytes: Bytes, max: usize) -> Result<ClientFrame, FrameRejection> {
-    let of_frame = |refusal| FrameRejection {
+    let frame_rejection = |refusal| FrameRejection {
         refusal,
-        about: FrameContext::Frame,
+        context: FrameContext::Frame,
     };
-    fits(bytes.len(), max).map_err(of_frame)?;
-    let wire = v1::ClientFrame::decode(bytes).map_err(|error| of_frame(no_frame(&error)))?;
-    let about = FrameContext::of(&wire);
+    fits(bytes.len(), max).map_err(frame_rejection)?;
+    let wire = v1::ClientFrame::decode(bytes).map_err(|error| frame_rejection(no_frame(&error)))?;
+    let context = FrameContext::from_frame(&wire);
     wire.try_into()
-        .map_err(|refusal| FrameRejection { refusal, about })
+        .map_err(|refusal| FrameRejection { refusal, context })
 }
 
 /// Reads a frame from a boat.
@@ -117,7 +117,7 @@ pub fn decode_server(bytes: Bytes, max: usize) -> Result<ServerFrame, Refusal> {
 
 /// Trace that the message of a frame comes in. [`decode_server`] skips it: a client that takes no
 /// part in traces needs none.
-pub fn trace_of(frame: Bytes) -> Option<TraceContext> {
+pub fn message_trace(frame: Bytes) -> Option<TraceContext> {
     match v1::ServerFrame::decode(frame).ok()?.frame? {
         v1::server_frame::Frame::Message(chat) => TraceContext::parse(&chat.traceparent),
         _ => None,
@@ -128,7 +128,7 @@ pub fn trace_of(frame: Bytes) -> Option<TraceContext> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameRejection {
     pub refusal: Refusal,
-    pub about: FrameContext,
+    pub context: FrameContext,
 }
 
 /// Question that a refusal answers.
@@ -143,7 +143,7 @@ pub enum FrameContext {
 }
 
 impl FrameContext {
-    fn of(wire: &v1::ClientFrame) -> FrameContext {
+    fn from_frame(wire: &v1::ClientFrame) -> FrameContext {
         match &wire.frame {
             Some(Frame::Send(send)) => {
                 let send_id = send.message.as_ref().and_then(|m| m.send_id.parse().ok());

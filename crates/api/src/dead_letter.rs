@@ -249,9 +249,9 @@ mod tests {
 
         #[test]
         fn the_id_does_not_depend_on_the_order_of_targets(letter in arbitrary::dead_letter()) {
-            let mut reversed = letter.clone();
-            reversed.targets.reverse();
-            prop_assert_eq!(reversed.id(), letter.id());
+            let mut other_order = letter.clone();
+            other_order.targets.reverse();
+            prop_assert_eq!(other_order.id(), letter.id());
         }
 
         #[test]

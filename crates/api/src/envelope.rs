@@ -13,7 +13,7 @@ use prost_reflect::{
 use protocol::{Code, Refusal};
 
 /// Limit of names of changed fields.
-const FIELDS: usize = 100;
+const MAX_FIELDS: usize = 100;
 
 /// JSON of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub fn to_json(schema: &str, bytes: Bytes) -> Result<Envelope, Refusal> {
     let mut unknown = Vec::new();
     find_unknown(&message, "", &mut unknown);
     Ok(Envelope {
-        text: text_of(&message)?,
+        text: json_text(&message)?,
         unknown,
     })
 }
@@ -55,16 +55,13 @@ pub fn from_json(schema: &str, text: &str) -> Result<Bytes, Refusal> {
 
 /// Names of the fields in which two messages differ, at most a hundred, without their content.
 /// Bytes that are no such message differ from anything as a whole: `*`.
-pub fn changed(schema: &str, before: &Bytes, after: &Bytes) -> Vec<String> {
-    let (Ok(before), Ok(after)) = (
-        decode(schema, before.clone()),
-        decode(schema, after.clone()),
-    ) else {
+pub fn changed_fields(schema: &str, old: &Bytes, new: &Bytes) -> Vec<String> {
+    let (Ok(old), Ok(new)) = (decode(schema, old.clone()), decode(schema, new.clone())) else {
         return vec!["*".to_owned()];
     };
     let mut fields = BTreeSet::new();
-    compare(&before, &after, "", &mut fields);
-    fields.into_iter().take(FIELDS).collect()
+    compare(&old, &new, "", &mut fields);
+    fields.into_iter().take(MAX_FIELDS).collect()
 }
 
 /// Everything in proto/, as a `FileDescriptorSet`.
@@ -78,8 +75,8 @@ pub(crate) fn descriptors() -> Option<&'static DescriptorPool> {
 }
 
 fn descriptor(schema: &str) -> Result<MessageDescriptor, Refusal> {
-    let found = descriptors().and_then(|pool| pool.get_message_by_name(schema));
-    found.ok_or_else(|| {
+    let descriptor = descriptors().and_then(|pool| pool.get_message_by_name(schema));
+    descriptor.ok_or_else(|| {
         let text = format!("this program knows no message {schema:?}");
         Refusal::new(Code::Unsupported, text)
     })
@@ -90,34 +87,34 @@ fn decode(schema: &str, bytes: Bytes) -> Result<DynamicMessage, Refusal> {
         .map_err(|error| Refusal::new(Code::Malformed, format!("no {schema}: {error}")))
 }
 
-fn text_of(message: &DynamicMessage) -> Result<String, Refusal> {
+fn json_text(message: &DynamicMessage) -> Result<String, Refusal> {
     let mut text = Vec::new();
     let mut json = serde_json::Serializer::pretty(&mut text);
     let options = SerializeOptions::new().skip_default_fields(false);
-    let written = message.serialize_with_options(&mut json, &options);
-    let unwritten = |error: &dyn std::fmt::Display| {
+    let result = message.serialize_with_options(&mut json, &options);
+    let refuse = |error: &dyn std::fmt::Display| {
         let text = format!("it cannot be written as JSON: {error}");
         Refusal::new(Code::Malformed, text)
     };
-    written.map_err(|error| unwritten(&error))?;
-    String::from_utf8(text).map_err(|error| unwritten(&error))
+    result.map_err(|error| refuse(&error))?;
+    String::from_utf8(text).map_err(|error| refuse(&error))
 }
 
-fn path_of(above: &str, name: &str) -> String {
-    match above {
+fn field_path(parent: &str, name: &str) -> String {
+    match parent {
         "" => name.to_owned(),
-        above => format!("{above}.{name}"),
+        parent => format!("{parent}.{name}"),
     }
 }
 
-fn find_unknown(message: &DynamicMessage, above: &str, unknown: &mut Vec<String>) {
+fn find_unknown(message: &DynamicMessage, parent: &str, unknown: &mut Vec<String>) {
     for field in message.unknown_fields() {
-        if unknown.len() < FIELDS {
-            unknown.push(format!("{above}#{}", field.number()));
+        if unknown.len() < MAX_FIELDS {
+            unknown.push(format!("{parent}#{}", field.number()));
         }
     }
     for (field, value) in message.fields() {
-        let path = path_of(above, field.json_name());
+        let path = field_path(parent, field.json_name());
         match value {
             Value::Message(inner) => find_unknown(inner, &path, unknown),
             Value::List(items) => {
@@ -133,52 +130,52 @@ fn find_unknown(message: &DynamicMessage, above: &str, unknown: &mut Vec<String>
 }
 
 fn compare(
-    before: &DynamicMessage,
-    after: &DynamicMessage,
-    above: &str,
-    changed: &mut BTreeSet<String>,
+    old: &DynamicMessage,
+    new: &DynamicMessage,
+    parent: &str,
+    changed_paths: &mut BTreeSet<String>,
 ) {
-    if before.unknown_fields().ne(after.unknown_fields()) {
-        changed.insert(format!("{above}#"));
+    if old.unknown_fields().ne(new.unknown_fields()) {
+        changed_paths.insert(format!("{parent}#"));
     }
-    for field in before.descriptor().fields() {
-        if changed.len() >= FIELDS {
+    for field in old.descriptor().fields() {
+        if changed_paths.len() >= MAX_FIELDS {
             return;
         }
-        let path = path_of(above, field.json_name());
-        compare_field(&field, before, after, &path, changed);
+        let path = field_path(parent, field.json_name());
+        compare_field(&field, old, new, &path, changed_paths);
     }
 }
 
 fn compare_field(
     field: &FieldDescriptor,
-    before: &DynamicMessage,
-    after: &DynamicMessage,
+    old_message: &DynamicMessage,
+    new_message: &DynamicMessage,
     path: &str,
-    changed: &mut BTreeSet<String>,
+    changed_paths: &mut BTreeSet<String>,
 ) {
-    let is_there = (before.has_field(field), after.has_field(field));
-    let (old, new) = (before.get_field(field), after.get_field(field));
+    let is_present = (old_message.has_field(field), new_message.has_field(field));
+    let (old, new) = (old_message.get_field(field), new_message.get_field(field));
     match (&*old, &*new) {
-        (Value::Message(old), Value::Message(new)) if is_there == (true, true) => {
-            compare(old, new, path, changed);
+        (Value::Message(old), Value::Message(new)) if is_present == (true, true) => {
+            compare(old, new, path, changed_paths);
         }
         (Value::List(old), Value::List(new)) if old.len() == new.len() => {
             for (number, (old, new)) in old.iter().zip(new).enumerate() {
                 let path = format!("{path}[{number}]");
                 match (old, new) {
                     (Value::Message(old), Value::Message(new)) => {
-                        compare(old, new, &path, changed);
+                        compare(old, new, &path, changed_paths);
                     }
                     (old, new) if old != new => {
-                        changed.insert(path);
+                        changed_paths.insert(path);
                     }
                     _ => {}
                 }
             }
         }
-        (old, new) if old != new || is_there.0 != is_there.1 => {
-            changed.insert(path.to_owned());
+        (old, new) if old != new || is_present.0 != is_present.1 => {
+            changed_paths.insert(path.to_owned());
         }
         _ => {}
     }
@@ -208,7 +205,7 @@ mod tests {
             let bytes = task.encode();
             let back = there_and_back(TASK, &bytes);
             prop_assert_eq!(protocol::record::Task::decode(back.clone()), Ok(task));
-            prop_assert_eq!(changed(TASK, &bytes, &back), Vec::<String>::new());
+            prop_assert_eq!(changed_fields(TASK, &bytes, &back), Vec::<String>::new());
         }
 
         #[test]
@@ -220,7 +217,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_are_shown_or_refused(bytes: Vec<u8>) {
             drop(to_json(TASK, bytes.clone().into()));
-            drop(changed(NOTIFICATION, &bytes.into(), &Bytes::new()));
+            drop(changed_fields(NOTIFICATION, &bytes.into(), &Bytes::new()));
         }
     }
 
@@ -242,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_shown_as_it_is_and_mended() {
+    fn an_undecodable_task_is_shown_and_can_be_repaired() {
         let bytes = damaged();
         assert!(protocol::record::Task::decode(bytes.clone()).is_err());
         let text = to_json(TASK, bytes.clone()).expect("a message").text;
@@ -250,9 +247,9 @@ mod tests {
         assert!(text.contains("\"user\": \"-7\""), "{text}");
         assert_eq!(there_and_back(TASK, &bytes), bytes);
         let text = text.replace("99", "\"PLATFORM_WEB\"").replace("-7", "7");
-        let mended = from_json(TASK, &text).expect("a task");
+        let repair = from_json(TASK, &text).expect("a task");
         assert_eq!(
-            changed(TASK, &bytes, &mended),
+            changed_fields(TASK, &bytes, &repair),
             ["deliver.targets[0].platform", "deliver.targets[0].user"]
         );
     }
@@ -263,17 +260,17 @@ mod tests {
         bytes.extend([0x98, 0x06, 0x01]); // field 99, a number
         let envelope = to_json(TASK, bytes.into()).expect("a message");
         assert_eq!(envelope.unknown, ["#99"]);
-        let refused = from_json(TASK, "{\n\"retryCuont\": 1}")
+        let error_text = from_json(TASK, "{\n\"retryCuont\": 1}")
             .expect_err("a slip")
             .text;
         assert!(
-            refused.contains("retryCuont") && refused.contains("line 2"),
-            "{refused}"
+            error_text.contains("retryCuont") && error_text.contains("line 2"),
+            "{error_text}"
         );
-        let refused = from_json(TASK, "{\n\"retryCount\": }")
+        let error_text = from_json(TASK, "{\n\"retryCount\": }")
             .expect_err("no JSON")
             .text;
-        assert!(refused.contains("line 2"), "{refused}");
+        assert!(error_text.contains("line 2"), "{error_text}");
         assert!(from_json(TASK, "{} {}").is_err());
         assert!(from_json("packetboat.v1.Nothing", "{}").is_err());
     }
@@ -282,6 +279,6 @@ mod tests {
     fn bytes_that_are_no_message_differ_as_a_whole() {
         let garbage = Bytes::from_static(b"\xff");
         assert!(to_json(TASK, garbage.clone()).is_err());
-        assert_eq!(changed(TASK, &garbage, &Bytes::new()), ["*"]);
+        assert_eq!(changed_fields(TASK, &garbage, &Bytes::new()), ["*"]);
     }
 }

@@ -181,7 +181,7 @@ mod tests {
             frame: "hunter2".into(),
             ..Delivery::default()
         };
-        for shown in [
+        for output in [
             format!("{hello:?}"),
             format!("{connect:?}"),
             format!("{refresh:?}"),
@@ -190,8 +190,8 @@ mod tests {
             format!("{mail:?}"),
             format!("{delivery:?}"),
         ] {
-            assert!(!shown.contains("hunter2"), "{shown}");
-            assert!(shown.contains("(7 bytes)"), "{shown}");
+            assert!(!output.contains("hunter2"), "{output}");
+            assert!(output.contains("(7 bytes)"), "{output}");
         }
     }
 }

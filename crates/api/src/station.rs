@@ -52,7 +52,7 @@ pub struct Admission {
     pub user: UserId,
     pub login: u64,
     pub marker: u64,
-    pub recovered: bool,
+    pub is_recovered: bool,
     pub mail_waits: bool,
     pub cluster: u64,
     pub server_time: Timestamp,
@@ -60,7 +60,7 @@ pub struct Admission {
     pub expires_at: Timestamp,
     /// The mailbox does not answer: the session is not registered yet, and the boat asserts it
     /// until it is.
-    pub degraded: bool,
+    pub is_degraded: bool,
     /// Issue of the token; an older station does not say.
     pub issued_at: Option<Timestamp>,
     /// Ticket for every call for the session, if the station makes them.
@@ -192,7 +192,7 @@ pub struct MailPageRequest {
     pub user: UserId,
     pub platform: Platform,
     /// Entry to go on after; `None` for the oldest.
-    pub after: Option<MailCursor>,
+    pub cursor: Option<MailCursor>,
     pub limit: u32,
     /// Session of the page; an older boat does not say.
     pub session: Option<SessionId>,
@@ -217,11 +217,11 @@ pub struct SyncCall {
     pub ticket: Option<Ticket>,
 }
 
-/// Asks for connected members of a group, among those behind `after`.
+/// Asks for connected members of a group, among those behind `cursor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnlineMembers {
     pub group: GroupId,
-    pub after: Option<UserId>,
+    pub cursor: Option<UserId>,
 }
 
 /// Sessions of a user.
@@ -251,7 +251,7 @@ pub struct Kickout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoke {
     pub user: UserId,
-    pub before: Option<Timestamp>,
+    pub issued_before: Option<Timestamp>,
     pub reason: String,
     pub by: String,
 }

@@ -38,18 +38,18 @@ pub fn from_refusal_as(code: Grpc, refusal: &Refusal) -> Status {
 
 /// Reads a status as a refusal: the one it carries, or else the nearest one.
 pub fn to_refusal(status: &Status) -> Refusal {
-    carried(status).unwrap_or_else(|| {
+    carried_refusal(status).unwrap_or_else(|| {
         let text = format!("{:?}: {}", status.code(), status.message());
         Refusal::new(nearest_code(status.code()), text)
     })
 }
 
-/// True if a service of ours made the status, rather than the transport to it.
+/// Whether a service of ours made the status, rather than the transport to it.
 pub fn carries_refusal(status: &Status) -> bool {
     status.metadata().contains_key(REFUSAL_KEY)
 }
 
-fn carried(status: &Status) -> Option<Refusal> {
+fn carried_refusal(status: &Status) -> Option<Refusal> {
     let bytes = status.metadata().get_bin(REFUSAL_KEY)?.to_bytes().ok()?;
     v1::Refusal::decode(bytes).ok()?.try_into().ok()
 }
@@ -117,8 +117,11 @@ mod tests {
         for code in Code::ALL {
             let plain = Refusal::new(code, "why: ünïcode, 100 %");
             assert_eq!(to_refusal(&from_refusal(&plain)), plain);
-            let later = plain.retry_after(Duration::from_millis(1500));
-            assert_eq!(to_refusal(&from_refusal(&later)), later);
+            let refusal_with_delay = plain.retry_after(Duration::from_millis(1500));
+            assert_eq!(
+                to_refusal(&from_refusal(&refusal_with_delay)),
+                refusal_with_delay
+            );
         }
     }
 

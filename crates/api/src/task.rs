@@ -72,13 +72,13 @@ impl Value for NotificationTask {
 /// `bytes_max` each, and a little less, so that a letter or a redrive of one is not larger either.
 /// Each user is in one of them. A retry that is too large for one user alone stays whole.
 pub fn split(
-    owed: &[Obligation],
+    obligations: &[Obligation],
     bytes_max: usize,
     retry: impl Fn(&[Obligation]) -> Task,
 ) -> Vec<Task> {
-    let whole = retry(owed);
+    let whole = retry(obligations);
     let bytes_max = bytes_max.saturating_sub(GROWTH);
-    if owed.len() < 2 || v1::Task::from(&whole).encoded_len() <= bytes_max {
+    if obligations.len() < 2 || v1::Task::from(&whole).encoded_len() <= bytes_max {
         return vec![whole];
     }
     let head = v1::Task::from(&retry(&[]));
@@ -88,15 +88,15 @@ pub fn split(
         return vec![whole];
     }
     let (mut parts, mut from, mut bytes) = (Vec::new(), 0, 0);
-    for (index, one) in owed.iter().enumerate() {
-        let more = encoded_len(one);
+    for (index, obligation) in obligations.iter().enumerate() {
+        let more = encoded_len(obligation);
         if bytes + more > room && index > from {
-            parts.push(retry(&owed[from..index]));
+            parts.push(retry(&obligations[from..index]));
             (from, bytes) = (index, 0);
         }
         bytes += more;
     }
-    parts.push(retry(&owed[from..]));
+    parts.push(retry(&obligations[from..]));
     parts
 }
 
@@ -104,11 +104,11 @@ pub fn split(
 const GROWTH: usize = 512;
 
 /// Bytes in a task: a tag and a length for each target, a number for a user.
-fn encoded_len(owed: &Obligation) -> usize {
-    let targets = owed.targets();
+fn encoded_len(obligation: &Obligation) -> usize {
+    let targets = obligation.targets();
     let targets = targets.map(|target| v1::DeliverTarget::from(target).encoded_len() + 2);
-    let live = prost::encoding::encoded_len_varint(owed.user.get().cast_unsigned()) + 1;
-    targets.sum::<usize>() + if owed.live { live } else { 0 }
+    let live = prost::encoding::encoded_len_varint(obligation.user.get().cast_unsigned()) + 1;
+    targets.sum::<usize>() + if obligation.live { live } else { 0 }
 }
 
 fn no_task(error: prost::DecodeError) -> Refusal {
@@ -171,13 +171,13 @@ impl TryFrom<v1::MessageTask> for MessageTask {
             unsure: wire.unsure,
             age: Duration::from_millis(wire.age_ms),
             letter: text_or_none(wire.letter),
-            bounds: wire.bounds.map_or(OLD, Bounds::from),
+            bounds: wire.bounds.map_or(LEGACY_BOUNDS, Bounds::from),
         })
     }
 }
 
 /// Bounds of records of older stations: carriers of any settings took them, whatever their size.
-const OLD: Bounds = Bounds {
+const LEGACY_BOUNDS: Bounds = Bounds {
     record_bytes: usize::MAX,
     ..Bounds::DEFAULT
 };
@@ -345,7 +345,7 @@ mod tests {
     }
 
     /// A retry of one and the same delivery.
-    fn retry(owed: &[Obligation]) -> Task {
+    fn retry(obligations: &[Obligation]) -> Task {
         let task = arbitrary::task().prop_filter_map("a delivery", |task| match task.work {
             Work::Deliver(_) => Some(task),
             Work::Message(_) | Work::Kickout(_) => None,
@@ -353,9 +353,9 @@ mod tests {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let mut task = task.new_tree(&mut runner).expect("a task").current();
         if let Work::Deliver(deliver) = &mut task.work {
-            let live = owed.iter().filter(|owed| owed.live);
-            deliver.targets = owed.iter().flat_map(Obligation::targets).collect();
-            deliver.live_users = live.map(|owed| owed.user).collect();
+            let live = obligations.iter().filter(|obligation| obligation.live);
+            deliver.targets = obligations.iter().flat_map(Obligation::targets).collect();
+            deliver.live_users = live.map(|obligation| obligation.user).collect();
         }
         task
     }
@@ -366,50 +366,56 @@ mod tests {
 
     /// Users from one on, of a thousand millions apart.
     fn web(count: i64, live: bool) -> Vec<Obligation> {
-        let owed = |number| Obligation {
+        let obligation = |number| Obligation {
             user: user(number * 1_000_000_000_000),
             platforms: vec![protocol::Platform::Web],
             live,
         };
-        (1..=count).map(owed).collect()
+        (1..=count).map(obligation).collect()
     }
 
     #[test]
     fn a_task_for_100_000_is_split_and_names_each_of_them_once() {
-        const MOST: usize = 256 << 10;
-        let owed = web(100_000, true);
-        let whole = retry(&owed).encode();
+        const MAX_BYTES: usize = 256 << 10;
+        let obligations = web(100_000, true);
+        let whole = retry(&obligations).encode();
         assert!(whole.len() > 1 << 20, "{}", whole.len());
-        let parts = split(&owed, MOST, retry);
+        let parts = split(&obligations, MAX_BYTES, retry);
         let sizes: Vec<_> = parts.iter().map(|part| part.encode().len()).collect();
-        assert!(sizes.iter().all(|size| *size <= MOST - 512), "{sizes:?}");
+        assert!(
+            sizes.iter().all(|size| *size <= MAX_BYTES - 512),
+            "{sizes:?}"
+        );
         assert!(sizes.len() <= 10, "no smaller than they must be: {sizes:?}");
         let (mut all, mut alive) = (Vec::new(), Vec::new());
         for part in parts {
             let Work::Deliver(deliver) = part.work else {
                 panic!("a delivery");
             };
-            let here: Vec<_> = deliver.targets.iter().map(|target| target.user).collect();
-            assert_eq!(here, deliver.live_users, "a user is in one part");
+            let users_of_part: Vec<_> = deliver.targets.iter().map(|target| target.user).collect();
+            assert_eq!(users_of_part, deliver.live_users, "a user is in one part");
             all.extend(deliver.targets);
             alive.extend(deliver.live_users);
         }
-        let targets: Vec<Target> = owed.iter().flat_map(Obligation::targets).collect();
-        let users: Vec<UserId> = owed.iter().map(|owed| owed.user).collect();
+        let targets: Vec<Target> = obligations.iter().flat_map(Obligation::targets).collect();
+        let users: Vec<UserId> = obligations
+            .iter()
+            .map(|obligation| obligation.user)
+            .collect();
         assert_eq!((all, alive), (targets, users));
     }
 
     #[test]
-    fn what_fits_stays_whole_and_so_does_what_no_splitting_helps() {
-        let owed = web(100, false);
-        let whole = retry(&owed);
+    fn a_fitting_or_unsplittable_retry_stays_whole() {
+        let obligations = web(100, false);
+        let whole = retry(&obligations);
         let size = whole.encode().len();
         assert_eq!(
-            split(&owed, size + 512, retry),
+            split(&obligations, size + 512, retry),
             std::slice::from_ref(&whole)
         );
-        assert_eq!(split(&owed, size + 511, retry).len(), 2);
-        assert_eq!(split(&owed, 0, retry), [whole]);
+        assert_eq!(split(&obligations, size + 511, retry).len(), 2);
+        assert_eq!(split(&obligations, 0, retry), [whole]);
     }
 
     #[test]

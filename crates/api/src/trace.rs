@@ -48,14 +48,14 @@ impl Spans {
         }))
     }
 
-    /// True if spans are collected.
-    pub fn wanted(&self) -> bool {
+    /// Whether spans are collected.
+    pub fn is_collecting(&self) -> bool {
         self.0.is_some()
     }
 
     /// Returns the context if its spans are to be recorded.
     pub fn sampled(&self, trace: Option<TraceContext>) -> Option<TraceContext> {
-        trace.filter(|trace| trace.sampled && self.wanted())
+        trace.filter(|trace| trace.sampled && self.is_collecting())
     }
 
     pub fn record(&self, span: Span) {
@@ -67,7 +67,7 @@ impl Spans {
 
 impl fmt::Debug for Spans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Spans").field(&self.wanted()).finish()
+        f.debug_tuple("Spans").field(&self.is_collecting()).finish()
     }
 }
 
@@ -85,8 +85,8 @@ pub async fn within<F: Future>(trace: Option<TraceContext>, work: F) -> F::Outpu
     let Some(trace) = trace else {
         return work.await;
     };
-    let named = tracing::error_span!("trace", trace_id = %trace.trace);
-    Box::pin(CURRENT.scope(trace, work.instrument(named))).await
+    let span = tracing::error_span!("trace", trace_id = %trace.trace);
+    Box::pin(CURRENT.scope(trace, work.instrument(span))).await
 }
 
 /// Trace id for a log line, as its field `trace_id`.
@@ -106,7 +106,7 @@ pub(crate) fn headers(trace: Option<TraceContext>) -> Vec<(String, Bytes)> {
 }
 
 /// Trace of an incoming call.
-pub(crate) fn of_call(headers: &HeaderMap) -> Option<TraceContext> {
+pub(crate) fn call_trace(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(headers.get(TRACEPARENT)?.to_str().ok()?)
 }
 
@@ -142,10 +142,10 @@ mod tests {
     // Also under a filter, and however many layers are around it.
     #[test]
     fn the_collector_beside_the_log_is_found() {
-        let (kept, root) = (Arc::<SpanLog>::default(), TraceContext::root(1, 2, 3));
+        let (sink, root) = (Arc::<SpanLog>::default(), TraceContext::root(1, 2, 3));
         let log = tracing_subscriber::registry()
             .with(LevelFilter::ERROR)
-            .with(Some(Collector::new(kept.clone())))
+            .with(Some(Collector::new(sink.clone())))
             .with(tracing_subscriber::fmt::layer());
         let spans = tracing::subscriber::with_default(log, Spans::here);
         assert_eq!(spans.sampled(Some(root)), Some(root));
@@ -156,7 +156,7 @@ mod tests {
             Duration::ZERO,
             "accepted",
         ));
-        assert_eq!(kept.0.lock().len(), 1);
+        assert_eq!(sink.0.lock().len(), 1);
 
         let log = tracing_subscriber::registry().with(None::<Collector>);
         let spans = tracing::subscriber::with_default(log, Spans::here);
@@ -169,12 +169,12 @@ mod tests {
         let put = async || {
             let mut headers = HeaderMap::new();
             put_on_call(&mut headers);
-            of_call(&headers)
+            call_trace(&headers)
         };
         assert_eq!(within(Some(root), put()).await, Some(root));
         assert_eq!(within(None, put()).await, None);
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, HeaderValue::from_static("nonsense"));
-        assert_eq!(of_call(&headers), None);
+        assert_eq!(call_trace(&headers), None);
     }
 }

@@ -88,12 +88,12 @@ impl Credentials {
         let secrets = secrets
             .map(|(key, path)| (key.to_owned(), path.to_owned()))
             .collect();
-        let shown = read(part, tls, &secrets).map_err(|error| Error::conflict(seam, error))?;
+        let snapshot = read(part, tls, &secrets).map_err(|error| Error::conflict(seam, error))?;
         Ok(Arc::new(Credentials {
             part,
             tls: tls.clone(),
             secrets,
-            current: watch::Sender::new(Arc::new(shown)),
+            current: watch::Sender::new(Arc::new(snapshot)),
         }))
     }
 
@@ -108,39 +108,39 @@ impl Credentials {
 
     /// Looks at the files again. Unusable content changes nothing.
     pub(crate) fn reload(&self) -> std::result::Result<Reload, CredentialError> {
-        let shown = read(self.part, &self.tls, &self.secrets)?;
-        if shown.digest == self.current.borrow().digest {
+        let snapshot = read(self.part, &self.tls, &self.secrets)?;
+        if snapshot.digest == self.current.borrow().digest {
             return Ok(Reload::Unchanged);
         }
-        self.current.send_replace(Arc::new(shown));
+        self.current.send_replace(Arc::new(snapshot));
         Ok(Reload::Reloaded)
     }
 
     /// Looks at the files every ten seconds until the handle is dropped; `None` without files.
-    pub(crate) fn keep(self: &Arc<Self>) -> Option<AbortOnDropHandle<()>> {
+    pub(crate) fn spawn_reloader(self: &Arc<Self>) -> Option<AbortOnDropHandle<()>> {
         if self.secrets.is_empty() && !self.tls.is_on() {
             return None;
         }
         let credentials = Arc::clone(self);
         let part = self.part;
-        credentials.say_expiry();
-        let keep = async move {
-            let look = move || {
+        credentials.record_expiry();
+        let reload_loop = async move {
+            let reload = move || {
                 let result = credentials.reload();
-                credentials.say_expiry();
+                credentials.record_expiry();
                 result
             };
             let reloads = |result| counter!("tls_reloads_total", "result" => result);
-            reread(part, reloads, look).await;
+            reread(part, reloads, reload).await;
         };
-        Some(AbortOnDropHandle::new(tokio::spawn(keep)))
+        Some(AbortOnDropHandle::new(tokio::spawn(reload_loop)))
     }
 
-    fn say_expiry(&self) {
-        let end = self.current().tls.as_ref().and_then(ClientTls::end);
-        if let Some(end) = end {
-            let left: Duration = end.since(SystemClock.now());
-            gauge!("cert_expiry_seconds", "listener" => self.part).set(left.as_secs_f64());
+    fn record_expiry(&self) {
+        let expiry = self.current().tls.as_ref().and_then(ClientTls::end);
+        if let Some(expiry) = expiry {
+            let remaining: Duration = expiry.since(SystemClock.now());
+            gauge!("cert_expiry_seconds", "listener" => self.part).set(remaining.as_secs_f64());
         }
     }
 }
@@ -150,9 +150,10 @@ fn read(
     tls: &ClientTlsConfig,
     files: &BTreeMap<String, PathBuf>,
 ) -> std::result::Result<CredentialSnapshot, CredentialError> {
-    let refused = |source| CredentialError::Certificate { part, source };
-    let mut contents = tls.read().map_err(refused)?;
-    let parsed = ClientTls::parse(tls, &contents, SystemClock.now()).map_err(refused)?;
+    let certificate_error = |source| CredentialError::Certificate { part, source };
+    let mut contents = tls.read().map_err(certificate_error)?;
+    let client_tls =
+        ClientTls::parse(tls, &contents, SystemClock.now()).map_err(certificate_error)?;
     let mut secrets = BTreeMap::new();
     for (key, path) in files {
         let secret = |reason: String| CredentialError::Secret {
@@ -171,7 +172,7 @@ fn read(
     }
     Ok(CredentialSnapshot {
         digest: digest(&contents),
-        tls: parsed,
+        tls: client_tls,
         secrets,
     })
 }
@@ -229,8 +230,8 @@ mod handshake {
     }
 
     impl Handshake {
-        fn certified(shown: &CredentialSnapshot) -> Option<Arc<CertifiedKey>> {
-            shown.tls.as_ref()?.certified().cloned()
+        fn certified(snapshot: &CredentialSnapshot) -> Option<Arc<CertifiedKey>> {
+            snapshot.tls.as_ref()?.certified().cloned()
         }
     }
 
@@ -248,26 +249,26 @@ mod handshake {
         fn verify_server_cert(
             &self,
             leaf: &CertificateDer<'_>,
-            between: &[CertificateDer<'_>],
+            intermediates: &[CertificateDer<'_>],
             name: &ServerName<'_>,
             _: &[u8],
             now: UnixTime,
         ) -> std::result::Result<ServerCertVerified, RustlsError> {
-            let shown = self.credentials.current();
-            let Some(tls) = &shown.tls else {
+            let snapshot = self.credentials.current();
+            let Some(tls) = &snapshot.tls else {
                 return Err(RustlsError::General("there are no roots".into()));
             };
-            let parsed = ParsedCertificate::try_from(leaf)?;
+            let certificate = ParsedCertificate::try_from(leaf)?;
             let algorithms = self.algorithms.all;
             verify_server_cert_signed_by_trust_anchor(
-                &parsed,
+                &certificate,
                 tls.roots(),
-                between,
+                intermediates,
                 now,
                 algorithms,
             )?;
             if self.names == ServerNames::Address {
-                verify_server_name(&parsed, name)?;
+                verify_server_name(&certificate, name)?;
             }
             Ok(ServerCertVerified::assertion())
         }
@@ -276,18 +277,18 @@ mod handshake {
             &self,
             message: &[u8],
             certificate: &CertificateDer<'_>,
-            signed: &DigitallySignedStruct,
+            signature: &DigitallySignedStruct,
         ) -> std::result::Result<HandshakeSignatureValid, RustlsError> {
-            verify_tls12_signature(message, certificate, signed, &self.algorithms)
+            verify_tls12_signature(message, certificate, signature, &self.algorithms)
         }
 
         fn verify_tls13_signature(
             &self,
             message: &[u8],
             certificate: &CertificateDer<'_>,
-            signed: &DigitallySignedStruct,
+            signature: &DigitallySignedStruct,
         ) -> std::result::Result<HandshakeSignatureValid, RustlsError> {
-            verify_tls13_signature(message, certificate, signed, &self.algorithms)
+            verify_tls13_signature(message, certificate, signature, &self.algorithms)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -56,9 +56,10 @@ impl Error {
 
     /// `Conflict` if a section of the settings has problems.
     pub(crate) fn settings(seam: &'static str, problems: &Problems) -> Result<()> {
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(Error::conflict(seam, problems.to_string())),
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::conflict(seam, problems.to_string()))
         }
     }
 

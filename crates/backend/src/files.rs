@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-/// Interval of looks at files. Content is compared, as a renewal may be a link with a new target.
-const LOOK: Duration = Duration::from_secs(10);
+/// Interval between checks of the files. Contents are compared, because a renewed file may be a
+/// link with a new target.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Result of a look at files that found nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +33,12 @@ pub fn digest(contents: impl IntoIterator<Item = impl AsRef<[u8]>>) -> [u8; 32] 
     digest.finalize().into()
 }
 
-/// Looks at files every ten seconds until dropped. A failed look leaves the earlier content in use;
-/// it is logged and counted once per reason. `counter` takes `reloaded` or `refused`.
+/// Checks files every ten seconds until dropped. After a failed check the earlier content stays in
+/// use; the failure is logged and counted once per reason. `counter` takes `reloaded` or `refused`.
 pub async fn reread<E>(
     files: &str,
     counter: impl Fn(&'static str) -> Counter,
-    look: impl Fn() -> Result<Reload, E> + Send + Sync + 'static,
+    reload: impl Fn() -> Result<Reload, E> + Send + Sync + 'static,
 ) where
     E: Display + Send + 'static,
 {
@@ -45,14 +46,14 @@ pub async fn reread<E>(
     for result in ["reloaded", "refused"] {
         counter(result).increment(0);
     }
-    let look = Arc::new(look);
-    let mut trouble = None;
+    let reload = Arc::new(reload);
+    let mut last_error = None;
     loop {
-        sleep(LOOK).await;
-        let look = Arc::clone(&look);
+        sleep(RELOAD_INTERVAL).await;
+        let reload = Arc::clone(&reload);
         // The disk of the files may hang.
-        let result = tokio::task::spawn_blocking(move || look()).await;
-        trouble = match result {
+        let result = tokio::task::spawn_blocking(move || reload()).await;
+        last_error = match result {
             Ok(Ok(Reload::Unchanged)) => None,
             Ok(Ok(Reload::Reloaded)) => {
                 info!(files, "files that changed are in use");
@@ -61,7 +62,7 @@ pub async fn reread<E>(
             }
             Ok(Err(error)) => {
                 let text = error.to_string();
-                if trouble.as_ref() != Some(&text) {
+                if last_error.as_ref() != Some(&text) {
                     warn!(files, %error, "files cannot be read again: those of before stay");
                     counter("refused").increment(1);
                 }

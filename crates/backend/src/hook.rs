@@ -82,11 +82,11 @@ pub trait Hook: Send + Sync {
         true
     }
 
-    /// Runs after the call was answered; `_done` of its items had an effect, or were read.
+    /// Runs after the call was answered; `_success_count` of its items had an effect or were read.
     ///
     /// # Errors
     /// The answer in place of the right one: the call is done, and no caller knows.
-    async fn after(&self, _: &Op, _done: usize) -> Result<()> {
+    async fn after(&self, _: &Op, _success_count: usize) -> Result<()> {
         Ok(())
     }
 
@@ -160,11 +160,11 @@ impl<T: ?Sized> Hooked<T> {
         let fates: Vec<Fate> = op.subjects.iter().map(fate).collect();
         let answers = match sort(&fates, items) {
             none if none.is_empty() && count > 0 => Vec::new(),
-            passed => call(passed).await,
+            to_call => call(to_call).await,
         };
-        let done = answers.iter().flatten().filter(|answer| shows(answer));
-        let done = self.hook.after(&op, done.count()).await;
-        match done {
+        let outcome = answers.iter().flatten().filter(|answer| shows(answer));
+        let outcome = self.hook.after(&op, outcome.count()).await;
+        match outcome {
             Ok(()) => merge(fates, answers).await,
             Err(error) => failures(&error, count),
         }
@@ -183,11 +183,11 @@ pub(crate) async fn merge<V>(fates: Vec<Fate>, answers: Vec<Result<V>>) -> Vec<R
         return pending().await;
     }
     let mut answers = answers.into_iter();
-    let merged = fates.into_iter().map_while(|fate| match fate {
+    let results = fates.into_iter().map_while(|fate| match fate {
         Fate::Fail(error) => Some(Err(error)),
         Fate::Pass | Fate::Hang => answers.next(),
     });
-    merged.collect()
+    results.collect()
 }
 
 /// Repeats a failure for each item.
@@ -349,7 +349,7 @@ pub(crate) mod tests {
             Ok(())
         }
 
-        async fn after(&self, _: &Op, _done: usize) -> Result<()> {
+        async fn after(&self, _: &Op, _success_count: usize) -> Result<()> {
             yield_now().await;
             Ok(())
         }

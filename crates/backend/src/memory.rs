@@ -13,7 +13,7 @@ const UNLIMITED: u64 = 1 << 62;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Excludes file pages that the kernel would reclaim first.
-    pub used: u64,
+    pub used_bytes: u64,
     /// Limit of the container; `None` without a limit or without a container.
     pub limit: Option<u64>,
 }
@@ -31,7 +31,7 @@ enum Source {
 }
 
 impl MemoryReader {
-    pub fn of_this_process() -> MemoryReader {
+    pub fn for_current_process() -> MemoryReader {
         MemoryReader::under(Path::new("/"))
     }
 
@@ -47,18 +47,18 @@ impl MemoryReader {
     pub fn read(&self) -> io::Result<MemoryUse> {
         match &self.0 {
             Source::Version2(group) => Ok(MemoryUse {
-                used: used(group, "memory.current", "inactive_file")?,
+                used_bytes: used(group, "memory.current", "inactive_file")?,
                 limit: limit_2(group),
             }),
             Source::Version1(group) => Ok(MemoryUse {
-                used: used(group, "memory.usage_in_bytes", "total_inactive_file")?,
+                used_bytes: used(group, "memory.usage_in_bytes", "total_inactive_file")?,
                 limit: limit_1(group),
             }),
             Source::Process(status) => {
                 let status = fs::read_to_string(status)?;
                 let resident = field(&status, "VmRSS:").ok_or_else(|| missing("VmRSS"))?;
                 Ok(MemoryUse {
-                    used: resident * 1024,
+                    used_bytes: resident * 1024,
                     limit: None,
                 })
             }
@@ -72,7 +72,7 @@ fn version_1(root: &Path, groups: &str) -> Option<Source> {
         let (controllers, path) = line.split_once(':')?;
         controllers
             .split(',')
-            .any(|it| it == "memory")
+            .any(|controller| controller == "memory")
             .then_some(path)
     })?;
     let mount = root.join("sys/fs/cgroup/memory");
@@ -84,9 +84,9 @@ fn version_1(root: &Path, groups: &str) -> Option<Source> {
 fn version_2(root: &Path, groups: &str) -> Option<Source> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = root.join("sys/fs/cgroup");
-    let limited = folders(&mount, path).filter_map(|group| Some((limit_2(&group)?, group)));
+    let limited_groups = folders(&mount, path).filter_map(|group| Some((limit_2(&group)?, group)));
     // The innermost of groups with equal limits.
-    let (_, group) = limited.min_by_key(|(limit, _)| *limit)?;
+    let (_, group) = limited_groups.min_by_key(|(limit, _)| *limit)?;
     Some(Source::Version2(group))
 }
 
@@ -105,10 +105,10 @@ fn limit_2(group: &Path) -> Option<u64> {
 
 /// Lowest limit of the group and the groups around it; `None` if unlimited.
 fn limit_1(group: &Path) -> Option<u64> {
-    let own = number(&group.join("memory.limit_in_bytes")).ok();
+    let own_limit = number(&group.join("memory.limit_in_bytes")).ok();
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let around = field(&stat, "hierarchical_memory_limit ");
-    let limit = own.into_iter().chain(around).min()?;
+    let enclosing_limit = field(&stat, "hierarchical_memory_limit ");
+    let limit = own_limit.into_iter().chain(enclosing_limit).min()?;
     (limit < UNLIMITED).then_some(limit)
 }
 
@@ -163,13 +163,13 @@ mod tests {
         }
     }
 
-    fn used(used: u64, limit: impl Into<Option<u64>>) -> MemoryUse {
+    fn used(used_bytes: u64, limit: impl Into<Option<u64>>) -> MemoryUse {
         let limit = limit.into();
-        MemoryUse { used, limit }
+        MemoryUse { used_bytes, limit }
     }
 
     const RESIDENT: MemoryUse = MemoryUse {
-        used: 1_024_000,
+        used_bytes: 1_024_000,
         limit: None,
     };
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_it_is_what_is_resident() {
+    fn resident_memory_counts_without_a_limit() {
         assert_eq!(Machine::new(&[]).read(), RESIDENT);
         let machine = Machine::new(&[
             ("proc/self/cgroup", "4:memory:/\n0::/\n"),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_changes_is_seen_and_a_file_that_goes_is_an_error() {
+    fn changed_limit_is_seen_and_unreadable_file_is_an_error() {
         let machine = Machine::new(&[
             ("proc/self/cgroup", "0::/\n"),
             ("sys/fs/cgroup/memory.max", "4000\n"),
@@ -280,8 +280,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_uses_some() {
-        let now = MemoryReader::of_this_process().read().expect("said");
-        assert!(now.used > 1 << 20, "{now:?}");
-        assert!(now.limit.is_none_or(|limit| limit > now.used), "{now:?}");
+        let now = MemoryReader::for_current_process().read().expect("said");
+        assert!(now.used_bytes > 1 << 20, "{now:?}");
+        assert!(
+            now.limit.is_none_or(|limit| limit > now.used_bytes),
+            "{now:?}"
+        );
     }
 }

@@ -27,7 +27,7 @@ pub use address::{AddressDefaults, AddressKey, AddressLimit, AddressWarnings};
 const CELLS: usize = 1 << 17;
 const TABLES: usize = 2;
 /// Largest debt of tokens, for a cost beyond the burst.
-const CREDIT: NonZeroU32 = NonZeroU32::new(1 << 16).expect("positive");
+const MAX_DEBT: NonZeroU32 = NonZeroU32::new(1 << 16).expect("positive");
 
 /// Memory of one limit; it never changes.
 pub const LIMIT_BYTES: usize = TABLES * CELLS * size_of::<InMemoryState>();
@@ -54,27 +54,27 @@ pub struct RateLimit<K, S = RandomState> {
     hasher: S,
     tables: [Table; TABLES],
     burst: NonZeroU32,
-    refused: Counter,
+    refusals: Counter,
 }
 
 type Limiter = RateLimiter<usize, Cells, RuntimeClock, NoOpMiddleware<Duration>>;
 
 /// One table with three limiters over it.
 struct Table {
-    take: Limiter,
-    /// Leaves the tokens.
-    look: Limiter,
-    /// Takes tokens of the future.
-    owe: Limiter,
+    limiter: Limiter,
+    /// Checks for tokens without taking them.
+    peek_limiter: Limiter,
+    /// Takes tokens in advance, as a debt.
+    debt_limiter: Limiter,
 }
 
 impl Table {
     fn new(rate: Rate, clock: RuntimeClock) -> Table {
         let cells = Cells::default();
         Table {
-            look: RateLimiter::new(rate.0, cells.unchanging(), clock),
-            owe: RateLimiter::new(rate.0.allow_burst(CREDIT), cells.clone(), clock),
-            take: RateLimiter::new(rate.0, cells, clock),
+            peek_limiter: RateLimiter::new(rate.0, cells.unchanging(), clock),
+            debt_limiter: RateLimiter::new(rate.0.allow_burst(MAX_DEBT), cells.clone(), clock),
+            limiter: RateLimiter::new(rate.0, cells, clock),
         }
     }
 }
@@ -94,7 +94,7 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
             hasher,
             tables: [(); TABLES].map(|()| Table::new(rate, clock)),
             burst: rate.0.burst_size(),
-            refused: metrics::counter!("limits_total", "limit" => limit),
+            refusals: metrics::counter!("limits_total", "limit" => limit),
         }
     }
 
@@ -106,16 +106,21 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
     /// Takes `cost` tokens, or none and returns the wait for them. A cost beyond the burst leaves a
     /// debt: later calls wait for it, too.
     pub fn check_cost(&self, key: K, cost: NonZeroU32) -> Result<(), Duration> {
-        self.ask(key, cost, |table| &table.take)
+        self.check_with(key, cost, |table| &table.limiter)
     }
 
     /// Looks for a token and leaves it: for events that cost one only on failure.
     pub fn look(&self, key: K) -> Result<(), Duration> {
-        self.ask(key, NonZeroU32::MIN, |table| &table.look)
+        self.check_with(key, NonZeroU32::MIN, |table| &table.peek_limiter)
     }
 
-    fn ask(&self, key: K, cost: NonZeroU32, way: fn(&Table) -> &Limiter) -> Result<(), Duration> {
-        let owed = NonZeroU32::new(cost.get().saturating_sub(self.burst.get()));
+    fn check_with(
+        &self,
+        key: K,
+        cost: NonZeroU32,
+        way: fn(&Table) -> &Limiter,
+    ) -> Result<(), Duration> {
+        let debt = NonZeroU32::new(cost.get().saturating_sub(self.burst.get()));
         // The burst refills in finite time, so that waiting helps.
         let cost = cost.min(self.burst);
         let mut places = self.hasher.hash_one(key);
@@ -124,11 +129,11 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
             let limiter = way(table);
             let place = places as usize % CELLS;
             places >>= u64::BITS as usize / TABLES;
-            let taken = limiter.check_key_n(&place, cost);
-            if let (Ok(Ok(())), Some(owed)) = (&taken, owed) {
-                let _ = table.owe.check_key_n(&place, owed.min(CREDIT));
+            let decision = limiter.check_key_n(&place, cost);
+            if let (Ok(Ok(())), Some(debt)) = (&decision, debt) {
+                let _ = table.debt_limiter.check_key_n(&place, debt.min(MAX_DEBT));
             }
-            wait = match (wait, taken) {
+            wait = match (wait, decision) {
                 (Some(wait), Ok(Err(early))) => {
                     Some(wait.min(early.wait_time_from(limiter.clock().now())))
                 }
@@ -137,7 +142,7 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
         }
         match wait {
             Some(wait) => {
-                self.refused.increment(1);
+                self.refusals.increment(1);
                 Err(wait)
             }
             None => Ok(()),
@@ -182,9 +187,9 @@ impl StateStore for Cells {
         if self.changes {
             return cell.measure_and_replace(&NotKeyed::NonKey, decide);
         }
-        cell.measure_and_replace(&NotKeyed::NonKey, |before| {
-            let (answer, _) = decide(before)?;
-            Ok((answer, before.unwrap_or(Nanos::new(0))))
+        cell.measure_and_replace(&NotKeyed::NonKey, |previous| {
+            let (answer, _) = decide(previous)?;
+            Ok((answer, previous.unwrap_or(Nanos::new(0))))
         })
     }
 }
@@ -269,14 +274,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_refusal_is_counted_and_nothing_else() {
-        let refused = Arc::new(AtomicU64::new(0));
+        let refusals = Arc::new(AtomicU64::new(0));
         let limit = RateLimit {
-            refused: Counter::from_arc(refused.clone()),
+            refusals: Counter::from_arc(refusals.clone()),
             ..limit(Rate::per_second(count(1), count(3)))
         };
         for expected in [0, 0, 0, 1, 2] {
             let _ = limit.check(1);
-            assert_eq!(refused.load(Ordering::Relaxed), expected);
+            assert_eq!(refusals.load(Ordering::Relaxed), expected);
         }
     }
 
@@ -310,8 +315,11 @@ mod tests {
             assert!(limit.check(abuser).is_err());
         }
         let innocent = 1_000_000_u64..1_340_000;
-        let refused = innocent.filter(|key| limit.check(*key).is_err()).count();
-        assert!((8..=32).contains(&refused), "20 expected, {refused} found");
+        let refused_count = innocent.filter(|key| limit.check(*key).is_err()).count();
+        assert!(
+            (8..=32).contains(&refused_count),
+            "20 expected, {refused_count} found"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -322,7 +330,7 @@ mod tests {
         }
         let cells = limit
             .tables
-            .map(|table| table.take.into_state_store().cells.len());
+            .map(|table| table.limiter.into_state_store().cells.len());
         assert_eq!(cells, [1 << 17; 2]);
         assert_eq!(size_of::<InMemoryState>(), 8);
         assert_eq!(LIMIT_BYTES, 2_097_152);

@@ -68,7 +68,7 @@ impl Fault {
         Fault::NoCertificate,
     ];
 
-    fn of(self, access: &Access, files: &Files) -> Access {
+    fn apply_to(self, access: &Access, files: &Files) -> Access {
         let mut wrong = access.clone();
         match self {
             Fault::Password => wrong.password_file = Some(files.write("wrong", b"hunter2")),
@@ -104,15 +104,19 @@ async fn each_fault_is_refused(
     let (right, files) = (access(part), Files::new());
     dial(right.clone()).await.expect("what the part wants");
     for fault in Fault::ALL {
-        let begun = Instant::now();
-        let refused = timeout(Duration::from_secs(60), dial(fault.of(&right, &files))).await;
-        let refused = refused.unwrap_or_else(|_| panic!("{part} with {fault:?} hangs"));
-        let error: Error = refused.expect_err("a fault");
+        let start = Instant::now();
+        let outcome = timeout(
+            Duration::from_secs(60),
+            dial(fault.apply_to(&right, &files)),
+        )
+        .await;
+        let outcome = outcome.unwrap_or_else(|_| panic!("{part} with {fault:?} hangs"));
+        let error: Error = outcome.expect_err("a fault");
         let text = error.source.to_string();
-        let told = format!("{part} with {fault:?} after {:?}: {text}", begun.elapsed());
-        assert!(text.contains(section), "{told}");
-        assert!(text.contains(fault.setting()), "{told}");
-        assert!(!text.contains("hunter2"), "{told}");
+        let context = format!("{part} with {fault:?} after {:?}: {text}", start.elapsed());
+        assert!(text.contains(section), "{context}");
+        assert!(text.contains(fault.setting()), "{context}");
+        assert!(!text.contains("hunter2"), "{context}");
     }
 }
 
@@ -166,8 +170,8 @@ async fn brokers_take_a_token_that_is_read_again_before_it_ends() {
     config.sasl.mechanism = Some(SaslMechanism::OauthBearer);
     config.sasl.token_file = Some(write(15));
     assert_eq!(topics::check(&config).await.expect("asked"), []);
-    let refused = topics::apply(&config).await.expect_err("an administrator");
-    assert!(refused.source.to_string().contains("OAUTHBEARER"));
+    let error = topics::apply(&config).await.expect_err("an administrator");
+    assert!(error.source.to_string().contains("OAUTHBEARER"));
 
     let queue = KafkaQueue::connect(config).await.expect("connected");
     write(3600);
@@ -175,9 +179,9 @@ async fn brokers_take_a_token_that_is_read_again_before_it_ends() {
     // The first token has expired by then; a new connection has to show the second.
     tokio::time::sleep(Duration::from_secs(16)).await;
     publish(&queue, 2).await;
-    let late = queue.subscribe("carrier", Topic::Message).await;
-    let mut late = late.expect("a member");
-    assert_eq!(receive(&mut *late, 2).await, [1, 2]);
+    let consumer = queue.subscribe("carrier", Topic::Message).await;
+    let mut consumer = consumer.expect("a member");
+    assert_eq!(receive(&mut *consumer, 2).await, [1, 2]);
 }
 
 async fn publish(queue: &KafkaQueue, number: u8) {
@@ -197,21 +201,21 @@ async fn publish(queue: &KafkaQueue, number: u8) {
 
 /// Polls until `count` records came, and commits them.
 async fn receive(consumer: &mut dyn Consumer, count: usize) -> Vec<u8> {
-    let mut read = Vec::new();
+    let mut values = Vec::new();
     let all = async {
-        while read.len() < count {
+        while values.len() < count {
             if let Polled::Records(records) = consumer.poll(10).await.expect("polled") {
                 for record in records {
-                    read.push(record.value[0]);
+                    values.push(record.value[0]);
                     let next = [(record.partition, record.offset + 1)];
                     consumer.commit(&next).await.expect("committed");
                 }
             }
         }
     };
-    let waited = timeout(Duration::from_secs(60), all).await;
-    waited.unwrap_or_else(|_| panic!("records within a minute: {read:?}"));
-    read
+    let outcome = timeout(Duration::from_secs(60), all).await;
+    outcome.unwrap_or_else(|_| panic!("records within a minute: {values:?}"));
+    values
 }
 
 // A renewal: the member leaves with its commits and joins again, the producer is replaced, and no
@@ -234,8 +238,8 @@ async fn clients_of_the_log_are_made_anew_with_new_credentials() {
     // A password unknown to the brokers.
     let password = own.password_file.as_deref().expect("a file");
     std::fs::write(password, "hunter2").expect("written");
-    let changed = timeout(Duration::from_secs(15), change(&mut *consumer)).await;
-    assert!(changed.is_err(), "{changed:?}");
+    let outcome = timeout(Duration::from_secs(15), next_change(&mut *consumer)).await;
+    assert!(outcome.is_err(), "{outcome:?}");
     publish(&queue, 2).await;
     assert_eq!(receive(&mut *consumer, 1).await, [2]);
 
@@ -252,9 +256,9 @@ async fn clients_of_the_log_are_made_anew_with_new_credentials() {
     }
     let content = std::fs::read(right.password_file.expect("a file")).expect("a password");
     std::fs::write(password, content).expect("written");
-    let changed = timeout(Duration::from_secs(60), change(&mut *consumer)).await;
-    let changed = changed.expect("within a minute");
-    assert!(matches!(changed, Polled::Revoked(_)), "{changed:?}");
+    let outcome = timeout(Duration::from_secs(60), next_change(&mut *consumer)).await;
+    let outcome = outcome.expect("within a minute");
+    assert!(matches!(outcome, Polled::Revoked(_)), "{outcome:?}");
     for number in 3..=20 {
         publish(&queue, number).await;
     }
@@ -263,7 +267,7 @@ async fn clients_of_the_log_are_made_anew_with_new_credentials() {
 }
 
 /// Polls until something other than records comes.
-async fn change(consumer: &mut dyn Consumer) -> Polled {
+async fn next_change(consumer: &mut dyn Consumer) -> Polled {
     loop {
         match consumer.poll(10).await.expect("polled") {
             Polled::Records(_) => {}

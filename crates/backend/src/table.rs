@@ -26,12 +26,12 @@ mod tests {
         let mut moves = 0;
         for number in 0..1000 {
             assert_eq!(table.remove(&number), Some(number));
-            let before = table.capacity();
+            let old_capacity = table.capacity();
             shrink(&mut table);
-            moves += usize::from(table.capacity() < before);
-            let most = SMALL.max(SPARSE * (table.len() + 1));
+            moves += usize::from(table.capacity() < old_capacity);
+            let max_capacity = SMALL.max(SPARSE * (table.len() + 1));
             let room = table.capacity();
-            assert!(room <= most, "{room} for {}", table.len());
+            assert!(room <= max_capacity, "{room} for {}", table.len());
         }
         // Entries move seldom: once an eighth is left.
         assert!((1..=3).contains(&moves), "{moves}");

@@ -86,8 +86,8 @@ pub fn client_config(
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates::read_certificates(path)? {
-                let added = roots.add(certificate);
-                added.map_err(|error| CertificateError::malformed(path, &error))?;
+                let outcome = roots.add(certificate);
+                outcome.map_err(|error| CertificateError::malformed(path, &error))?;
             }
             builder.with_root_certificates(roots)
         }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout};
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// Limit of a handshake, and of the wait for the client's close after ours.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> io::Result<()> {
@@ -61,12 +61,12 @@ async fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>) {
         permit: (),
     };
     let mut stream = ClientStream::new(socket, tls);
-    let shaken = timeout(PATIENCE, poll_fn(|cx| stream.poll_handshake(cx)));
-    if !matches!(shaken.await, Ok(Ok(()))) {
+    let handshake = timeout(HANDSHAKE_TIMEOUT, poll_fn(|cx| stream.poll_handshake(cx)));
+    if !matches!(handshake.await, Ok(Ok(()))) {
         return;
     }
-    let until = Instant::now() + PATIENCE;
-    upgrade::serve_request(stream, until, PATIENCE, |parts| {
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    upgrade::serve_request(stream, deadline, HANDSHAKE_TIMEOUT, |parts| {
         let (response, upgrade) = upgrade::accept(parts);
         if let Some(upgrade) = upgrade {
             tokio::spawn(begin(upgrade));
@@ -77,12 +77,12 @@ async fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>) {
 }
 
 async fn begin(upgrade: OnUpgrade) {
-    let Some((stream, read)) = upgrade::socket::<ClientStream<()>>(upgrade).await else {
+    let Some((stream, early_bytes)) = upgrade::socket::<ClientStream<()>>(upgrade).await else {
         return;
     };
     let (mut socket, tls, plain) = stream.into_parts();
-    let mut wire = Wire::websocket(MESSAGE_BYTES_MAX).with_text().over(tls);
-    wire.receive_plain(&read);
+    let mut wire = Wire::websocket(MESSAGE_BYTES_MAX).with_text().with_tls(tls);
+    wire.receive_plain(&early_bytes);
     wire.receive_plain(&plain);
     // A client that vanishes ends only its own connection.
     let _ = converse(&mut socket.stream, &mut wire).await;
@@ -101,7 +101,7 @@ async fn converse(stream: &mut ByteStream, wire: &mut Wire) -> io::Result<()> {
             stream.shutdown().await?;
             let mut sink = tokio::io::sink();
             let rest = tokio::io::copy(stream, &mut sink);
-            return timeout(PATIENCE, rest).await?.map(drop);
+            return timeout(HANDSHAKE_TIMEOUT, rest).await?.map(drop);
         }
         match stream.read(&mut buffer).await? {
             0 => return Ok(()),
@@ -112,8 +112,8 @@ async fn converse(stream: &mut ByteStream, wire: &mut Wire) -> io::Result<()> {
 
 /// Echoes every whole message. False: the connection has ended.
 fn echo(wire: &mut Wire) -> bool {
-    while let Some(received) = wire.next_frame() {
-        match received {
+    while let Some(input) = wire.next_frame() {
+        match input {
             ClientInput::Frame(frame) => wire.send(&frame),
             ClientInput::Text(text) => wire.send_text(&text),
             ClientInput::Refused(refusal) => {

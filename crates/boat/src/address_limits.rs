@@ -30,7 +30,7 @@ impl AddressLimits {
         }
     }
 
-    /// True if the address may open one more connection now.
+    /// Whether the address may open one more connection now.
     pub(crate) fn may_arrive(&self, address: IpAddr) -> bool {
         self.arrivals.check(address).is_ok()
     }
@@ -44,7 +44,7 @@ impl AddressLimits {
     }
 
     /// Counts a sign-in that a station refused through the client's fault.
-    pub(crate) fn sign_in_failed(&self, address: IpAddr, refusal: &Refusal) {
+    pub(crate) fn record_sign_in_failure(&self, address: IpAddr, refusal: &Refusal) {
         if refusal.code == Code::Unauthenticated {
             self.sign_in_failures.count(address);
         }

@@ -22,7 +22,7 @@ const SHARE: usize = 16;
 /// milliseconds for its hello; were nobody waited for, a wave of clients would only end each other.
 const SILENCE_MIN: Duration = Duration::from_secs(2);
 /// Time for a client that gives way to leave its place.
-const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Places of a boat. Clients that have sent their hello hold theirs until they are admitted.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Arrivals {
     share: usize,
     silent: Mutex<SilentArrivals>,
     waits: Counter,
-    ended: Counter,
+    evictions: Counter,
 }
 
 /// Address as places are shared out: a site has a /48 of IPv6, and as many addresses as it likes.
@@ -61,7 +61,7 @@ struct SilentArrivals {
 
 #[derive(Debug)]
 struct SilentArrival {
-    since: Instant,
+    arrived_at: Instant,
     network: Option<Network>,
     end: Arc<ArrivalEnd>,
 }
@@ -83,14 +83,14 @@ impl ArrivalEnd {
 }
 
 impl SilentArrivals {
-    fn add(&mut self, network: Option<Network>, since: Instant, end: Arc<ArrivalEnd>) -> u64 {
+    fn add(&mut self, network: Option<Network>, arrived_at: Instant, end: Arc<ArrivalEnd>) -> u64 {
         let id = self.next;
         self.next += 1;
         if let Some(network) = network {
             self.by_network.entry(network).or_default().insert(id);
         }
         let arrival = SilentArrival {
-            since,
+            arrived_at,
             network,
             end,
         };
@@ -119,13 +119,16 @@ impl SilentArrivals {
     }
 
     fn oldest_since(&self) -> Option<Instant> {
-        self.by_age.values().next().map(|arrival| arrival.since)
+        self.by_age
+            .values()
+            .next()
+            .map(|arrival| arrival.arrived_at)
     }
 
     /// Takes out the oldest one if it has been silent long enough.
     fn take_oldest(&mut self, now: Instant) -> Option<SilentArrival> {
         let (id, arrival) = self.by_age.iter().next()?;
-        let is_due = arrival.since + SILENCE_MIN <= now;
+        let is_due = arrival.arrived_at + SILENCE_MIN <= now;
         let id = *id;
         is_due.then(|| self.remove(id)).flatten()
     }
@@ -148,7 +151,7 @@ impl Arrivals {
             share: (max / SHARE).max(1),
             silent: Mutex::default(),
             waits: limit("arriving"),
-            ended: limit("arriving_silent"),
+            evictions: limit("arriving_silent"),
         })
     }
 
@@ -192,9 +195,9 @@ impl Arrivals {
             }
             let oldest = self.silent.lock().take_oldest(Instant::now());
             if let Some(oldest) = oldest {
-                self.ended.increment(1);
+                self.evictions.increment(1);
                 oldest.end.end();
-                if let Ok(permit) = timeout(LEAVES_WITHIN, room().acquire_owned()).await {
+                if let Ok(permit) = timeout(LEAVE_TIMEOUT, room().acquire_owned()).await {
                     return permit.expect("it is never closed");
                 }
             }
@@ -204,7 +207,7 @@ impl Arrivals {
     fn keep_to_share(&self, network: Network) {
         let oldest = self.silent.lock().take_beyond(network, self.share);
         if let Some(oldest) = oldest {
-            self.ended.increment(1);
+            self.evictions.increment(1);
             oldest.end.end();
         }
     }
@@ -233,7 +236,7 @@ impl ArrivalPlace {
     }
 
     /// The client has said who it is: it keeps its place.
-    pub(crate) fn keep(&self) {
+    pub(crate) fn keep_place(&self) {
         self.arrivals.silent.lock().remove(self.id);
     }
 
@@ -276,8 +279,8 @@ mod tests {
             let host = format!("2001:db8:7:{host}::1");
             places.push(arrivals.take(address(&host)).await);
         }
-        let ended: Vec<bool> = places.iter().map(|it| it.refusal().is_some()).collect();
-        assert_eq!(ended, [true, true, false, false]);
+        let evictions: Vec<bool> = places.iter().map(|it| it.refusal().is_some()).collect();
+        assert_eq!(evictions, [true, true, false, false]);
         assert!(other.refusal().is_none());
         let balancer = [
             arrivals.take(None).await,
@@ -293,15 +296,15 @@ mod tests {
     async fn the_client_that_is_silent_for_the_longest_gives_way() {
         let arrivals = Arrivals::new(2);
         let first = arrivals.take(address("192.0.2.1")).await;
-        first.keep();
+        first.keep_place();
         let second = arrivals.take(address("192.0.2.2")).await;
-        let began = Instant::now();
-        let leaves = async {
+        let start = Instant::now();
+        let departure = async {
             second.end_token().cancelled().await;
             drop(second);
         };
-        let (third, ()) = tokio::join!(arrivals.take(address("192.0.2.3")), leaves);
-        assert_eq!(began.elapsed(), SILENCE_MIN);
+        let (third, ()) = tokio::join!(arrivals.take(address("192.0.2.3")), departure);
+        assert_eq!(start.elapsed(), SILENCE_MIN);
         assert!(first.refusal().is_none() && third.refusal().is_none());
     }
 
@@ -310,7 +313,7 @@ mod tests {
     async fn clients_wait_where_all_places_have_spoken() {
         let arrivals = Arrivals::new(1);
         let first = arrivals.take(address("192.0.2.1")).await;
-        first.keep();
+        first.keep_place();
         let next = timeout(Duration::from_secs(60), arrivals.take(address("192.0.2.2"))).await;
         assert!(next.is_err());
         drop(first);

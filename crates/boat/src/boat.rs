@@ -71,7 +71,7 @@ pub(crate) struct Boat {
     /// boat.
     lives: RwLock<Vec<BoatLife>>,
     /// True while the present life holds its lease.
-    leased: AtomicBool,
+    is_leased: AtomicBool,
     restoration: Mutex<Restoration>,
     pub(crate) urgent: UrgentAssertions,
     pub(crate) revocations: RevokedUsers,
@@ -79,13 +79,13 @@ pub(crate) struct Boat {
     /// Last order of an operator.
     pub(crate) drain_orders: watch::Sender<DrainOrder>,
     /// Cancelled when the boat leaves for good.
-    leaving: CancellationToken,
+    leave_token: CancellationToken,
     /// Free room on the other boats, as discovery last reported it.
     room: Mutex<Option<(Instant, Room)>>,
     pub(crate) drain: Mutex<Drain>,
     /// True while clients should leave and no other boat has room.
-    waits: AtomicBool,
-    abandoned: AtomicBool,
+    is_waiting: AtomicBool,
+    is_abandoned: AtomicBool,
     sessions: AtomicUsize,
     mail_calls: CallLimit,
     question_calls: CallLimit,
@@ -105,7 +105,7 @@ pub(crate) enum Phase {
     Serving,
     /// Not ready, for balancers to see; clients that come all the same are served.
     Notice {
-        until: Instant,
+        ends_at: Instant,
     },
     /// Clients are being sent away, or all have gone.
     Draining,
@@ -157,22 +157,22 @@ impl Boat {
             ready: watch::Sender::new(false),
             clock: TimerClock::starting_at(clock.now()),
             lives: RwLock::default(),
-            leased: AtomicBool::new(false),
+            is_leased: AtomicBool::new(false),
             restoration: Mutex::default(),
             urgent: UrgentAssertions::default(),
             revocations: RevokedUsers::default(),
             phase: watch::Sender::new(Phase::Serving),
             drain_orders: watch::Sender::new(DrainOrder::Cancel),
-            leaving: CancellationToken::new(),
+            leave_token: CancellationToken::new(),
             room: Mutex::new(None),
             drain: Mutex::new(Drain::new(config.drain_spread)),
-            waits: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
+            is_waiting: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
-            mail_calls: CallLimit::of_mail(&config),
-            question_calls: CallLimit::of_questions(&config),
-            sign_in_calls: CallLimit::of_sign_ins(&config),
-            resume_calls: CallLimit::of_resumptions(&config),
+            mail_calls: CallLimit::for_mail(&config),
+            question_calls: CallLimit::for_questions(&config),
+            sign_in_calls: CallLimit::for_sign_ins(&config),
+            resume_calls: CallLimit::for_resumptions(&config),
             arrivals: Arrivals::new(config.arriving_max),
             balancers: TrustedNetworks::new(config.proxy.networks.clone()),
             address_limits: AddressLimits::new(&config),
@@ -197,18 +197,18 @@ impl Boat {
 
     pub(crate) fn begin_life(&self, life: BoatLife) {
         self.lives.write().push(life);
-        self.leased.store(true, Ordering::Release);
+        self.is_leased.store(true, Ordering::Release);
     }
 
     pub(crate) fn lose_lease(&self) {
-        self.leased.store(false, Ordering::Release);
+        self.is_leased.store(false, Ordering::Release);
     }
 
     pub(crate) fn has_lease(&self) -> bool {
-        self.leased.load(Ordering::Acquire)
+        self.is_leased.load(Ordering::Acquire)
     }
 
-    /// Notes the store's marker under which a session was registered. True if the boat had not seen
+    /// Notes the store's marker under which a session was registered. Returns whether the boat had not seen
     /// this marker before.
     pub(crate) fn is_new_marker(&self, marker: u64) -> bool {
         self.restoration.lock().handle_marker(marker)
@@ -232,16 +232,16 @@ impl Boat {
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.is_cancelled()
+        self.leave_token.is_cancelled()
     }
 
     /// Waits until the boat leaves for good.
     pub(crate) async fn leaving(&self) {
-        self.leaving.cancelled().await;
+        self.leave_token.cancelled().await;
     }
 
     pub(crate) fn begin_leaving(&self) {
-        self.leaving.cancel();
+        self.leave_token.cancel();
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
@@ -253,23 +253,25 @@ impl Boat {
         self.phase.subscribe()
     }
 
-    pub(crate) fn set_waits(&self, waits: bool) {
-        self.waits.store(waits, Ordering::Relaxed);
-        self.metrics.drain_waits.set(f64::from(u8::from(waits)));
+    pub(crate) fn set_waits(&self, is_waiting: bool) {
+        self.is_waiting.store(is_waiting, Ordering::Relaxed);
+        self.metrics
+            .drain_waits
+            .set(f64::from(u8::from(is_waiting)));
     }
 
     /// Room of other boats, while the last reading is still valid.
     pub(crate) fn room(&self) -> Option<Room> {
-        let known = *self.room.lock();
-        known.and_then(|(at, room)| (at.elapsed() < ROOM_AGE_MAX).then_some(room))
+        let reading = *self.room.lock();
+        reading.and_then(|(at, room)| (at.elapsed() < ROOM_AGE_MAX).then_some(room))
     }
 
     pub(crate) fn set_room(&self, room: Room) {
         *self.room.lock() = Some((Instant::now(), room));
     }
 
-    pub(crate) fn waits(&self) -> bool {
-        self.waits.load(Ordering::Relaxed)
+    pub(crate) fn is_waiting_for_room(&self) -> bool {
+        self.is_waiting.load(Ordering::Relaxed)
     }
 
     /// Load of this boat as discovery publishes it.
@@ -291,13 +293,13 @@ impl Boat {
     }
 
     /// Begins or ends a shortage.
-    pub(crate) fn set_shortage(&self, of: Shortage, is_short: bool) {
-        self.pressure[of as usize].store(is_short, Ordering::Release);
+    pub(crate) fn set_shortage(&self, shortage: Shortage, is_short: bool) {
+        self.pressure[shortage as usize].store(is_short, Ordering::Release);
         self.refresh_ready();
     }
 
-    pub(crate) fn is_short_of(&self, of: Shortage) -> bool {
-        self.pressure[of as usize].load(Ordering::Acquire)
+    pub(crate) fn is_short_of(&self, shortage: Shortage) -> bool {
+        self.pressure[shortage as usize].load(Ordering::Acquire)
     }
 
     /// Publishes whether newcomers are welcome: registered, not leaving, short of nothing.
@@ -317,12 +319,12 @@ impl Boat {
 
     /// True once connections are to end at their next turn.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Acquire)
+        self.is_abandoned.load(Ordering::Acquire)
     }
 
     /// Drops the remaining connections without a frame to anybody.
     pub(crate) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
+        self.is_abandoned.store(true, Ordering::Release);
         for connection in self.connections.all() {
             connection.update(|_| ());
         }
@@ -365,24 +367,25 @@ impl Boat {
             if let Err(refusal) = &answer
                 && has_token
             {
-                boat.address_limits.sign_in_failed(peer.ip(), refusal);
+                boat.address_limits
+                    .record_sign_in_failure(peer.ip(), refusal);
             }
-            if let Ok(admitted) = &answer {
+            if let Ok(admitted_session) = &answer {
                 let mut state = connection.lock();
-                state.set_issued_at(admitted.issued_at);
-                state.login = admitted.login;
-                state.ticket = admitted.ticket;
+                state.set_issued_at(admitted_session.issued_at);
+                state.login = admitted_session.login;
+                state.ticket = admitted_session.ticket;
                 drop(state);
-                if admitted.is_registered {
-                    boat.is_new_marker(admitted.admission.marker);
+                if admitted_session.is_registered {
+                    boat.is_new_marker(admitted_session.admission.marker);
                 } else {
-                    boat.metrics.degraded.increment(1);
+                    boat.metrics.degraded_sign_ins.increment(1);
                     boat.urgent.register(&connection);
                 }
                 boat.sessions.fetch_add(1, Ordering::Relaxed);
                 boat.metrics.sessions.increment(1.0);
             }
-            let answer = answer.map(|admitted| admitted.admission);
+            let answer = answer.map(|admitted_session| admitted_session.admission);
             connection.update(|session| session.handle_admitted(answer, boat.now()));
             // The station may not have read a revocation that reached this boat before the
             // admission.
@@ -398,7 +401,7 @@ impl Boat {
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
-            let page = match boat.mail_calls.place().await {
+            let page = match boat.mail_calls.acquire_slot().await {
                 Ok(_call) => boat.stations.mail_page(connection.id(), request).await,
                 Err(refusal) => Err(refusal),
             };
@@ -414,7 +417,7 @@ impl Boat {
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
-            let answer = match boat.sign_in_calls.place().await {
+            let answer = match boat.sign_in_calls.acquire_slot().await {
                 Ok(_call) => {
                     // May have been renewed while the call waited.
                     refresh.ticket = connection.lock().ticket;
@@ -436,11 +439,11 @@ impl Boat {
         self.tasks.spawn_on(call, &self.services);
     }
 
-    pub(crate) fn ask(self: &Arc<Self>, connection: &Arc<Connection>, call: SyncCall) {
+    pub(crate) fn fetch_page(self: &Arc<Self>, connection: &Arc<Connection>, call: SyncCall) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
             let number = call.request.request;
-            let page = match boat.question_calls.place().await {
+            let page = match boat.question_calls.acquire_slot().await {
                 Ok(_call) => boat.stations.sync(&call).await,
                 Err(refusal) => Err(refusal),
             };
@@ -461,7 +464,7 @@ impl Boat {
             Some(_) => &self.resume_calls,
             None => &self.sign_in_calls,
         };
-        let _call = calls.place().await?;
+        let _call = calls.acquire_slot().await?;
         if connection.lock().session.is_closed() {
             // The client left meanwhile: keep the slot for clients that are connected.
             return Err(Refusal::new(Code::Unavailable, "the client is gone"));
@@ -485,12 +488,12 @@ impl Boat {
         self.stations.connect(&connect).await
     }
 
-    /// True if a trusted balancer is at this address, which names its clients.
+    /// Whether a trusted balancer is at this address, which names its clients.
     pub(crate) fn is_balancer(&self, address: IpAddr) -> bool {
         self.config.proxy.header != ProxyHeader::None && self.balancers.contains(address)
     }
 
-    /// True if the head of a request from this address names the client, as a trusted balancer's
+    /// Whether the head of a request from this address names the client, as a trusted balancer's
     /// does.
     pub(crate) fn is_forwarded(&self, address: IpAddr) -> bool {
         self.config.proxy.header == ProxyHeader::XForwardedFor && self.balancers.contains(address)

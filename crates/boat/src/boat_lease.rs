@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use backend::discovery::{Registration, Role};
 use backend::{Error, Result};
-use protocol::drain::{PUBLISH_EVERY, ROOM_EVERY};
+use protocol::drain::{PUBLISH_INTERVAL, ROOM_INTERVAL};
 use protocol::{Code, Refusal};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -21,85 +21,96 @@ use crate::drain::send_away;
 use crate::reregister::{jittered, pass};
 
 /// Pause between attempts to regain a lost lease, each with a probe of the stations; doubled each
-/// time, up to `ASK_AGAIN_MAX`.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-const ASK_AGAIN_MAX: Duration = Duration::from_secs(4);
+/// time, up to `RETRY_PAUSE_MAX`.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(4);
 /// Shortest pause between two publications of the load.
-const PUBLISH_REST: Duration = Duration::from_secs(1);
+const MIN_PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time in which all sessions are asserted after a lost lease, approximately.
-pub(crate) const REASSERT_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const REASSERT_PERIOD: Duration = Duration::from_secs(2);
 
 pub(crate) struct BoatLease {
     pub(crate) address: String,
-    pub(crate) held: Registration,
+    pub(crate) registration: Registration,
 }
 
 /// Keeps the boat registered until dropped, and gives up the lease then.
 pub(crate) async fn keep(boat: Arc<Boat>, mut lease: BoatLease) {
-    publish(&boat, &lease.held).await;
+    publish(&boat, &lease.registration).await;
     loop {
-        warn!(life = ?lease.held.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
+        warn!(life = ?lease.registration.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
         boat.metrics.leases_lost.increment(1);
         boat.lose_lease();
         boat.refresh_ready();
-        lease.held = regain(&boat, &lease).await;
-        boat.begin_life(lease.held.instance.life.clone());
+        lease.registration = regain(&boat, &lease).await;
+        boat.begin_life(lease.registration.instance.life.clone());
         boat.refresh_ready();
-        info!(life = ?lease.held.instance.life, "registered again");
+        info!(life = ?lease.registration.instance.life, "registered again");
         // A lease lost meanwhile is regained before these finish.
-        let lost = &lease.held.lost;
-        let spreading = lost.run_until_cancelled(spread(&boat));
-        let asserting = pass(&boat, REASSERT_WITHIN, || lost.is_cancelled());
-        tokio::join!(spreading, asserting, publish(&boat, &lease.held));
+        let lost_token = &lease.registration.lost_token;
+        let spread_clients = lost_token.run_until_cancelled(spread(&boat));
+        let assert_sessions = pass(&boat, REASSERT_PERIOD, || lost_token.is_cancelled());
+        tokio::join!(
+            spread_clients,
+            assert_sessions,
+            publish(&boat, &lease.registration)
+        );
     }
 }
 
 /// Publishes the boat's load until the lease is lost: periodically, and soon after a change of
 /// state.
-async fn publish(boat: &Boat, held: &Registration) {
-    let publishing = async {
+async fn publish(boat: &Boat, registration: &Registration) {
+    let publish_loop = async {
         let (mut ready, mut phases) = (boat.ready(), boat.phases());
         loop {
             ready.mark_unchanged();
             let phase = *phases.borrow_and_update();
             let load = boat.load();
-            if let Err(error) = within(&boat.config, held.lease.publish(&load)).await {
+            if let Err(error) = call_registry(&boat.config, registration.lease.publish(&load)).await
+            {
                 debug!(%error, source = %error.source, "the load is not published; it is tried again");
             }
             // A flapping state must not load discovery.
-            sleep(PUBLISH_REST).await;
+            sleep(MIN_PUBLISH_INTERVAL).await;
             let pause = match phase {
-                Phase::Serving => jittered(&*boat.entropy, PUBLISH_EVERY * 2 / 3),
-                Phase::Notice { .. } | Phase::Draining => ROOM_EVERY,
+                Phase::Serving => jittered(&*boat.entropy, PUBLISH_INTERVAL * 2 / 3),
+                Phase::Notice { .. } | Phase::Draining => ROOM_INTERVAL,
             };
             tokio::select! {
                 biased;
-                () = sleep(pause.saturating_sub(PUBLISH_REST)) => {}
+                () = sleep(pause.saturating_sub(MIN_PUBLISH_INTERVAL)) => {}
                 _ = phases.changed() => {}
                 _ = ready.changed() => {}
             }
         }
     };
-    held.lost.run_until_cancelled(publishing).await;
+    registration
+        .lost_token
+        .run_until_cancelled(publish_loop)
+        .await;
 }
 
 /// Bounds a call to the registry by its timeout. After a timeout the outcome is unknown: a lease
 /// that nobody holds expires by itself, and the next one has a later incarnation.
-pub(crate) async fn within<T>(config: &Config, call: impl Future<Output = Result<T>>) -> Result<T> {
-    let most = config.registry_timeout;
-    (timeout(most, call).await).unwrap_or_else(|_| {
+pub(crate) async fn call_registry<T>(
+    config: &Config,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let limit = config.registry_timeout;
+    (timeout(limit, call).await).unwrap_or_else(|_| {
         Err(Error::unavailable(
             "registry",
-            format!("no answer within {most:?}"),
+            format!("no answer within {limit:?}"),
         ))
     })
 }
 
 async fn regain(boat: &Boat, lease: &BoatLease) -> Registration {
-    let mut pause = ASK_AGAIN;
+    let mut pause = RETRY_PAUSE;
     loop {
-        let registering = (boat.registry).register(Role::Boat, &boat.config.name, &lease.address);
-        match within(&boat.config, registering).await {
+        let request = (boat.registry).register(Role::Boat, &boat.config.name, &lease.address);
+        match call_registry(&boat.config, request).await {
             Ok(registration) => return registration,
             Err(error) => {
                 let pause_ms = pause.as_millis() as u64;
@@ -111,7 +122,7 @@ async fn regain(boat: &Boat, lease: &BoatLease) -> Registration {
             close_all(boat);
         }
         sleep(jittered(&*boat.entropy, pause)).await;
-        pause = (pause * 2).min(ASK_AGAIN_MAX);
+        pause = (pause * 2).min(RETRY_PAUSE_MAX);
     }
 }
 
@@ -136,8 +147,8 @@ pub(crate) async fn spread(boat: &Boat) {
     let text = "this boat was cut off for a while; reconnect and sync";
     let refusal = refusal(boat, text);
     let pace = boat.config.drain_pace;
-    let sending = send_away(boat, connections, &refusal, pace, None);
-    let _ = timeout(boat.config.drain_deadline, sending).await;
+    let departure = send_away(boat, connections, &refusal, pace, None);
+    let _ = timeout(boat.config.drain_deadline, departure).await;
 }
 
 fn refusal(boat: &Boat, text: &str) -> Refusal {

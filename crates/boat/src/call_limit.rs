@@ -15,47 +15,47 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Slots for one kind of call.
 pub(crate) struct CallLimit {
-    places: Semaphore,
+    slots: Semaphore,
     wait: Duration,
-    refused: Counter,
+    refusals: Counter,
 }
 
 impl CallLimit {
     /// Slots for sign-ins, apart from others: a wave of newcomers delays no request of admitted
     /// clients.
-    pub(crate) fn of_sign_ins(config: &Config) -> CallLimit {
+    pub(crate) fn for_sign_ins(config: &Config) -> CallLimit {
         CallLimit::new("sign_in_calls", config.sign_in_calls_max, config)
     }
 
     /// Slots for resumptions, apart from sign-ins: a slow token provider holds up no resumption.
-    pub(crate) fn of_resumptions(config: &Config) -> CallLimit {
+    pub(crate) fn for_resumptions(config: &Config) -> CallLimit {
         CallLimit::new("resume_calls", config.sign_in_calls_max, config)
     }
 
     /// Slots for mailbox pages, apart from questions: slow history holds back nobody's mail.
-    pub(crate) fn of_mail(config: &Config) -> CallLimit {
+    pub(crate) fn for_mail(config: &Config) -> CallLimit {
         CallLimit::new("calls", config.calls_max, config)
     }
 
     /// Slots for questions.
-    pub(crate) fn of_questions(config: &Config) -> CallLimit {
+    pub(crate) fn for_questions(config: &Config) -> CallLimit {
         CallLimit::new("calls", config.calls_max, config)
     }
 
     fn new(limit: &'static str, max: usize, config: &Config) -> CallLimit {
         CallLimit {
-            places: Semaphore::new(max),
+            slots: Semaphore::new(max),
             wait: config.station_timeout,
-            refused: counter!("limits_total", "limit" => limit),
+            refusals: counter!("limits_total", "limit" => limit),
         }
     }
 
     /// Waits for a slot, held until the call is answered.
-    pub(crate) async fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        if let Ok(Ok(place)) = timeout(self.wait, self.places.acquire()).await {
-            return Ok(place);
+    pub(crate) async fn acquire_slot(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        if let Ok(Ok(permit)) = timeout(self.wait, self.slots.acquire()).await {
+            return Ok(permit);
         }
-        self.refused.increment(1);
+        self.refusals.increment(1);
         let text = "too many calls to stations wait for their answers; try again";
         Err(Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER))
     }

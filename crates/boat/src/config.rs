@@ -348,16 +348,16 @@ impl Config {
     pub(crate) fn address_bounds(&self) -> AddressBounds {
         let is_local = self.websocket.ip().is_loopback() && self.tcp.ip().is_loopback();
         let defaults = AddressDefaults::new(is_local, self.proxy.header != ProxyHeader::None);
-        let or = |set, usual| defaults.count(set, count(usual));
+        let rate_or_default = |set, usual| defaults.count(set, count(usual));
         AddressBounds {
             connections_max: defaults.connections(self.connections_per_address_max, 1024),
             arrivals: Rate::per_second(
-                or(self.arrivals_per_address, 20),
-                or(self.arrivals_per_address_burst, 200),
+                rate_or_default(self.arrivals_per_address, 20),
+                rate_or_default(self.arrivals_per_address_burst, 200),
             ),
             sign_in_failures: Rate::per_minute(
-                or(self.sign_in_failures_per_address, 10),
-                or(self.sign_in_failures_per_address_burst, 30),
+                rate_or_default(self.sign_in_failures_per_address, 10),
+                rate_or_default(self.sign_in_failures_per_address_burst, 30),
             ),
         }
     }
@@ -367,8 +367,8 @@ impl Config {
     pub fn fit_files(&mut self, files: u64) -> usize {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         if files > 0 {
-            let most = files.saturating_sub(OTHER_FILES).max(files / 2);
-            self.connections_max = self.connections_max.min(most);
+            let max = files.saturating_sub(OTHER_FILES).max(files / 2);
+            self.connections_max = self.connections_max.min(max);
         }
         self.connections_max
     }
@@ -479,22 +479,22 @@ mod tests {
             websocket: ([0, 0, 0, 0], 9000).into(),
             ..Config::default()
         };
-        let mut named = open.clone();
-        named.proxy.header = ProxyHeader::ProxyV2;
+        let mut named_by_proxy = open.clone();
+        named_by_proxy.proxy.header = ProxyHeader::ProxyV2;
         let usual = AddressBounds {
             connections_max: 1024,
             arrivals: Rate::per_second(count(20), count(200)),
             sign_in_failures: Rate::per_minute(count(10), count(30)),
         };
         assert_eq!(local.address_bounds(), usual);
-        assert_eq!(named.address_bounds(), usual);
+        assert_eq!(named_by_proxy.address_bounds(), usual);
         let shared = AddressBounds {
             connections_max: 10_240,
             arrivals: Rate::per_second(count(200), count(2_000)),
             sign_in_failures: Rate::per_minute(count(100), count(300)),
         };
         assert_eq!(open.address_bounds(), shared);
-        let set = Config {
+        let explicit = Config {
             connections_per_address_max: Some(7),
             arrivals_per_address: Some(count(3)),
             arrivals_per_address_burst: Some(count(4)),
@@ -505,26 +505,26 @@ mod tests {
             arrivals: Rate::per_second(count(3), count(4)),
             ..shared
         };
-        assert_eq!(set.address_bounds(), bounds);
+        assert_eq!(explicit.address_bounds(), bounds);
     }
 
     // proves S3-03 in part: neither port is open to others without encryption.
     #[test]
     fn off_loopback_clients_speak_tls_on_both_ports() {
-        const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 9000);
-        let refused = |change: fn(&mut Config)| {
+        const PUBLIC_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 9000);
+        let problems = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
             config.problems().to_string()
         };
-        assert_eq!(refused(|_| ()), "");
+        assert_eq!(problems(|_| ()), "");
         for open in [
-            |config: &mut Config| config.websocket = FAR,
-            |config: &mut Config| config.tcp = FAR,
+            |config: &mut Config| config.websocket = PUBLIC_ADDRESS,
+            |config: &mut Config| config.tcp = PUBLIC_ADDRESS,
         ] {
-            let refused = refused(open);
+            let problems = problems(open);
             let reason = "tls.certificates is empty";
-            assert!(refused.starts_with(reason), "refused: {refused:?}");
+            assert!(problems.starts_with(reason), "refused: {problems:?}");
         }
     }
 
@@ -534,9 +534,9 @@ mod tests {
     fn connections_leave_files_for_others() {
         let fitted = |files| {
             let mut config = Config::default();
-            let held = config.fit_files(files);
-            assert_eq!(held, config.connections_max);
-            held
+            let bound = config.fit_files(files);
+            assert_eq!(bound, config.connections_max);
+            bound
         };
         assert_eq!(fitted(1_048_576), 100_000);
         assert_eq!(fitted(20_000), 18_976);

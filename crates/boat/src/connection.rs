@@ -27,13 +27,13 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
     pub(crate) session: Session,
-    /// True if the last assertion got no answer: it may or may not have registered the session
+    /// Whether the last assertion got no answer: it may or may not have registered the session
     /// anew.
     pub(crate) in_doubt: bool,
-    /// True if admitted while the mailbox was away, and not registered since.
-    pub(crate) unregistered: bool,
+    /// Whether admitted while the mailbox was away, and not registered since.
+    pub(crate) is_unregistered: bool,
     /// True while the ticket is about to expire and an assertion is to renew it.
-    pub(crate) renews: bool,
+    pub(crate) is_renewing: bool,
     /// Number of the session's login; zero if it was admitted without a mailbox.
     pub(crate) login: u64,
     /// Issue time of the session's token; zero if the station did not say.
@@ -50,7 +50,7 @@ impl ConnectionState {
     /// Replaces the ticket after an answered assertion or a refreshed token.
     pub(crate) fn replace_ticket(&mut self, next: Ticket) {
         let ticket = self.ticket.map_or(next, |ticket| ticket.replaced_by(next));
-        (self.ticket, self.renews) = (Some(ticket), false);
+        (self.ticket, self.is_renewing) = (Some(ticket), false);
     }
 
     pub(crate) fn set_issued_at(&mut self, issued_at: Option<Timestamp>) {
@@ -71,8 +71,8 @@ impl Connection {
             state: Mutex::new(ConnectionState {
                 session: Session::new(id, limits, now),
                 in_doubt: false,
-                unregistered: false,
-                renews: false,
+                is_unregistered: false,
+                is_renewing: false,
                 login: 0,
                 issued_at: Timestamp::ZERO,
                 ticket: None,
@@ -88,8 +88,8 @@ impl Connection {
     }
 
     /// Updates the session and wakes the loop for the consequences.
-    pub(crate) fn update<T>(&self, tell: impl FnOnce(&mut Session) -> T) -> T {
-        let answer = tell(&mut self.state.lock().session);
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Session) -> T) -> T {
+        let answer = change(&mut self.state.lock().session);
         Connection::wake(self);
         answer
     }

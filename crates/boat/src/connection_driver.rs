@@ -43,7 +43,7 @@ pub(crate) struct ConnectionDriver {
     wire: Wire,
     stage: ConnectionStage,
     queue: OutgoingQueue,
-    traced: SendTraces,
+    send_traces: SendTraces,
     pace: ReadPace,
     /// Turns in a row that deferred deadlines because some received bytes were not handled yet.
     deferrals: u8,
@@ -53,7 +53,7 @@ pub(crate) struct ConnectionDriver {
     has_ended: bool,
     /// Reason of the end, if the boat ends the connection.
     code: Option<Code>,
-    _counted: TaskTrackerToken,
+    _task_token: TaskTrackerToken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +61,8 @@ enum ConnectionStage {
     Open,
     /// The last frames are on their way; after them only the end is expected.
     Ending {
-        until: Timestamp,
-        said_all: bool,
+        deadline: Timestamp,
+        is_close_sent: bool,
         is_shut: bool,
     },
     /// The socket is of no use any more; the session settles with stations and carriers.
@@ -95,27 +95,30 @@ impl ConnectionDriver {
         match &peer.refusal {
             Some(refusal) => connection.update(|session| session.close(refusal.clone(), now)),
             None if boat.is_draining() => {
-                connection.update(|session| session.close(leaving(boat), now));
+                connection.update(|session| session.close(draining_refusal(boat), now));
             }
             None if boat.is_short_of(Shortage::Memory) => {
                 connection.update(|session| session.close(memory::refusal(boat), now));
             }
             None => {}
         }
-        connection.lock().session.expect_hello_by(peer.until);
+        connection
+            .lock()
+            .session
+            .expect_hello_by(peer.hello_deadline);
         boat.metrics.connections(&wire).increment(1.0);
         ConnectionDriver {
             peer: Some(peer),
             wire,
             stage: ConnectionStage::Open,
             queue: OutgoingQueue::default(),
-            traced: SendTraces::default(),
+            send_traces: SendTraces::default(),
             pace: ReadPace::new(now),
             deferrals: 0,
             progress_at: None,
             has_ended: false,
             code: None,
-            _counted: boat.tasks.token(),
+            _task_token: boat.tasks.token(),
             connection,
             boat: Arc::clone(boat),
         }
@@ -138,8 +141,8 @@ impl ConnectionDriver {
 
     /// True while the client exceeds its read rate and its bytes wait in the kernel.
     pub(crate) fn pauses(&self, now: Timestamp) -> bool {
-        let until = self.pace.pauses_until(self.boat.config.read_bounds());
-        until.is_some_and(|until| now < until)
+        let resume_at = self.pace.pauses_until(self.boat.config.read_bounds());
+        resume_at.is_some_and(|resume_at| now < resume_at)
     }
 
     /// Handles the end of the socket's input.
@@ -196,15 +199,15 @@ impl ConnectionDriver {
     }
 
     /// Feeds received frames to the session, within bounds.
-    pub(crate) fn hear(&mut self, now: Timestamp) -> ReadStep {
+    pub(crate) fn handle_frames(&mut self, now: Timestamp) -> ReadStep {
         for _ in 0..FRAMES_A_TURN {
             if self.stage == ConnectionStage::Gone {
                 return ReadStep::Over;
             }
-            let Some(received) = self.wire.next_frame() else {
+            let Some(input) = self.wire.next_frame() else {
                 return ReadStep::All;
             };
-            if received == ClientInput::End {
+            if input == ClientInput::End {
                 self.handle_end(now);
                 continue;
             }
@@ -213,10 +216,10 @@ impl ConnectionDriver {
             }
             let state = &mut *self.connection.lock();
             let session = &mut state.session;
-            match received {
+            match input {
                 ClientInput::Frame(frame) => {
                     self.boat.metrics.frames_in.increment(1);
-                    hear_frame(session, frame, &self.boat, &mut self.traced, now);
+                    handle_client_frame(session, frame, &self.boat, &mut self.send_traces, now);
                 }
                 ClientInput::Refused(refusal) => refuse_frame(session, refusal, &self.boat, now),
                 ClientInput::Violation(violation) => {
@@ -239,15 +242,15 @@ impl ConnectionDriver {
         let connection = Arc::clone(&self.connection);
         let mut state = connection.lock();
         state.session.handle_partial(self.wire.partial(), now);
-        let gives_way = self.peer.as_ref().and_then(|peer| peer.place().refusal());
-        if let Some(refusal) = &gives_way {
+        let eviction = self.peer.as_ref().and_then(|peer| peer.place().refusal());
+        if let Some(refusal) = &eviction {
             state.session.close(refusal.clone(), now);
         }
         while let Some(action) = state.session.poll_action() {
             self.perform(action, &mut state, now);
         }
         // Frees the place for another newcomer. Until now its frames were bounded as a hello.
-        if self.peer.is_some() && (state.session.is_open() || gives_way.is_some()) {
+        if self.peer.is_some() && (state.session.is_open() || eviction.is_some()) {
             self.peer = None;
             self.wire.set_frame_bytes_max(self.boat.frame_bytes_max());
         }
@@ -259,11 +262,11 @@ impl ConnectionDriver {
             // No reader is left.
             Action::Transmit(_) if self.stage == ConnectionStage::Gone => {}
             Action::Transmit(outgoing) => {
-                if !self.traced.is_empty()
+                if !self.send_traces.is_empty()
                     && let Outgoing::Frame(frame) = &outgoing
                 {
                     let (platform, spans) = (state.session.platform(), boat.tracer.spans());
-                    self.traced.answer(frame, platform, spans);
+                    self.send_traces.answer(frame, platform, spans);
                 }
                 self.queue.push(outgoing, boat.config.linger, now);
             }
@@ -272,12 +275,14 @@ impl ConnectionDriver {
                 boat.sources.resolve(token, outcome);
             }
             Action::Admit(_) if boat.is_draining() => {
-                state.session.close(leaving(boat), now);
-                state.session.handle_admitted(Err(leaving(boat)), now);
+                state.session.close(draining_refusal(boat), now);
+                state
+                    .session
+                    .handle_admitted(Err(draining_refusal(boat)), now);
             }
             Action::Admit(hello) => {
                 if let Some(peer) = &self.peer {
-                    peer.place().keep();
+                    peer.place().keep_place();
                     boat.admit(&self.connection, hello, peer.address);
                 }
             }
@@ -309,8 +314,8 @@ impl ConnectionDriver {
         self.boat.connections.remove(self.connection.id());
         if self.stage == ConnectionStage::Open {
             self.stage = ConnectionStage::Ending {
-                until: now + self.boat.config.close_grace,
-                said_all: false,
+                deadline: now + self.boat.config.close_grace,
+                is_close_sent: false,
                 is_shut: false,
             };
         }
@@ -326,10 +331,10 @@ impl ConnectionDriver {
     /// Hands ready frames to the wire, as far as it has room.
     pub(crate) fn fill(&mut self, now: Timestamp) {
         if !self.lingers(now) {
-            let sent = &self.boat.metrics.frames_out;
-            self.queue.fill(&mut self.wire, sent);
+            let frame_counter = &self.boat.metrics.frames_out;
+            self.queue.fill(&mut self.wire, frame_counter);
             if self.queue.is_empty() {
-                self.say_end();
+                self.send_close();
             }
         }
         self.wire.seal();
@@ -340,9 +345,9 @@ impl ConnectionDriver {
         self.wire.seal();
     }
 
-    fn say_end(&mut self) {
-        if let ConnectionStage::Ending { said_all, .. } = &mut self.stage
-            && !std::mem::replace(said_all, true)
+    fn send_close(&mut self) {
+        if let ConnectionStage::Ending { is_close_sent, .. } = &mut self.stage
+            && !std::mem::replace(is_close_sent, true)
         {
             self.wire.close(self.code.unwrap_or(Code::Reconnect));
         }
@@ -363,31 +368,31 @@ impl ConnectionDriver {
     /// Notes that the socket took everything the wire had. Returns whether the session made
     /// progress.
     pub(crate) fn handle_flushed(&mut self, now: Timestamp) -> bool {
-        let written = self.queue.handle_flushed();
-        if written == 0 {
+        let weight = self.queue.handle_flushed();
+        if weight == 0 {
             return false;
         }
         let session = &mut self.connection.lock().session;
-        session.handle_written(written, now);
+        session.handle_written(weight, now);
         true
     }
 
-    /// True if frames wait for the wire and not for a linger timer.
+    /// Whether frames wait for the wire and not for a linger timer.
     pub(crate) fn has_more(&self, now: Timestamp) -> bool {
         !self.queue.is_empty() && !self.lingers(now)
     }
 
     /// True once the last byte is written: the socket may be shut down for writing.
     pub(crate) fn has_said_all(&self) -> bool {
-        let said_all = matches!(
+        let is_close_sent = matches!(
             self.stage,
             ConnectionStage::Ending {
-                said_all: true,
+                is_close_sent: true,
                 is_shut: false,
                 ..
             }
         );
-        said_all && self.wire.unwritten().is_empty()
+        is_close_sent && self.wire.unwritten().is_empty()
     }
 
     /// Notes that the socket is shut down for writing.
@@ -403,17 +408,17 @@ impl ConnectionDriver {
     /// Next deadline: of the session, its end, a read pause or lingering frames.
     pub(crate) fn timeout(&self, now: Timestamp) -> Option<Timestamp> {
         let pause = self.pace.pauses_until(self.boat.config.read_bounds());
-        let pause = pause.filter(|until| now < *until);
+        let pause = pause.filter(|deadline| now < *deadline);
         // Deadlines of the session do not apply while reading pauses.
         let session = self.connection.lock().session.poll_timeout();
-        let session = session.map(|due| due.max(pause.unwrap_or(due)));
-        let until = match self.stage {
-            ConnectionStage::Ending { until, .. } => Some(until),
+        let session = session.map(|due_at| due_at.max(pause.unwrap_or(due_at)));
+        let deadline = match self.stage {
+            ConnectionStage::Ending { deadline, .. } => Some(deadline),
             ConnectionStage::Open | ConnectionStage::Gone => None,
         };
         let lingers_until = self.queue.lingers_until();
         let lingers_until = lingers_until.filter(|_| self.stage == ConnectionStage::Open);
-        [session, until, pause, lingers_until]
+        [session, deadline, pause, lingers_until]
             .into_iter()
             .flatten()
             .min()
@@ -422,19 +427,19 @@ impl ConnectionDriver {
     /// Applies deadlines once all received bytes are handled (within bounds): an acknowledgement
     /// still in the socket counts as in time. Returns whether the session's timeout fired.
     pub(crate) fn check_time(&mut self, has_heard_all: bool, now: Timestamp) -> bool {
-        if let ConnectionStage::Ending { until, .. } = self.stage
-            && until <= now
+        if let ConnectionStage::Ending { deadline, .. } = self.stage
+            && deadline <= now
         {
             self.leave();
         }
-        let due = {
+        let due_at = {
             let session = &mut self.connection.lock().session;
             if let Some(at) = self.progress_at.take() {
                 session.handle_progress(at);
             }
             session.poll_timeout()
         };
-        if due.is_none_or(|due| now < due) {
+        if due_at.is_none_or(|due_at| now < due_at) {
             self.deferrals = 0;
             return false;
         }
@@ -473,10 +478,10 @@ impl Drop for ConnectionDriver {
         self.boat.metrics.connections(&self.wire).decrement(1.0);
         self.queue.end();
         self.report();
-        Metrics::disconnected(self.code);
+        Metrics::record_disconnect(self.code);
         let mut state = self.connection.lock();
         let (platform, spans) = (state.session.platform(), self.boat.tracer.spans());
-        self.traced.end(platform, spans);
+        self.send_traces.end(platform, spans);
         state.session.handle_closed(self.boat.now());
         while let Some(action) = state.session.poll_action() {
             match action {
@@ -488,23 +493,26 @@ impl Drop for ConnectionDriver {
     }
 }
 
-fn hear_frame(
+fn handle_client_frame(
     session: &mut Session,
     frame: Bytes,
     boat: &Boat,
-    traced: &mut SendTraces,
+    send_traces: &mut SendTraces,
     now: Timestamp,
 ) {
     match decode_client_about(frame, boat.frame_bytes_max()) {
         Ok(mut frame) => {
             if let ClientFrame::Send(send) = &mut frame
-                && let Some(begun) = boat.tracer.begin(send, session.id(), now)
+                && let Some(span) = boat.tracer.begin(send, session.id(), now)
             {
-                traced.add(send, begun);
+                send_traces.add(send, span);
             }
             session.handle_frame(frame, now);
         }
-        Err(FrameRejection { refusal, about }) => match about {
+        Err(FrameRejection {
+            refusal,
+            context: about,
+        }) => match about {
             FrameContext::Send(send_id) => session.handle_invalid_send(send_id, refusal, now),
             FrameContext::Sync(request) => session.handle_invalid_question(request, refusal, now),
             FrameContext::Frame => session.handle_malformed(refusal, now),
@@ -521,7 +529,7 @@ fn refuse_frame(session: &mut Session, refusal: Refusal, boat: &Boat, now: Times
 }
 
 /// Refusal for a client that arrives while the boat leaves.
-fn leaving(boat: &Boat) -> Refusal {
+fn draining_refusal(boat: &Boat) -> Refusal {
     let text = "this boat leaves; connect again to reach another";
     Refusal::new(Code::Draining, text).retry_after(boat.config.drain_spread)
 }

@@ -22,10 +22,10 @@ pub(crate) struct ConnectionLimit {
     max: usize,
     per_address_max: usize,
     refusals_max: usize,
-    refused: Counter,
-    refused_by_address: Counter,
+    refusal_counter: Counter,
+    address_refusal_counter: Counter,
     warnings: AddressWarnings,
-    taken: Mutex<LimitUsage>,
+    usage: Mutex<LimitUsage>,
 }
 
 /// Counts of connections by client address, which outlive the boat.
@@ -35,11 +35,11 @@ pub struct AddressUsage(pub(crate) Arc<ConnectionLimit>);
 impl AddressUsage {
     /// Addresses with the most connections, `count` at most, busiest first.
     pub fn busiest(&self, count: usize) -> Vec<(AddressKey, usize)> {
-        let taken = self.0.taken.lock();
-        let mut addresses: Vec<_> = (taken.by_address.iter())
+        let usage = self.0.usage.lock();
+        let mut addresses: Vec<_> = (usage.by_address.iter())
             .map(|(address, connections)| (*address, *connections))
             .collect();
-        drop(taken);
+        drop(usage);
         addresses.sort_unstable_by_key(|(_, connections)| Reverse(*connections));
         addresses.truncate(count);
         addresses
@@ -81,10 +81,10 @@ impl ConnectionLimit {
             max: config.connections_max,
             per_address_max: config.address_bounds().connections_max,
             refusals_max: config.refusals_max,
-            refused: limit("connections"),
-            refused_by_address: limit("connections_per_address"),
+            refusal_counter: limit("connections"),
+            address_refusal_counter: limit("connections_per_address"),
             warnings: AddressWarnings::new("boat.connections_per_address_max"),
-            taken: Mutex::default(),
+            usage: Mutex::default(),
         })
     }
 
@@ -95,35 +95,35 @@ impl ConnectionLimit {
         address: Option<IpAddr>,
     ) -> Option<(ConnectionPermit, Option<Refusal>)> {
         let address = address.map(AddressKey::from);
-        let mut taken = self.taken.lock();
-        let refusal = if taken.connections >= self.max {
-            self.refused.increment(1);
+        let mut usage = self.usage.lock();
+        let refusal = if usage.connections >= self.max {
+            self.refusal_counter.increment(1);
             let text = format!(
                 "this boat holds {} connections, as many as it may",
                 self.max
             );
             Refusal::new(Code::Full, text).retry_after(RETRY_AFTER)
-        } else if let Some(refusal) = address.and_then(|address| self.check(&taken, address)) {
+        } else if let Some(refusal) = address.and_then(|address| self.check(&usage, address)) {
             refusal
         } else {
-            taken.connections += 1;
+            usage.connections += 1;
             let place = address.map_or(Place::Unnamed, Place::Address);
-            taken.add(address);
+            usage.add(address);
             return Some((self.permit(place), None));
         };
-        let has_room = taken.refusals < self.refusals_max;
-        taken.refusals += usize::from(has_room);
-        drop(taken);
+        let has_room = usage.refusals < self.refusals_max;
+        usage.refusals += usize::from(has_room);
+        drop(usage);
         if let Some(address) = address.filter(|_| refusal.code == Code::RateLimited) {
             self.warnings.warn(address);
         }
         has_room.then(|| (self.permit(Place::Refusal), Some(refusal)))
     }
 
-    fn check(&self, taken: &LimitUsage, address: AddressKey) -> Option<Refusal> {
-        let count = taken.by_address.get(&address).copied().unwrap_or(0);
+    fn check(&self, usage: &LimitUsage, address: AddressKey) -> Option<Refusal> {
+        let count = usage.by_address.get(&address).copied().unwrap_or(0);
         (count >= self.per_address_max).then(|| {
-            self.refused_by_address.increment(1);
+            self.address_refusal_counter.increment(1);
             let text = format!("{} connections from your address", self.per_address_max);
             Refusal::new(Code::RateLimited, text).retry_after(RETRY_AFTER)
         })
@@ -149,16 +149,16 @@ impl ConnectionPermit {
     /// Sets the client's address. Returns a refusal if the address has too many connections.
     pub(crate) fn name(&mut self, address: IpAddr) -> Option<Refusal> {
         let address = AddressKey::from(address);
-        let mut taken = self.limit.taken.lock();
+        let mut usage = self.limit.usage.lock();
         if !matches!(self.place, Place::Unnamed) {
             return None;
         }
-        let refusal = self.limit.check(&taken, address);
+        let refusal = self.limit.check(&usage, address);
         if refusal.is_none() {
-            taken.add(Some(address));
+            usage.add(Some(address));
             self.place = Place::Address(address);
         }
-        drop(taken);
+        drop(usage);
         if refusal.is_some() {
             self.limit.warnings.warn(address);
         }
@@ -168,16 +168,16 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut taken = self.limit.taken.lock();
+        let mut usage = self.limit.usage.lock();
         match self.place {
-            Place::Refusal => taken.refusals -= 1,
-            Place::Unnamed => taken.connections -= 1,
+            Place::Refusal => usage.refusals -= 1,
+            Place::Unnamed => usage.connections -= 1,
             Place::Address(address) => {
-                taken.connections -= 1;
-                if let Some(count) = taken.by_address.get_mut(&address) {
+                usage.connections -= 1;
+                if let Some(count) = usage.by_address.get_mut(&address) {
                     *count -= 1;
                     if *count == 0 {
-                        taken.by_address.remove(&address);
+                        usage.by_address.remove(&address);
                     }
                 }
             }
@@ -212,10 +212,10 @@ mod tests {
         };
         let first = take(1).expect("room");
         let second = take(1).expect("room");
-        let (told, code) = take(1).expect("room to tell it");
+        let (refusal_permit, code) = take(1).expect("room to tell it");
         assert_eq!(code, Some(Code::RateLimited));
         assert!(take(1).is_none());
-        drop(told);
+        drop(refusal_permit);
         let third = take(2).expect("room");
         let busiest = AddressUsage(Arc::clone(&limit)).busiest(1);
         assert_eq!(busiest, [(AddressKey::from(address(1)), 2)]);
@@ -230,20 +230,20 @@ mod tests {
         assert_eq!(network[2].1, Some(Code::RateLimited));
         drop(network);
         // Behind a balancer the total counts at once, the address once it is known.
-        let mut unnamed = [0; 3].map(|_| limit.take(None).expect("room").0);
+        let mut unnamed_permits = [0; 3].map(|_| limit.take(None).expect("room").0);
         assert_eq!(
             limit.take(None).expect("room to tell it").1.map(|r| r.code),
             Some(Code::Full)
         );
-        let codes = unnamed
+        let codes = unnamed_permits
             .each_mut()
             .map(|permit| permit.name(address(1)).map(|r| r.code));
         assert_eq!(codes, [None, None, Some(Code::RateLimited)]);
-        drop(unnamed);
+        drop(unnamed_permits);
         assert_eq!(take(1).expect("room").1, None);
-        let taken = limit.taken.lock();
+        let usage = limit.usage.lock();
         assert_eq!(
-            (taken.connections, taken.refusals, taken.by_address.len()),
+            (usage.connections, usage.refusals, usage.by_address.len()),
             (0, 0, 0)
         );
     }

@@ -114,25 +114,26 @@ impl ReadyQueue {
             socket: Some(socket),
             timers: PendingEntries::default(),
         };
-        let refused = self.put(|waiting| match waiting.is_closed {
-            true => Some(slot),
-            false => {
-                waiting.arrivals.push(slot);
+        let rejected_slot = self.update_inbox(|inbox| {
+            if inbox.is_closed {
+                Some(slot)
+            } else {
+                inbox.arrivals.push(slot);
                 None
             }
         });
-        drop(refused);
+        drop(rejected_slot);
     }
 
     pub(crate) fn push(&self, slot: u32) {
-        self.put(|waiting| waiting.ready.push(slot));
+        self.update_inbox(|inbox| inbox.ready.push(slot));
     }
 
-    fn put<T>(&self, put: impl FnOnce(&mut LoopInbox) -> T) -> T {
-        let mut waiting = self.0.lock();
-        let answer = put(&mut waiting);
-        let waker = waiting.waker.take();
-        drop(waiting);
+    fn update_inbox<T>(&self, update: impl FnOnce(&mut LoopInbox) -> T) -> T {
+        let mut inbox = self.0.lock();
+        let answer = update(&mut inbox);
+        let waker = inbox.waker.take();
+        drop(inbox);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -141,9 +142,9 @@ impl ReadyQueue {
 
     /// Drops arrivals that the loop has not taken.
     fn close(&self) {
-        let arrivals = self.put(|waiting| {
-            waiting.is_closed = true;
-            std::mem::take(&mut waiting.arrivals)
+        let arrivals = self.update_inbox(|inbox| {
+            inbox.is_closed = true;
+            std::mem::take(&mut inbox.arrivals)
         });
         drop(arrivals);
     }
@@ -190,20 +191,20 @@ impl ConnectionLoop {
 
     /// Takes new work. False: there is none, and the next push wakes the loop.
     fn take(&mut self, cx: &Context<'_>) -> bool {
-        let mut waiting = self.queue.0.lock();
-        if waiting.ready.is_empty() && waiting.arrivals.is_empty() {
+        let mut inbox = self.queue.0.lock();
+        if inbox.ready.is_empty() && inbox.arrivals.is_empty() {
             if self.ready.is_empty() {
-                waiting.waker = Some(cx.waker().clone());
+                inbox.waker = Some(cx.waker().clone());
             }
             return !self.ready.is_empty();
         }
         if self.ready.is_empty() {
-            std::mem::swap(&mut self.ready, &mut waiting.ready);
+            std::mem::swap(&mut self.ready, &mut inbox.ready);
         } else {
-            self.ready.append(&mut waiting.ready);
+            self.ready.append(&mut inbox.ready);
         }
-        let arrivals = std::mem::take(&mut waiting.arrivals);
-        drop(waiting);
+        let arrivals = std::mem::take(&mut inbox.arrivals);
+        drop(inbox);
         for slot in arrivals {
             let connection = Arc::clone(slot.driver.connection());
             let key = self.slots.insert(slot) as u32;
@@ -219,12 +220,15 @@ impl ConnectionLoop {
         };
         self.boat.metrics.turns.increment(1);
         // A panic that one client triggers ends its connection, and no other.
-        let turn = AssertUnwindSafe(|| match slot.turn(&mut self.buffers, now) {
-            true => None,
-            false => Some(slot.driver.timeout(now)),
+        let turn = AssertUnwindSafe(|| {
+            if slot.turn(&mut self.buffers, now) {
+                None
+            } else {
+                Some(slot.driver.timeout(now))
+            }
         });
-        let due = catch_unwind(turn).ok().flatten();
-        let Some(due) = due.filter(|_| !self.boat.is_abandoned()) else {
+        let deadline = catch_unwind(turn).ok().flatten();
+        let Some(deadline) = deadline.filter(|_| !self.boat.is_abandoned()) else {
             let slot = self.slots.remove(key as usize);
             let _ = catch_unwind(AssertUnwindSafe(move || drop(slot)));
             // Frees the memory of a reconnect storm once it is over.
@@ -233,10 +237,10 @@ impl ConnectionLoop {
             }
             return;
         };
-        if let Some(due) = due
-            && slot.timers.add(due)
+        if let Some(deadline) = deadline
+            && slot.timers.add(deadline)
         {
-            self.wheel.insert(due, key);
+            self.wheel.insert(deadline, key);
         }
     }
 
@@ -258,7 +262,7 @@ impl ConnectionLoop {
         };
         if self
             .sleeps_until
-            .is_none_or(|until| next < until || until <= now)
+            .is_none_or(|wake_at| next < wake_at || wake_at <= now)
         {
             self.sleeps_until = Some(next);
             self.sleep.as_mut().reset(Instant::now() + next.since(now));
@@ -278,9 +282,9 @@ impl Future for ConnectionLoop {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        let mut left = CONNECTIONS_A_TURN;
+        let mut budget = CONNECTIONS_A_TURN;
         this.buffers.count = 0;
-        while left > 0 && this.buffers.count < BYTES_A_POLL {
+        while budget > 0 && this.buffers.count < BYTES_A_POLL {
             let now = this.boat.now();
             this.ring(now);
             if !this.take(cx) {
@@ -290,7 +294,7 @@ impl Future for ConnectionLoop {
                 continue;
             }
             let mut count = 0;
-            while count < left && this.buffers.count < BYTES_A_POLL {
+            while count < budget && this.buffers.count < BYTES_A_POLL {
                 let Some(&key) = this.ready.get(count) else {
                     break;
                 };
@@ -298,7 +302,7 @@ impl Future for ConnectionLoop {
                 count += 1;
             }
             this.ready.drain(..count);
-            left -= count;
+            budget -= count;
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -319,8 +323,8 @@ impl Slot {
         let has_heard_all = self.read(cx, buffers, now);
         for _ in 0..ROUNDS_A_TURN {
             self.driver.act(now);
-            let wrote = self.write(cx, now);
-            let rang = self.driver.check_time(has_heard_all, now);
+            let has_written = self.write(cx, now);
+            let has_rung = self.driver.check_time(has_heard_all, now);
             if self.driver.is_gone()
                 && let Some(mut socket) = self.socket.take()
             {
@@ -330,7 +334,7 @@ impl Slot {
                 let _ = Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten());
                 self.driver.clear();
             }
-            is_quiet = !wrote && !rang;
+            is_quiet = !has_written && !has_rung;
             if is_quiet {
                 break;
             }
@@ -353,7 +357,7 @@ impl Slot {
     fn read(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers, now: Timestamp) -> bool {
         for _ in 0..READS_A_TURN {
             // Includes frames left over from the turn before.
-            match self.driver.hear(now) {
+            match self.driver.handle_frames(now) {
                 ReadStep::All => {}
                 ReadStep::Some => break,
                 ReadStep::Over if self.driver.is_gone() => return true,
@@ -381,10 +385,10 @@ impl Slot {
 
     /// Writes ready bytes. Returns whether the session made progress.
     fn write(&mut self, cx: &mut Context<'_>, now: Timestamp) -> bool {
-        let mut progress = false;
+        let mut has_progress = false;
         loop {
             let Some(socket) = &mut self.socket else {
-                return progress;
+                return has_progress;
             };
             self.driver.fill(now);
             while !self.driver.unwritten().is_empty() {
@@ -394,10 +398,10 @@ impl Slot {
                         self.driver.handle_lost(now);
                         return true;
                     }
-                    Poll::Pending => return progress,
+                    Poll::Pending => return has_progress,
                 }
             }
-            progress |= self.driver.handle_flushed(now);
+            has_progress |= self.driver.handle_flushed(now);
             if !self.driver.has_more(now) {
                 break;
             }
@@ -411,7 +415,7 @@ impl Slot {
                 Poll::Pending => {}
             }
         }
-        progress
+        has_progress
     }
 }
 

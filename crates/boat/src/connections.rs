@@ -56,8 +56,8 @@ impl Connections {
 
     /// Number of shards in use.
     pub(crate) fn shards_used(&self) -> usize {
-        let used = self.shards.iter().filter(|shard| !shard.lock().is_empty());
-        used.count()
+        let used_shards = self.shards.iter().filter(|shard| !shard.lock().is_empty());
+        used_shards.count()
     }
 
     /// Ids are random: any bits will do.
@@ -70,9 +70,9 @@ impl Connections {
 /// lock, which pushes wait for.
 fn in_order<T: Clone>(shard: &Mutex<HashMap<SessionId, T>>) -> Vec<T> {
     let copy = |(id, it): (&SessionId, &T)| (*id, it.clone());
-    let mut held: Vec<_> = shard.lock().iter().map(copy).collect();
-    held.sort_unstable_by_key(|(id, _)| *id);
-    held.into_iter().map(|(_, it)| it).collect()
+    let mut entries: Vec<_> = shard.lock().iter().map(copy).collect();
+    entries.sort_unstable_by_key(|(id, _)| *id);
+    entries.into_iter().map(|(_, it)| it).collect()
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ struct SourceTable {
 /// flight.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeSender {
-    waiting: Mutex<OutcomeQueue>,
+    queue: Mutex<OutcomeQueue>,
     spans: Spans,
 }
 
@@ -48,7 +48,7 @@ struct OutcomeQueue {
     outcomes: Vec<Outcome>,
     reader: Option<Waker>,
     /// Traced pushes in flight, by number. Nearly always empty.
-    traced: HashMap<u64, PushTrace>,
+    traces: HashMap<u64, PushTrace>,
 }
 
 /// Registration of one stream, until dropped.
@@ -67,17 +67,17 @@ impl DeliverStreams {
     }
 
     pub(crate) fn open(&self) -> DeliverStream {
-        let mut open = self.open.write();
-        while open.sources.contains_key(&open.next) {
-            open.next = open.next.wrapping_add(1);
+        let mut table = self.open.write();
+        while table.sources.contains_key(&table.next) {
+            table.next = table.next.wrapping_add(1);
         }
-        let id = open.next;
-        open.next = id.wrapping_add(1);
+        let id = table.next;
+        table.next = id.wrapping_add(1);
         let outcomes = Arc::new(OutcomeSender {
-            waiting: Mutex::default(),
+            queue: Mutex::default(),
             spans: self.spans.clone(),
         });
-        open.sources.insert(id, Arc::clone(&outcomes));
+        table.sources.insert(id, Arc::clone(&outcomes));
         DeliverStream { id, outcomes }
     }
 
@@ -100,7 +100,7 @@ impl DeliverStream {
     pub(crate) fn trace(&self, number: u64, delivery: TraceContext, message: MessageId) {
         if number != 0 {
             let push = PushTrace::new(delivery, number, message);
-            self.outcomes.waiting.lock().traced.insert(number, push);
+            self.outcomes.queue.lock().traces.insert(number, push);
         }
     }
 
@@ -112,29 +112,30 @@ impl DeliverStream {
 
     /// Returns all waiting outcomes as soon as there is one.
     pub(crate) fn poll_outcomes(&self, cx: &mut Context<'_>) -> Poll<Vec<Outcome>> {
-        let mut waiting = self.outcomes.waiting.lock();
-        if waiting.outcomes.is_empty() {
-            waiting.reader = Some(cx.waker().clone());
+        let mut queue = self.outcomes.queue.lock();
+        if queue.outcomes.is_empty() {
+            queue.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        Poll::Ready(std::mem::take(&mut waiting.outcomes))
+        Poll::Ready(std::mem::take(&mut queue.outcomes))
     }
 }
 
 impl OutcomeSender {
     fn push(&self, token: u64, outcome: session::Outcome) {
-        let mut waiting = self.waiting.lock();
-        waiting.outcomes.push(Outcome {
+        let mut queue = self.queue.lock();
+        queue.outcomes.push(Outcome {
             token,
             kind: outcome,
         });
-        let waker = waiting.reader.take();
-        let traced = match waiting.traced.is_empty() {
-            true => None,
-            false => waiting.traced.remove(&token),
+        let waker = queue.reader.take();
+        let trace = if queue.traces.is_empty() {
+            None
+        } else {
+            queue.traces.remove(&token)
         };
-        drop(waiting);
-        if let Some(push) = traced {
+        drop(queue);
+        if let Some(push) = trace {
             push.end(outcome, &self.spans);
         }
         if let Some(waker) = waker {
@@ -224,19 +225,19 @@ impl DeliverService {
             warn!(text = %refusal.text, "a carrier's batch cannot be read");
             from_refusal(&refusal)
         })?;
-        let mine = self.boat.is_mine(&batch.life);
+        let is_mine = self.boat.is_mine(&batch.life);
         for push in batch.pushes {
             let number = push.token.number();
             if let Some(trace) = self.boat.tracer.spans().sampled(push.trace) {
                 self.source.trace(number, trace, push.message);
             }
-            if !mine || !self.boat.push(self.source.id, push) {
+            if !is_mine || !self.boat.push(self.source.id, push) {
                 let outcome = session::Outcome::NoSession;
                 self.boat.metrics.outcome(outcome).increment(1);
                 self.source.resolve(number, outcome);
             }
         }
-        if mine {
+        if is_mine {
             for notice in batch.notices {
                 self.boat.notify(notice);
             }

@@ -13,7 +13,7 @@ use api::boat::DrainOrder;
 use api::station::ResumeSession;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use protocol::drain::{DrainFacts, DrainStep, ROOM_EVERY, Room, time_to_send};
+use protocol::drain::{DrainFacts, DrainStep, ROOM_INTERVAL, Room, time_to_send};
 use protocol::ticket::ResumeTicket;
 use protocol::{Code, Refusal, SessionId};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -23,23 +23,23 @@ use crate::boat::{Boat, Phase};
 use crate::connection::Connection;
 
 /// Interval of checks whether the lanes are empty.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Extra spread of reconnects per client.
-const SPREAD_EACH: Duration = Duration::from_millis(2);
+const SPREAD_PER_CLIENT: Duration = Duration::from_millis(2);
 /// Wait for resume tickets: clients can do without, as they have their tokens.
-const TICKETS_WITHIN: Duration = Duration::from_millis(500);
+const TICKET_TIMEOUT: Duration = Duration::from_millis(500);
 /// Batches that wait for their tickets at a time.
-const TICKETS_TOGETHER: usize = 16;
+const MAX_TICKET_BATCHES: usize = 16;
 /// Interval of warnings that no other boat has room.
-const WARN_EVERY: Duration = Duration::from_secs(30);
+const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Follows the orders of operators, until dropped. There is no deadline: the operator can see that
 /// the boat waits for room.
-pub(crate) async fn obey(boat: &Boat) -> Infallible {
+pub(crate) async fn follow_orders(boat: &Boat) -> Infallible {
     let mut orders = boat.drain_orders.subscribe();
     loop {
         let order = *orders.borrow_and_update();
-        let obeying = async {
+        let execution = async {
             match order {
                 DrainOrder::Cancel => {
                     if boat.phase() != Phase::Serving {
@@ -59,7 +59,7 @@ pub(crate) async fn obey(boat: &Boat) -> Infallible {
             biased;
             // A new order cancels the one before, however much that has left to do.
             _ = orders.changed() => {}
-            () = obeying => {}
+            () = execution => {}
         }
     }
 }
@@ -68,22 +68,22 @@ pub(crate) async fn obey(boat: &Boat) -> Infallible {
 /// clients are sent away.
 pub(crate) async fn leave(boat: &Boat, listeners: impl Sized) {
     boat.begin_leaving();
-    let end = Instant::now() + boat.config.drain_deadline;
-    let finished = timeout_at(end, async {
+    let deadline = Instant::now() + boat.config.drain_deadline;
+    let departure = timeout_at(deadline, async {
         announce(boat).await;
-        let left = end.saturating_duration_since(Instant::now());
-        let all_sent = Instant::now() + time_to_send(left);
-        send_everybody_away(boat, boat.config.drain_pace, Some(all_sent)).await;
+        let time_left = deadline.saturating_duration_since(Instant::now());
+        let send_deadline = Instant::now() + time_to_send(time_left);
+        send_everybody_away(boat, boat.config.drain_pace, Some(send_deadline)).await;
         // Balancers keep sending newcomers for a while: until here those got a refusal, not a
         // reset.
         drop(listeners);
         boat.tasks.close();
         boat.tasks.wait().await;
         while !boat.lanes.are_idle() {
-            sleep(LOOK_AGAIN).await;
+            sleep(IDLE_POLL_INTERVAL).await;
         }
     });
-    if finished.await.is_err() {
+    if departure.await.is_err() {
         warn!(
             left = boat.connections.len(),
             "what is left is dropped: the time to leave is over"
@@ -99,24 +99,24 @@ async fn announce(boat: &Boat) {
             0 => Duration::ZERO,
             _ => boat.config.drain_notice,
         };
-        let until = Instant::now() + notice;
-        boat.set_phase(Phase::Notice { until });
+        let ends_at = Instant::now() + notice;
+        boat.set_phase(Phase::Notice { ends_at });
     }
-    if let Phase::Notice { until } = boat.phase() {
-        sleep_until(until).await;
+    if let Phase::Notice { ends_at } = boat.phase() {
+        sleep_until(ends_at).await;
     }
     boat.set_phase(Phase::Draining);
 }
 
-async fn send_everybody_away(boat: &Boat, pace: NonZeroU32, until: Option<Instant>) {
+async fn send_everybody_away(boat: &Boat, pace: NonZeroU32, deadline: Option<Instant>) {
     let connections = boat.connections.all();
     info!(clients = connections.len(), "leaving");
     let clients = u32::try_from(connections.len()).unwrap_or(u32::MAX);
     // Each client picks a random moment within this.
-    let spread = (boat.config.drain_spread).min(SPREAD_EACH.saturating_mul(clients));
+    let spread = (boat.config.drain_spread).min(SPREAD_PER_CLIENT.saturating_mul(clients));
     let text = "this boat leaves; reconnect to reach another";
     let refusal = Refusal::new(Code::Draining, text).retry_after(spread);
-    send_away(boat, connections, &refusal, pace, until).await;
+    send_away(boat, connections, &refusal, pace, deadline).await;
 }
 
 /// Sends clients elsewhere at the pace at which other boats have room for them, each with a resume
@@ -126,21 +126,22 @@ pub(crate) async fn send_away(
     connections: Vec<Arc<Connection>>,
     refusal: &Refusal,
     pace: NonZeroU32,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 ) {
     if connections.is_empty() {
         return;
     }
     let _waits = Waits(boat);
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let time_left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     // Silent discovery may use a part of the time, no more.
-    let within = left.map_or(ROOM_EVERY, |left| ROOM_EVERY.min(left / 4));
-    let _ = timeout(within, read_room(boat)).await;
+    let room_timeout =
+        time_left.map_or(ROOM_INTERVAL, |time_left| ROOM_INTERVAL.min(time_left / 4));
+    let _ = timeout(room_timeout, read_room(boat)).await;
     tokio::select! {
         biased;
         // Room is read before clients are sent to it.
         never = follow_room(boat) => match never {},
-        () = send_by_room(boat, connections, refusal, pace, until) => {}
+        () = send_by_room(boat, connections, refusal, pace, deadline) => {}
     }
 }
 
@@ -158,33 +159,33 @@ async fn send_by_room(
     mut rest: Vec<Arc<Connection>>,
     refusal: &Refusal,
     pace: NonZeroU32,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 ) {
     let bounds = boat.config.drain_bounds(pace);
     let mut lanes = TicketLanes::new(boat);
-    let mut under_way = FuturesUnordered::new();
-    let mut warned: Option<Instant> = None;
+    let mut ticket_calls = FuturesUnordered::new();
+    let mut warned_at: Option<Instant> = None;
     rest.retain(|connection| !connection.lock().session.is_ending());
     while !rest.is_empty() {
         let facts = DrainFacts {
             clients: rest.len(),
             room: boat.room(),
-            left: until.map(|until| until.saturating_duration_since(Instant::now())),
+            time_left: deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };
         let step = boat.drain.lock().step(&bounds, &facts, boat.now());
         let pause = match step {
             DrainStep::Go { clients, pause } => {
                 boat.set_waits(false);
-                let batch = take(&mut rest, clients);
+                let batch = take_batch(&mut rest, clients);
                 let lane = lanes.next();
-                under_way.push(tell(boat, batch, lane, refusal));
+                ticket_calls.push(drain_batch(boat, batch, lane, refusal));
                 pause
             }
             DrainStep::Wait { pause } => {
                 boat.set_waits(true);
                 rest.retain(|connection| !connection.lock().session.is_ending());
-                if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-                    warned = Some(Instant::now());
+                if warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
+                    warned_at = Some(Instant::now());
                     let clients = rest.len();
                     warn!(clients, "no other boat has room: these clients wait aboard");
                 }
@@ -194,36 +195,36 @@ async fn send_by_room(
         let next = Instant::now() + pause;
         while !rest.is_empty() {
             // Slow stations reduce the pace only once too many of their answers are outstanding.
-            let is_full = under_way.len() >= TICKETS_TOGETHER;
+            let is_full = ticket_calls.len() >= MAX_TICKET_BATCHES;
             tokio::select! {
                 biased;
                 // Answers are few, and name the lanes to skip from now on.
-                Some(silent) = under_way.next() => lanes.remove(silent),
+                Some(silent_lane) = ticket_calls.next() => lanes.remove(silent_lane),
                 () = sleep_until(next), if !is_full => break,
             }
         }
     }
-    while under_way.next().await.is_some() {}
+    while ticket_calls.next().await.is_some() {}
 }
 
 /// Lanes whose stations issue tickets.
 struct TicketLanes {
     lanes: Vec<usize>,
-    place: usize,
+    next_index: usize,
 }
 
 impl TicketLanes {
     fn new(boat: &Boat) -> TicketLanes {
         TicketLanes {
             lanes: (0..boat.lanes.len()).collect(),
-            place: 0,
+            next_index: 0,
         }
     }
 
     fn next(&mut self) -> Option<usize> {
-        self.place += 1;
-        let place = self.place % self.lanes.len().max(1);
-        self.lanes.get(place).copied()
+        self.next_index += 1;
+        let index = self.next_index % self.lanes.len().max(1);
+        self.lanes.get(index).copied()
     }
 
     /// Removes a lane whose station issued no tickets.
@@ -233,24 +234,24 @@ impl TicketLanes {
 }
 
 /// Sends a batch away. Returns the lane if its station issued no tickets.
-async fn tell(
+async fn drain_batch(
     boat: &Boat,
     batch: Vec<Arc<Connection>>,
     lane: Option<usize>,
     refusal: &Refusal,
 ) -> Option<usize> {
     let tickets = resume_tickets(boat, lane, &batch).await;
-    let silent = lane.filter(|_| tickets.is_none());
+    let silent_lane = lane.filter(|_| tickets.is_none());
     let mut tickets = tickets.unwrap_or_default();
     for connection in &batch {
         let ticket = tickets.remove(&connection.id());
         connection.update(|session| session.drain(refusal.clone(), ticket, boat.now()));
     }
-    silent
+    silent_lane
 }
 
 /// Takes up to `count` connections that are not ending yet.
-fn take(rest: &mut Vec<Arc<Connection>>, count: usize) -> Vec<Arc<Connection>> {
+fn take_batch(rest: &mut Vec<Arc<Connection>>, count: usize) -> Vec<Arc<Connection>> {
     let mut batch = Vec::with_capacity(count.min(rest.len()));
     while batch.len() < count
         && let Some(connection) = rest.pop()
@@ -264,8 +265,8 @@ fn take(rest: &mut Vec<Arc<Connection>>, count: usize) -> Vec<Arc<Connection>> {
 
 async fn follow_room(boat: &Boat) -> Infallible {
     loop {
-        sleep(ROOM_EVERY).await;
-        let _ = timeout(ROOM_EVERY, read_room(boat)).await;
+        sleep(ROOM_INTERVAL).await;
+        let _ = timeout(ROOM_INTERVAL, read_room(boat)).await;
     }
 }
 
@@ -291,25 +292,25 @@ async fn resume_tickets(
         return Some(BTreeMap::new());
     }
     let call = boat.stations.resume_tickets(lane, &sessions);
-    let answer = timeout(TICKETS_WITHIN, call).await;
-    let tickets = match answer.unwrap_or_else(|_| Err(late())) {
+    let answer = timeout(TICKET_TIMEOUT, call).await;
+    let tickets = match answer.unwrap_or_else(|_| Err(ticket_timeout())) {
         Ok(tickets) => tickets,
         Err(refusal) => {
             debug!(%refusal, "no tickets to resume with");
             return None;
         }
     };
-    let of = sessions.iter().map(|session| session.session);
-    let tickets = of.zip(tickets);
+    let session_ids = sessions.iter().map(|session| session.session);
+    let tickets = session_ids.zip(tickets);
     Some(
         tickets
-            .filter_map(|(of, ticket)| Some((of, ticket?)))
+            .filter_map(|(session, ticket)| Some((session, ticket?)))
             .collect(),
     )
 }
 
-fn late() -> Refusal {
-    let text = format!("no answer within {TICKETS_WITHIN:?}");
+fn ticket_timeout() -> Refusal {
+    let text = format!("no answer within {TICKET_TIMEOUT:?}");
     Refusal::new(Code::DeadlineExceeded, text)
 }
 

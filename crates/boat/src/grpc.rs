@@ -17,7 +17,7 @@ use crate::boat::{Boat, Phase};
 use crate::deliver_streams::DeliverService;
 
 /// Time for an order to take effect.
-const ORDER_WITHIN: Duration = Duration::from_secs(1);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The gRPC side of a boat.
 pub(crate) fn routes(boat: Arc<Boat>) -> Routes {
@@ -44,11 +44,11 @@ impl BoatService for Service {
     ) -> Result<Response<v1::NoticeResponse>, Status> {
         let batch = NoticeBatch::try_from(request.into_inner())
             .map_err(|refusal| from_refusal(&refusal))?;
-        let mine = self.0.is_mine(&batch.life);
+        let is_mine = self.0.is_mine(&batch.life);
         let missing = (batch.notices.into_iter())
             .filter_map(|notice| {
                 let session = notice.session;
-                (!mine || !self.0.notify(notice)).then(|| session.get())
+                (!is_mine || !self.0.notify(notice)).then(|| session.get())
             })
             .collect();
         Ok(Response::new(v1::NoticeResponse { missing }))
@@ -73,8 +73,8 @@ impl BoatService for Service {
     ) -> Result<Response<v1::DrainResponse>, Status> {
         let command = DrainCommand::try_from(request.into_inner())
             .map_err(|refusal| from_refusal(&refusal))?;
-        let ordered = self.0.order_drain(&command);
-        ordered.map_err(|refusal| from_refusal(&refusal))?;
+        let result = self.0.order_drain(&command);
+        result.map_err(|refusal| from_refusal(&refusal))?;
         let progress = self.0.drain_progress(command.order).await;
         Ok(Response::new(progress.into()))
     }
@@ -106,11 +106,11 @@ impl Boat {
             Some(DrainOrder::Cancel) => *phase == Phase::Serving,
         };
         let mut phases = self.phases();
-        let _ = timeout(ORDER_WITHIN, phases.wait_for(begins)).await;
+        let _ = timeout(ORDER_TIMEOUT, phases.wait_for(begins)).await;
         DrainProgress {
             state: self.load().state,
             connections: self.connections.len() as u64,
-            waits: self.waits(),
+            waits: self.is_waiting_for_room(),
         }
     }
 }

@@ -39,9 +39,9 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Bytes that the kernel queues beyond those it has sent; the rest stays here, and is counted.
 const UNSENT_BYTES_MAX: u32 = 16 * 1024;
 /// Interval of checks for free files during a shortage.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const FILES_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for a newcomer to read that the boat drains.
-const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 4096;
 
@@ -52,7 +52,7 @@ pub(crate) struct IncomingClient {
     /// Refusal of a client beyond a limit: it is sent, then the connection closes.
     pub(crate) refusal: Option<Refusal>,
     /// Deadline of the hello.
-    pub(crate) until: Timestamp,
+    pub(crate) hello_deadline: Timestamp,
     room: Arc<ArrivalRoom>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 struct AcceptedStream {
     stream: ByteStream,
     address: SocketAddr,
-    until: Instant,
+    deadline: Instant,
     room: ArrivalRoom,
 }
 
@@ -115,27 +115,29 @@ impl Acceptor {
             if self.boat.accepts.take(1).await {
                 self.boat.metrics.accept_waits.increment(1);
             }
-            let accepted = match self.boat.is_short_of(self.files) {
+            let accept_result = match self.boat.is_short_of(self.files) {
                 false => self.listener.accept().await,
                 // Without new connections nothing else would notice that files are free again.
-                true => match timeout(LOOK_AGAIN, self.listener.accept()).await {
-                    Ok(accepted) => accepted,
+                true => match timeout(FILES_POLL_INTERVAL, self.listener.accept()).await {
+                    Ok(accept_result) => accept_result,
                     Err(_) => {
                         self.check_files();
                         continue;
                     }
                 },
             };
-            match accepted {
+            match accept_result {
                 Ok((stream, address)) => {
                     self.backoff.accepted();
                     self.check_files();
-                    self.boat.metrics.accepted.increment(1);
+                    self.boat.metrics.connections_accepted.increment(1);
                     // A socket that refuses the options is dead already.
                     let _ = set_options(&stream);
                     let (stream, address) = (ByteStream::Tcp(stream), canonical(address));
-                    if let Some(accepted) = AcceptedStream::new(stream, address, &self.boat).await {
-                        return accepted;
+                    if let Some(accepted_stream) =
+                        AcceptedStream::new(stream, address, &self.boat).await
+                    {
+                        return accepted_stream;
                     }
                 }
                 Err(error) if is_exhausted(&error) => {
@@ -171,16 +173,17 @@ impl AcceptedStream {
             return None;
         }
         let room = (boat.arrivals.take(client).await, boat.tasks.token());
-        let most = boat.config.arrival_timeout;
+        let arrival_timeout = boat.config.arrival_timeout;
         // While draining, a newcomer gets only its refusal and little time to read it.
-        let within = match boat.is_draining() {
-            true => most.min(REFUSED_WITHIN),
-            false => most,
+        let time_limit = if boat.is_draining() {
+            arrival_timeout.min(REFUSAL_TIMEOUT)
+        } else {
+            arrival_timeout
         };
         Some(AcceptedStream {
             stream,
             address,
-            until: Instant::now() + within,
+            deadline: Instant::now() + time_limit,
             room,
         })
     }
@@ -201,18 +204,18 @@ impl AcceptedStream {
             }
         }
         let Some((permit, refusal)) = boat.connection_limit.take(ip) else {
-            boat.metrics.dropped.increment(1);
+            boat.metrics.connections_dropped.increment(1);
             return None;
         };
         let socket = ClientSocket {
             stream: self.stream,
             permit,
         };
-        let left = self.until.saturating_duration_since(Instant::now());
+        let time_left = self.deadline.saturating_duration_since(Instant::now());
         let peer = IncomingClient {
             address: address.unwrap_or(self.address),
             refusal,
-            until: boat.now() + left,
+            hello_deadline: boat.now() + time_left,
             room: Arc::new(self.room),
         };
         Some((socket, peer))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use backend::memory::MemoryReader;
 use metrics::{Counter, Gauge, counter, gauge};
-use protocol::memory_pressure::{MemoryPressure, Pressure, SAMPLE_EVERY, ceiling_of};
+use protocol::memory_pressure::{MemoryPressure, Pressure, SAMPLE_INTERVAL, memory_ceiling};
 use protocol::{Code, Refusal};
 use tokio::time::sleep;
 use tracing::warn;
@@ -15,20 +15,20 @@ use crate::connection::Connection;
 use crate::reregister::random_below;
 
 /// Upper bound of the random wait advised to clients that are sent away.
-const RETURN_WITHIN: Duration = Duration::from_secs(30);
+const MAX_RETURN_DELAY: Duration = Duration::from_secs(30);
 
 /// Samples memory until dropped; returns at once if there is no limit.
 pub(crate) async fn watch_memory(boat: Arc<Boat>) {
-    let reader = MemoryReader::of_this_process();
+    let reader = MemoryReader::for_current_process();
     let limit = reader.read().ok().and_then(|memory| memory.limit);
-    let Some(max) = boat.config.memory_max.or_else(|| limit.map(ceiling_of)) else {
+    let Some(max) = boat.config.memory_max.or_else(|| limit.map(memory_ceiling)) else {
         return std::future::pending().await;
     };
     let mut watch = MemoryWatch::new(boat, max);
     loop {
-        sleep(SAMPLE_EVERY).await;
+        sleep(SAMPLE_INTERVAL).await;
         if let Ok(memory) = reader.read() {
-            watch.sample(memory.used);
+            watch.sample(memory.used_bytes);
         }
     }
 }
@@ -55,14 +55,14 @@ impl MemoryWatch {
         }
     }
 
-    pub(crate) fn sample(&mut self, used: u64) {
-        self.in_use.set(used as f64);
-        let before = self.pressure.now();
-        let now = self.pressure.sample(used, self.max);
-        if now != before {
-            warn!(used, max = self.max, pressure = ?now, "the memory of this boat");
+    pub(crate) fn sample(&mut self, used_bytes: u64) {
+        self.in_use.set(used_bytes as f64);
+        let previous = self.pressure.now();
+        let now = self.pressure.sample(used_bytes, self.max);
+        if now != previous {
+            warn!(used = used_bytes, max = self.max, pressure = ?now, "the memory of this boat");
             (self.boat).set_shortage(Shortage::Memory, now != Pressure::Normal);
-            if before == Pressure::Normal {
+            if previous == Pressure::Normal {
                 send_arriving_away(&self.boat);
             }
         }
@@ -88,7 +88,7 @@ pub(crate) fn refusal(boat: &Boat) -> Refusal {
 }
 
 fn wait(boat: &Boat) -> Duration {
-    Duration::from_secs(1) + random_below(&*boat.entropy, RETURN_WITHIN)
+    Duration::from_secs(1) + random_below(&*boat.entropy, MAX_RETURN_DELAY)
 }
 
 fn send_arriving_away(boat: &Boat) {

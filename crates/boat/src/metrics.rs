@@ -7,8 +7,8 @@ use protocol::session::{Bound, Outcome};
 use crate::stack::Wire;
 
 pub(crate) struct Metrics {
-    pub(crate) accepted: Counter,
-    pub(crate) dropped: Counter,
+    pub(crate) connections_accepted: Counter,
+    pub(crate) connections_dropped: Counter,
     pub(crate) origins_refused: Counter,
     pub(crate) accept_pauses: Counter,
     pub(crate) proxy_headers_refused: Counter,
@@ -25,19 +25,19 @@ pub(crate) struct Metrics {
     pub(crate) frames_out: Counter,
     pub(crate) sends: Counter,
     pub(crate) lane_overflows: Counter,
-    pub(crate) restored: Counter,
-    pub(crate) known: Counter,
-    pub(crate) displaced: Counter,
-    pub(crate) replaced: Counter,
+    pub(crate) sessions_restored: Counter,
+    pub(crate) sessions_known: Counter,
+    pub(crate) sessions_displaced: Counter,
+    pub(crate) sessions_replaced: Counter,
     /// Sessions whose token was revoked.
-    pub(crate) revoked: Counter,
+    pub(crate) sessions_revoked: Counter,
     /// Sessions that had to sign in again because no ticket proved them.
-    pub(crate) unproved: Counter,
+    pub(crate) sessions_unproved: Counter,
     pub(crate) leases_lost: Counter,
     pub(crate) pauses: Counter,
     pub(crate) losses: Counter,
     /// Sessions admitted while the mailbox was away.
-    pub(crate) degraded: Counter,
+    pub(crate) degraded_sign_ins: Counter,
     /// Delays at a limit: sockets accepted later, arrivals started later, reads paused.
     pub(crate) accept_waits: Counter,
     pub(crate) reads_paused: Counter,
@@ -53,8 +53,8 @@ impl Metrics {
         let limit = |name: &'static str| counter!("limits_total", "limit" => name);
         let recover = |name: &'static str| counter!("boat_recover_total", "result" => name);
         Metrics {
-            accepted: counter!("boat_connections_accepted_total"),
-            dropped: counter!("boat_connections_dropped_total"),
+            connections_accepted: counter!("boat_connections_accepted_total"),
+            connections_dropped: counter!("boat_connections_dropped_total"),
             origins_refused: counter!("boat_origins_refused_total"),
             accept_pauses: counter!("boat_accept_pauses_total"),
             proxy_headers_refused: counter!("boat_proxy_headers_refused_total"),
@@ -69,16 +69,16 @@ impl Metrics {
             frames_out: counter!("boat_frames_sent_total"),
             sends: counter!("boat_sends_total"),
             lane_overflows: counter!("boat_lane_overflows_total"),
-            restored: recover("restored"),
-            known: recover("known"),
-            displaced: recover("displaced"),
-            replaced: recover("replaced"),
-            revoked: counter!("boat_sessions_revoked_total"),
-            unproved: counter!("boat_sessions_unproved_total"),
+            sessions_restored: recover("restored"),
+            sessions_known: recover("known"),
+            sessions_displaced: recover("displaced"),
+            sessions_replaced: recover("replaced"),
+            sessions_revoked: counter!("boat_sessions_revoked_total"),
+            sessions_unproved: counter!("boat_sessions_unproved_total"),
             leases_lost: counter!("boat_leases_lost_total"),
             pauses: counter!("boat_pauses_total"),
             losses: counter!("boat_store_losses_total"),
-            degraded: counter!("boat_sign_ins_degraded_total"),
+            degraded_sign_ins: counter!("boat_sign_ins_degraded_total"),
             accept_waits: limit("arrivals"),
             reads_paused: limit("session_bytes"),
             frames_too_large: limit("frame_bytes"),
@@ -105,7 +105,7 @@ impl Metrics {
     }
 
     /// Counts a call retried at another station because its first one could not be reached.
-    pub(crate) fn asked_elsewhere(call: &'static str) {
+    pub(crate) fn record_failover(call: &'static str) {
         counter!("boat_station_calls_elsewhere_total", "call" => call).increment(1);
     }
 
@@ -115,17 +115,17 @@ impl Metrics {
     }
 
     /// Counts the end of a connection; `None`: the client went.
-    pub(crate) fn disconnected(code: Option<Code>) {
+    pub(crate) fn record_disconnect(code: Option<Code>) {
         let code = code.map_or("client", Code::name);
         counter!("boat_disconnects_total", "code" => code).increment(1);
     }
 
     /// Counts items that a station refused for good and nobody waits for.
-    pub(crate) fn dropped(call: &'static str, items: usize) {
+    pub(crate) fn record_drop(call: &'static str, items: usize) {
         counter!("boat_lane_drops_total", "call" => call).increment(items as u64);
     }
 
-    pub(crate) fn called(call: &'static str, result: &'static str) {
+    pub(crate) fn record_call(call: &'static str, result: &'static str) {
         counter!("boat_station_calls_total", "call" => call, "result" => result).increment(1);
     }
 }

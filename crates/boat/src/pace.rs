@@ -10,16 +10,16 @@ use tokio::time::{Instant, sleep_until};
 const WINDOW: Duration = Duration::from_millis(20);
 
 pub(crate) struct Pace {
-    each: Duration,
-    begun: Instant,
+    interval: Duration,
+    started_at: Instant,
     next: Mutex<Instant>,
 }
 
 impl Pace {
     pub(crate) fn new(per_second: u32) -> Pace {
         Pace {
-            each: Duration::from_secs(1) / per_second.max(1),
-            begun: Instant::now(),
+            interval: Duration::from_secs(1) / per_second.max(1),
+            started_at: Instant::now(),
             next: Mutex::new(Instant::now()),
         }
     }
@@ -30,27 +30,27 @@ impl Pace {
         let now = Instant::now();
         let at = {
             let mut next = self.next.lock();
-            let rested = now.checked_sub(WINDOW);
-            let at = rested.map_or(*next, |rested| rested.max(*next));
-            *next = at + self.time_of(count);
+            let earliest = now.checked_sub(WINDOW);
+            let at = earliest.map_or(*next, |earliest| earliest.max(*next));
+            *next = at + self.time_for(count);
             at
         };
-        let waits = at > now;
-        if waits {
-            sleep_until(self.window_after(at)).await;
+        let has_waited = at > now;
+        if has_waited {
+            sleep_until(self.window_end(at)).await;
         }
-        waits
+        has_waited
     }
 
-    fn window_after(&self, at: Instant) -> Instant {
-        let windows = at.duration_since(self.begun).as_micros() / WINDOW.as_micros() + 1;
-        self.begun + WINDOW * u32::try_from(windows).unwrap_or(u32::MAX)
+    fn window_end(&self, at: Instant) -> Instant {
+        let windows = at.duration_since(self.started_at).as_micros() / WINDOW.as_micros() + 1;
+        self.started_at + WINDOW * u32::try_from(windows).unwrap_or(u32::MAX)
     }
 
     /// Time that `count` turns take.
-    pub(crate) fn time_of(&self, count: usize) -> Duration {
+    pub(crate) fn time_for(&self, count: usize) -> Duration {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        self.each.saturating_mul(count)
+        self.interval.saturating_mul(count)
     }
 }
 
@@ -60,22 +60,22 @@ mod tests {
 
     async fn taken_in_a_second(pace: &Pace, at_a_time: usize) -> usize {
         let end = Instant::now() + Duration::from_secs(1);
-        let mut taken = 0;
+        let mut turn_count = 0;
         while Instant::now() < end {
             pace.take(at_a_time).await;
-            taken += at_a_time;
+            turn_count += at_a_time;
         }
-        taken
+        turn_count
     }
 
     #[tokio::test(start_paused = true)]
     async fn so_many_pass_in_a_second_one_by_one_or_in_batches() {
         for batch in [1, 50] {
             let pace = Pace::new(4_000);
-            let taken = taken_in_a_second(&pace, batch).await;
+            let turn_count = taken_in_a_second(&pace, batch).await;
             // Plus the burst at the start, give or take a window.
-            let most = 4_000 + 80 + 80 + batch;
-            assert!((3_900..=most).contains(&taken), "{batch}: {taken}");
+            let max = 4_000 + 80 + 80 + batch;
+            assert!((3_900..=max).contains(&turn_count), "{batch}: {turn_count}");
         }
     }
 

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use api::station::{Disconnect, Reassert, ReassertOutcome, Reasserted};
 use backend::clock::Entropy;
-use protocol::mailbox::{ReassertAnswer, signed_in_again};
-use protocol::presence::{LossDetector, RESYNC_REST, SessionKey, syncs_restored};
+use protocol::mailbox::{ReassertAnswer, replaced_session_refusal};
+use protocol::presence::{LossDetector, RESYNC_INTERVAL, SessionKey, syncs_restored};
 use protocol::revocation::closing;
 use protocol::{Code, Refusal};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
 use crate::boat::Boat;
-use crate::boat_lease::REASSERT_WITHIN;
+use crate::boat_lease::REASSERT_PERIOD;
 use crate::connection::Connection;
 
 /// Passes over all sessions once per interval, until dropped. A session that the store had
@@ -24,20 +24,20 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
     let mut rested_at = Instant::now();
     let mut losses = LossDetector::default();
     loop {
-        let used = boat.connections.shards_used().max(1) as u32;
-        let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
+        let shard_count = boat.connections.shards_used().max(1) as u32;
+        let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * shard_count);
         let life = boat.life();
-        let ending = go_over(&boat, interval, Some((rested_at, &mut losses)), || false).await;
+        let ending = run_pass(&boat, interval, Some((rested_at, &mut losses)), || false).await;
         if boat.life() != life {
             // A new life registers every session anew, and that pass has run already.
-            let all = boat.assertions.time_of(boat.connections.len());
-            rested_at = rested_at.max(Instant::now() + (REASSERT_WITHIN + all) * 2);
+            let full_pass_time = boat.assertions.time_for(boat.connections.len());
+            rested_at = rested_at.max(Instant::now() + (REASSERT_PERIOD + full_pass_time) * 2);
             losses = LossDetector::default();
         } else if ending == PassEnd::Loss {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread, || false).await;
-            rested_at = Instant::now() + RESYNC_REST;
+            rested_at = Instant::now() + RESYNC_INTERVAL;
             losses = LossDetector::default();
         }
     }
@@ -45,7 +45,7 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
 
 /// Asserts every session once, spread over about `interval`, or until `is_over`.
 pub(crate) async fn pass(boat: &Boat, interval: Duration, is_over: impl Fn() -> bool) {
-    go_over(boat, interval, None, is_over).await;
+    run_pass(boat, interval, None, is_over).await;
 }
 
 /// End of a pass over all sessions.
@@ -56,11 +56,11 @@ enum PassEnd {
     Loss,
 }
 
-/// Like `pass`; with `seeks` it ends early if assertions from that time on reveal a loss.
-async fn go_over(
+/// Like `pass`; with `loss_check` it ends early if assertions from that time on reveal a loss.
+async fn run_pass(
     boat: &Boat,
     interval: Duration,
-    mut seeks: Option<(Instant, &mut LossDetector)>,
+    mut loss_check: Option<(Instant, &mut LossDetector)>,
     is_over: impl Fn() -> bool,
 ) -> PassEnd {
     let pause = interval / boat.connections.shards_used().max(1) as u32;
@@ -70,21 +70,28 @@ async fn go_over(
             continue;
         }
         is_empty = false;
-        if !seeks.as_ref().is_some_and(|(_, losses)| losses.hurries()) {
+        if !loss_check
+            .as_ref()
+            .is_some_and(|(_, losses)| losses.hurries())
+        {
             sleep(jittered(&*boat.entropy, pause)).await;
         }
-        let mut found = ReregisterResult::default();
+        let mut tally = ReregisterResult::default();
         for batch in connections.chunks(boat.config.batch_items_max) {
             if is_over() {
                 return PassEnd::Whole;
             }
-            reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
+            reassert(boat, lane % boat.lanes.len(), batch, &mut tally).await;
         }
         // An unhealthy store is not asked for everything again and again; a different store is.
-        if let Some((since, losses)) = &mut seeks
-            && (found.is_new || losses.hurries() || Instant::now() >= *since)
+        if let Some((start, losses)) = &mut loss_check
+            && (tally.is_new || losses.hurries() || Instant::now() >= *start)
         {
-            losses.handle_answers(found.answered, found.forgotten, boat.connections.len());
+            losses.handle_answers(
+                tally.answered_count,
+                tally.forgotten_count,
+                boat.connections.len(),
+            );
             if losses.is_loss() {
                 return PassEnd::Loss;
             }
@@ -99,9 +106,9 @@ async fn go_over(
 /// Tally of the store's answers; sessions without an answer do not count.
 #[derive(Default)]
 pub(crate) struct ReregisterResult {
-    pub(crate) answered: usize,
-    forgotten: usize,
-    /// True if a marker was new to the boat: another store answers.
+    pub(crate) answered_count: usize,
+    forgotten_count: usize,
+    /// Whether a marker was new to the boat: another store answers.
     is_new: bool,
 }
 
@@ -109,7 +116,7 @@ pub(crate) async fn reassert(
     boat: &Boat,
     lane: usize,
     connections: &[Arc<Connection>],
-    found: &mut ReregisterResult,
+    tally: &mut ReregisterResult,
 ) {
     boat.assertions.take(connections.len()).await;
     let Some(life) = boat.life() else {
@@ -120,7 +127,7 @@ pub(crate) async fn reassert(
             let state = connection.lock();
             let session = &state.session;
             let user = session.user().filter(|_| session.is_open())?;
-            let asserted = Reassert {
+            let assertion = Reassert {
                 key: SessionKey {
                     user,
                     session: session.id(),
@@ -132,7 +139,7 @@ pub(crate) async fn reassert(
                 issued_at: state.issued_at(),
                 ticket: state.ticket,
             };
-            Some((connection, asserted))
+            Some((connection, assertion))
         })
         .unzip();
     if sessions.is_empty() {
@@ -151,10 +158,10 @@ pub(crate) async fn reassert(
         // The next pass makes up for it.
         return;
     };
-    for ((connection, answer), asserted) in connections.into_iter().zip(answers).zip(sessions) {
+    for ((connection, answer), assertion) in connections.into_iter().zip(answers).zip(sessions) {
         let Reasserted { outcome, ticket } = answer;
-        let is_refreshed = connection.lock().issued_at() != asserted.issued_at;
-        if is_refreshed && ends_token(&outcome) {
+        let is_refreshed = connection.lock().issued_at() != assertion.issued_at;
+        if is_refreshed && is_token_verdict(&outcome) {
             // A verdict on the previous token: the next assertion shows the ticket of the new one.
             continue;
         }
@@ -169,19 +176,19 @@ pub(crate) async fn reassert(
             // The sign-off may have run before the assertion. If the lane is full, the next push to
             // the session finds out.
             let _ = boat.lanes.get(lane).leaves.push(Disconnect {
-                key: asserted.key,
-                ticket: ticket.or(asserted.ticket),
+                key: assertion.key,
+                ticket: ticket.or(assertion.ticket),
             });
             continue;
         }
         let is_answer = matches!(outcome, ReassertOutcome::Answer(_));
-        found.answered += usize::from(is_answer);
+        tally.answered_count += usize::from(is_answer);
         let was_unregistered = is_answer && {
             let mut state = connection.lock();
-            state.renews = false;
-            std::mem::take(&mut state.unregistered)
+            state.is_renewing = false;
+            std::mem::take(&mut state.is_unregistered)
         };
-        conclude(boat, connection, outcome, was_unregistered, found);
+        conclude(boat, connection, outcome, was_unregistered, tally);
     }
 }
 
@@ -191,11 +198,11 @@ fn conclude(
     connection: &Connection,
     outcome: ReassertOutcome,
     was_unregistered: bool,
-    found: &mut ReregisterResult,
+    tally: &mut ReregisterResult,
 ) {
     match outcome {
         ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits }) => {
-            boat.metrics.known.increment(1);
+            boat.metrics.sessions_known.increment(1);
             if std::mem::take(&mut connection.lock().in_doubt) {
                 // Perhaps known only since the assertion whose answer was lost.
                 connection.update(|session| session.resync(boat.now()));
@@ -206,10 +213,10 @@ fn conclude(
         }
         ReassertOutcome::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
             debug!(session = connection.id().get(), "registered again");
-            boat.metrics.restored.increment(1);
-            found.forgotten += 1;
+            boat.metrics.sessions_restored.increment(1);
+            tally.forgotten_count += 1;
             let is_new = boat.is_new_marker(marker);
-            found.is_new |= is_new;
+            tally.is_new |= is_new;
             let was_in_doubt = std::mem::take(&mut connection.lock().in_doubt);
             if was_in_doubt || syncs_restored(boat.has_lease(), is_new) {
                 connection.update(|session| session.resync(boat.now()));
@@ -227,30 +234,30 @@ fn conclude(
             connection.update(|session| session.close(refusal, boat.now()));
         }
         ReassertOutcome::Answer(ReassertAnswer::Displaced) => {
-            boat.metrics.displaced.increment(1);
+            boat.metrics.sessions_displaced.increment(1);
             let refusal = Refusal::new(Code::Displaced, "signed in elsewhere on this platform");
             connection.update(|session| session.close(refusal, boat.now()));
         }
         ReassertOutcome::Answer(ReassertAnswer::Replaced) => {
-            boat.metrics.replaced.increment(1);
-            connection.update(|session| session.close(signed_in_again(), boat.now()));
+            boat.metrics.sessions_replaced.increment(1);
+            connection.update(|session| session.close(replaced_session_refusal(), boat.now()));
         }
         ReassertOutcome::Unproved => {
-            boat.metrics.unproved.increment(1);
+            boat.metrics.sessions_unproved.increment(1);
             let text = "nothing proves any more that you have signed in; sign in again";
             let refusal = Refusal::new(Code::Reconnect, text);
             connection.update(|session| session.close(refusal, boat.now()));
         }
         ReassertOutcome::Unavailable => connection.lock().in_doubt = true,
         ReassertOutcome::Revoked => {
-            boat.metrics.revoked.increment(1);
+            boat.metrics.sessions_revoked.increment(1);
             connection.update(|session| session.close(closing(), boat.now()));
         }
     }
 }
 
 /// True for a verdict on the token rather than on the session.
-fn ends_token(outcome: &ReassertOutcome) -> bool {
+fn is_token_verdict(outcome: &ReassertOutcome) -> bool {
     matches!(
         outcome,
         ReassertOutcome::Unproved | ReassertOutcome::Revoked

@@ -8,7 +8,8 @@ use metrics::gauge;
 use parking_lot::RwLock;
 use protocol::Refusal;
 use protocol::revocation::{
-    ASK, ASK_WITHIN, Endings, Follower, Insertion, PageStart, Revocations, UserRevocation, closing,
+    Endings, Follower, Insertion, PageStart, QUERY_PAUSE, QUERY_TIMEOUT, Revocations,
+    UserRevocation, closing,
 };
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,8 +26,9 @@ pub(crate) struct RevokedUsers(RwLock<Revocations>);
 impl RevokedUsers {
     /// Inserts a page and returns the endings that are new.
     fn insert(&self, page: &[UserRevocation]) -> Endings {
-        let mut known = self.0.write();
-        let mut is_news = |of: &&UserRevocation| known.insert(**of) == Insertion::Changed;
+        let mut revocations = self.0.write();
+        let mut is_news =
+            |revocation: &&UserRevocation| revocations.insert(**revocation) == Insertion::Changed;
         Endings::of(page.iter().filter(&mut is_news).copied())
     }
 
@@ -57,11 +59,11 @@ impl RevokedUsers {
 
 /// Polls until dropped, each time the station of another lane: a silent one keeps no revoked user
 /// aboard.
-pub(crate) async fn follow(boat: Arc<Boat>) {
+pub(crate) async fn follow_revocations(boat: Arc<Boat>) {
     let (mut follower, mut lane, mut answered_at) = (Follower::default(), 0, Instant::now());
     loop {
-        sleep(ASK.draw(boat.entropy.next())).await;
-        match ask(&boat, &mut follower, lane).await {
+        sleep(QUERY_PAUSE.draw(boat.entropy.next())).await;
+        match poll_revocations(&boat, &mut follower, lane).await {
             Ok(()) => answered_at = Instant::now(),
             Err(refusal) => debug!(%refusal, "no station says who was revoked"),
         }
@@ -71,18 +73,24 @@ pub(crate) async fn follow(boat: Arc<Boat>) {
 }
 
 /// Polls once, and ends the sessions of each page before it reads the next.
-pub(crate) async fn ask(boat: &Boat, follower: &mut Follower, lane: usize) -> Result<(), Refusal> {
+pub(crate) async fn poll_revocations(
+    boat: &Boat,
+    follower: &mut Follower,
+    lane: usize,
+) -> Result<(), Refusal> {
     let mut from = Some(follower.start());
     // Each page may come from another station.
     let mut complete_until = None;
     let mut retention = None;
     while let Some(start) = from {
-        let asked = timeout(ASK_WITHIN, boat.stations.revoked(lane, start));
-        let page = asked.await.unwrap_or_else(|_| Err(silence(ASK_WITHIN)))?;
+        let reply = timeout(QUERY_TIMEOUT, boat.stations.revoked(lane, start));
+        let page = reply
+            .await
+            .unwrap_or_else(|_| Err(timeout_refusal(QUERY_TIMEOUT)))?;
         end(boat, &boat.revocations.insert(&page.users)).await;
         follower.handle_page(&page.users);
-        let until = complete_until.get_or_insert(page.complete_until);
-        *until = page.complete_until.min(*until);
+        let end = complete_until.get_or_insert(page.complete_until);
+        *end = page.complete_until.min(*end);
         retention = page.retention;
         let last = page.users.last().filter(|_| page.more);
         from = last.map(|last| PageStart::behind(last.at, last.user));
@@ -92,8 +100,8 @@ pub(crate) async fn ask(boat: &Boat, follower: &mut Follower, lane: usize) -> Re
     Ok(())
 }
 
-fn silence(within: Duration) -> Refusal {
-    let text = format!("no answer within {within:?}");
+fn timeout_refusal(limit: Duration) -> Refusal {
+    let text = format!("no answer within {limit:?}");
     Refusal::new(protocol::Code::DeadlineExceeded, text)
 }
 
@@ -118,6 +126,6 @@ async fn end(boat: &Boat, endings: &Endings) {
 
 fn end_one(boat: &Boat, connection: &Connection) {
     info!(session = connection.id().get(), "its token was revoked");
-    boat.metrics.revoked.increment(1);
+    boat.metrics.sessions_revoked.increment(1);
     connection.update(|session| session.close(closing(), boat.now()));
 }

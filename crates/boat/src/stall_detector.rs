@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 use crate::boat::Boat;
-use crate::boat_lease::{REASSERT_WITHIN, spread};
+use crate::boat_lease::{REASSERT_PERIOD, spread};
 use crate::reregister::pass;
 
 /// Clients told to sync at once, and the pause before the next ones.
@@ -22,33 +22,33 @@ const RESYNC_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
     let limit = boat.config.pause_max;
     let step = limit / 4;
-    let mut under_way = FuturesUnordered::new();
+    let mut recoveries = FuturesUnordered::new();
     loop {
-        let before = Instant::now();
-        let wake = sleep_until(before + step);
+        let sleep_start = Instant::now();
+        let wake = sleep_until(sleep_start + step);
         tokio::pin!(wake);
         loop {
             tokio::select! {
                 biased;
                 () = &mut wake => break,
-                Some(()) = under_way.next() => {}
+                Some(()) = recoveries.next() => {}
             }
         }
-        let stood = before.elapsed().saturating_sub(step);
-        if stood > limit {
-            warn!(?stood, "this process stood still; clients are told to sync");
+        let stall = sleep_start.elapsed().saturating_sub(step);
+        if stall > limit {
+            warn!(stood = ?stall, "this process stood still; clients are told to sync");
             boat.metrics.pauses.increment(1);
-            under_way.push(say_anew(&boat));
+            recoveries.push(recover(&boat));
         }
     }
 }
 
-async fn say_anew(boat: &Boat) {
-    let saying = async {
+async fn recover(boat: &Boat) {
+    let reassertion = async {
         resync_all(boat).await;
-        pass(boat, REASSERT_WITHIN, || false).await;
+        pass(boat, REASSERT_PERIOD, || false).await;
     };
-    tokio::join!(spread(boat), saying);
+    tokio::join!(spread(boat), reassertion);
 }
 
 async fn resync_all(boat: &Boat) {

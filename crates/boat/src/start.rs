@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Config;
 use crate::boat::Boat;
-use crate::boat_lease::{BoatLease, keep, within};
+use crate::boat_lease::{BoatLease, call_registry, keep};
 use crate::certificates;
 use crate::connection_limit::AddressUsage;
 use crate::drain;
@@ -28,7 +28,7 @@ use crate::grpc::routes;
 use crate::listener::{PipeListener, bind, serve_tcp, serve_websocket};
 use crate::memory::watch_memory;
 use crate::reregister::sweep;
-use crate::revocations::follow;
+use crate::revocations::follow_revocations;
 use crate::stall_detector::watch_pauses;
 use crate::station_pool::StationPool;
 use crate::station_queues::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
@@ -70,9 +70,9 @@ pub struct BoatHandle {
     grpc: Option<SocketAddr>,
     address: String,
     shutdown: CancellationToken,
-    ended: JoinHandle<()>,
-    /// Cancelled when `ended` is over.
-    left: CancellationToken,
+    task: JoinHandle<()>,
+    /// Cancelled when `task` has ended.
+    leave_token: CancellationToken,
 }
 
 impl BoatHandle {
@@ -137,12 +137,12 @@ impl BoatHandle {
     /// Waits until the boat has left. Without a request to leave, one of its parts has panicked,
     /// and the boat left as well as it could.
     pub async fn left(&self) {
-        self.left.cancelled().await;
+        self.leave_token.cancelled().await;
     }
 
     /// Waits until the boat has left: every client gone, every lane empty, the lease given up.
     pub async fn drained(self) {
-        if let Err(error) = self.ended.await {
+        if let Err(error) = self.task.await {
             tracing::error!(%error, "the boat did not leave in order");
         }
     }
@@ -169,11 +169,17 @@ pub async fn start(
         .listen
         .map(|address| listen("listen", address))
         .transpose()?;
-    let (websocket_at, tcp_at) = (local(&websocket, &config)?, local(&tcp, &config)?);
-    let grpc_at = grpc.as_ref().map(|grpc| local(grpc, &config)).transpose()?;
+    let (websocket_address, tcp_address) = (
+        local_address(&websocket, &config)?,
+        local_address(&tcp, &config)?,
+    );
+    let grpc_address = grpc
+        .as_ref()
+        .map(|grpc| local_address(grpc, &config))
+        .transpose()?;
 
-    let roster = within(&config, parts.registry.watch(Role::Station)).await?;
-    let stations = StationPool::new(roster, parts.connector.clone(), &config);
+    let directory = call_registry(&config, parts.registry.watch(Role::Station)).await?;
+    let stations = StationPool::new(directory, parts.connector.clone(), &config);
     let (certificates, tls) = certificates::load(&config, Arc::clone(&parts.clock))?.unzip();
     let loops = parts.connections.metrics().num_workers();
     let entropy = Arc::clone(&parts.entropy);
@@ -188,18 +194,18 @@ pub async fn start(
         tls,
     );
 
-    let (served, address) = serve(&boat, &parts, grpc, grpc_at, &shutdown);
-    let registering = (parts.registry).register(Role::Boat, &boat.config.name, &address);
-    let held = within(&boat.config, registering).await?;
-    boat.begin_life(held.instance.life.clone());
+    let (grpc_transport, address) = serve(&boat, &parts, grpc, grpc_address, &shutdown);
+    let request = (parts.registry).register(Role::Boat, &boat.config.name, &address);
+    let registration = call_registry(&boat.config, request).await?;
+    boat.begin_life(registration.instance.life.clone());
     let lease = BoatLease {
         address: address.clone(),
-        held,
+        registration,
     };
-    let carried = carry(&boat, &shutdown);
-    let watched = keep_up(&boat, certificates, &shutdown);
-    let driven: Vec<_> = (boat.loops.run(&boat))
-        .map(|driving| spawn_on(&parts.connections, &shutdown, driving))
+    let lane_tasks = spawn_lane_tasks(&boat, &shutdown);
+    let upkeep_tasks = spawn_upkeep(&boat, certificates, &shutdown);
+    let loop_tasks: Vec<_> = (boat.loops.run(&boat))
+        .map(|connection_loop| spawn_on(&parts.connections, &shutdown, connection_loop))
         .collect();
     let acceptors = [
         spawn_on(
@@ -215,54 +221,54 @@ pub async fn start(
     ];
     boat.refresh_ready();
     // The first publication shows the state of a serving boat.
-    let kept = spawn(&shutdown, keep(Arc::clone(&boat), lease));
-    tracing::info!(life = ?boat.life(), %websocket_at, %tcp_at, "a boat serves");
+    let lease_task = spawn(&shutdown, keep(Arc::clone(&boat), lease));
+    tracing::info!(life = ?boat.life(), websocket_at = %websocket_address, tcp_at = %tcp_address, "a boat serves");
 
-    let left = CancellationToken::new();
-    let leaving = (
+    let leave_token = CancellationToken::new();
+    let leave_parts = (
         Arc::clone(&boat),
         shutdown.clone(),
-        left.clone().drop_guard(),
+        leave_token.clone().drop_guard(),
     );
-    let ended = tokio::spawn(async move {
-        let (boat, shutdown, _left) = leaving;
-        let orders = drain::obey(&boat);
+    let task = tokio::spawn(async move {
+        let (boat, shutdown, _left) = leave_parts;
+        let orders = drain::follow_orders(&boat);
         let _ = shutdown.run_until_cancelled(orders).await;
         drain::leave(&boat, acceptors).await;
-        drop((watched, carried, driven));
+        drop((upkeep_tasks, lane_tasks, loop_tasks));
         // The lease is given up last of all that others see; then the name is free.
-        drop(kept);
-        served.end().await;
+        drop(lease_task);
+        grpc_transport.end().await;
     });
     Ok(BoatHandle {
         boat,
-        websocket: websocket_at,
-        tcp: tcp_at,
-        grpc: grpc_at,
+        websocket: websocket_address,
+        tcp: tcp_address,
+        grpc: grpc_address,
         address,
         shutdown,
-        ended,
-        left,
+        task,
+        leave_token,
     })
 }
 
 /// Tasks that keep a boat up to date.
-fn keep_up(
+fn spawn_upkeep(
     boat: &Arc<Boat>,
     certificates: Option<Arc<Certificates>>,
     shutdown: &CancellationToken,
 ) -> Vec<AbortOnDropHandle<()>> {
-    let mut watched = vec![
+    let mut tasks = vec![
         spawn(shutdown, sweep(Arc::clone(boat))),
         spawn(shutdown, assert_urgent(Arc::clone(boat))),
-        spawn(shutdown, follow(Arc::clone(boat))),
+        spawn(shutdown, follow_revocations(Arc::clone(boat))),
         spawn(shutdown, watch_pauses(Arc::clone(boat))),
         spawn(shutdown, watch_memory(Arc::clone(boat))),
     ];
-    watched.extend(
+    tasks.extend(
         certificates.map(|certificates| spawn(shutdown, certificates.keep("boat", "boat.tls"))),
     );
-    watched
+    tasks
 }
 
 /// Transport of the gRPC side.
@@ -270,7 +276,7 @@ enum GrpcTransport {
     Near(InProcess),
     Far {
         stop: CancellationToken,
-        serving: JoinHandle<()>,
+        server_task: JoinHandle<()>,
     },
 }
 
@@ -278,9 +284,9 @@ impl GrpcTransport {
     async fn end(self) {
         match self {
             GrpcTransport::Near(guard) => drop(guard),
-            GrpcTransport::Far { stop, serving } => {
+            GrpcTransport::Far { stop, server_task } => {
                 stop.cancel();
-                let _ = serving.await;
+                let _ = server_task.await;
             }
         }
     }
@@ -292,30 +298,30 @@ fn serve(
     boat: &Arc<Boat>,
     parts: &BoatParts,
     grpc: Option<TcpListener>,
-    grpc_at: Option<SocketAddr>,
+    grpc_address: Option<SocketAddr>,
     shutdown: &CancellationToken,
 ) -> (GrpcTransport, String) {
     let routes = routes(Arc::clone(boat));
-    let (Some(listener), Some(bound)) = (grpc, grpc_at) else {
+    let (Some(listener), Some(local_address)) = (grpc, grpc_address) else {
         let name = format!("boat/{}", boat.config.name);
         let guard = parts.connector.serve_in_process(&name, routes);
         return (GrpcTransport::Near(guard), format!("{IN_PROCESS}{name}"));
     };
     let stop = CancellationToken::new();
-    let (connector, stopped) = (parts.connector.clone(), stop.clone());
-    let ends_boat = shutdown.clone().drop_guard();
-    let serving = tokio::spawn(async move {
-        let _ends_boat = ends_boat;
-        if let Err(error) = connector.serve(listener, routes, stopped).await {
+    let (connector, stop_token) = (parts.connector.clone(), stop.clone());
+    let boat_guard = shutdown.clone().drop_guard();
+    let server_task = tokio::spawn(async move {
+        let _ends_boat = boat_guard;
+        if let Err(error) = connector.serve(listener, routes, stop_token).await {
             tracing::error!(%error, "gRPC ended");
         }
     });
-    let advertised = boat.config.advertise.clone();
-    let address = advertised.unwrap_or_else(|| parts.connector.url(bound));
-    (GrpcTransport::Far { stop, serving }, address)
+    let advertise_url = boat.config.advertise.clone();
+    let address = advertise_url.unwrap_or_else(|| parts.connector.url(local_address));
+    (GrpcTransport::Far { stop, server_task }, address)
 }
 
-fn carry(boat: &Arc<Boat>, shutdown: &CancellationToken) -> Vec<AbortOnDropHandle<()>> {
+fn spawn_lane_tasks(boat: &Arc<Boat>, shutdown: &CancellationToken) -> Vec<AbortOnDropHandle<()>> {
     (0..boat.lanes.len())
         .flat_map(|lane| {
             [
@@ -342,9 +348,9 @@ fn spawn_on(
     shutdown: &CancellationToken,
     part: impl Future<Output = ()> + Send + 'static,
 ) -> AbortOnDropHandle<()> {
-    let ends_boat = shutdown.clone().drop_guard();
+    let boat_guard = shutdown.clone().drop_guard();
     AbortOnDropHandle::new(runtime.spawn(async move {
-        let _ends_boat = ends_boat;
+        let _ends_boat = boat_guard;
         part.await;
     }))
 }
@@ -357,7 +363,7 @@ fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, StartE
     })
 }
 
-fn local(listener: &TcpListener, config: &Config) -> Result<SocketAddr, StartError> {
+fn local_address(listener: &TcpListener, config: &Config) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(|source| StartError::Bind {
         name: "websocket",
         address: config.websocket,

@@ -76,64 +76,64 @@ macro_rules! ask {
 
 /// The registered stations, and a channel to each that was used.
 pub(crate) struct StationPool {
-    roster: watch::Receiver<Directory>,
+    directory: watch::Receiver<Directory>,
     connector: Connector,
     timeout: Duration,
     lanes: u64,
     /// Name of this boat: each boat spreads over stations in its own order.
     name: String,
     channels: Mutex<BTreeMap<String, Channel>>,
-    rests: Mutex<CircuitBreaker>,
+    breaker: Mutex<CircuitBreaker>,
     /// Retry budget: small, lest the stations that are left get twice the load.
     budget: TpsBudget,
-    born: Instant,
-    /// Time of the last answer of any station, in milliseconds since `born`.
-    heard: AtomicU64,
+    created_at: Instant,
+    /// Time of the last answer of any station, in milliseconds since `created_at`.
+    last_answer_ms: AtomicU64,
 }
 
 impl StationPool {
     pub(crate) fn new(
-        roster: watch::Receiver<Directory>,
+        directory: watch::Receiver<Directory>,
         connector: Connector,
         config: &Config,
     ) -> StationPool {
         StationPool {
-            roster,
+            directory,
             connector,
             timeout: config.station_timeout,
             lanes: config.lanes.max(1) as u64,
             name: config.name.clone(),
             channels: Mutex::default(),
-            rests: Mutex::default(),
+            breaker: Mutex::default(),
             budget: TpsBudget::new(BUDGET_WINDOW, RETRIES_ALWAYS, RETRIES_SHARE),
-            born: Instant::now(),
-            heard: AtomicU64::new(0),
+            created_at: Instant::now(),
+            last_answer_ms: AtomicU64::new(0),
         }
     }
 
     /// The lane of a session: all its calls go the same way.
-    pub(crate) fn lane_of(&self, session: SessionId) -> usize {
+    pub(crate) fn session_lane(&self, session: SessionId) -> usize {
         ((session.get() as u64 >> 6) % self.lanes) as usize
     }
 
     /// Time since any station answered.
     pub(crate) fn silence(&self) -> Duration {
-        let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
-        self.born.elapsed().saturating_sub(heard)
+        let last_answer = Duration::from_millis(self.last_answer_ms.load(Ordering::Relaxed));
+        self.created_at.elapsed().saturating_sub(last_answer)
     }
 
     pub(crate) async fn connect(&self, connect: &Connect) -> Result<AdmittedSession, Refusal> {
-        let lane = self.lane_of(connect.session);
+        let lane = self.session_lane(connect.session);
         let request = v1::ConnectRequest::from(connect);
         let wire = ask!(self, connect, lane, request).await?;
         let admission = Result::<api::station::Admission, Refusal>::try_from(wire)
-            .map_err(|refusal| broken("connect", &refusal))??;
-        let (is_registered, issued_at) = (!admission.degraded, admission.issued_at);
+            .map_err(|refusal| unreadable_answer("connect", &refusal))??;
+        let (is_registered, issued_at) = (!admission.is_degraded, admission.issued_at);
         let (login, ticket) = (admission.login, admission.ticket);
         let admission = Admission {
             user: admission.user,
             marker: admission.marker,
-            recovered: admission.recovered,
+            recovered: admission.is_recovered,
             mail_waits: admission.mail_waits,
             cluster: admission.cluster,
             server_time: admission.server_time,
@@ -161,7 +161,9 @@ impl StationPool {
         };
         let wire = ask!(self, send_batch, lane, request).await?;
         let answers = wire.answers.into_iter().map(|answer| {
-            match SendAnswer::try_from(answer).map_err(|refusal| broken("send_batch", &refusal))? {
+            match SendAnswer::try_from(answer)
+                .map_err(|refusal| unreadable_answer("send_batch", &refusal))?
+            {
                 SendAnswer::Accepted(accepted) => Ok(accepted),
                 SendAnswer::Refused { refusal, .. } => Err(refusal),
             }
@@ -179,8 +181,9 @@ impl StationPool {
             items: items.iter().map(v1::ReceiptItem::from).collect(),
         };
         let wire = ask!(self, receipts, lane, request).await?;
-        let answers = (wire.answers.into_iter())
-            .map(|answer| Acked::try_from(answer).map_err(|refusal| broken("receipts", &refusal)));
+        let answers = (wire.answers.into_iter()).map(|answer| {
+            Acked::try_from(answer).map_err(|refusal| unreadable_answer("receipts", &refusal))
+        });
         Ok(answers.collect())
     }
 
@@ -190,9 +193,9 @@ impl StationPool {
         request: MailPageRequest,
     ) -> Result<Page, Refusal> {
         let request = v1::MailPageRequest::from(request);
-        let wire = ask!(self, mail_page, self.lane_of(session), request).await?;
+        let wire = ask!(self, mail_page, self.session_lane(session), request).await?;
         wire.try_into()
-            .map_err(|refusal| broken("mail_page", &refusal))
+            .map_err(|refusal| unreadable_answer("mail_page", &refusal))
     }
 
     /// Returns the indices of items that were not answered.
@@ -212,7 +215,7 @@ impl StationPool {
     /// does not know are dropped: boats are upgraded first.
     pub(crate) async fn sync(&self, call: &SyncCall) -> Result<Bytes, Refusal> {
         let request = v1::SyncCall::from(call);
-        let page = ask!(self, sync, self.lane_of(call.session), request).await?;
+        let page = ask!(self, sync, self.session_lane(call.session), request).await?;
         let frame = v1::ServerFrame {
             frame: Some(v1::server_frame::Frame::Page(page)),
             ..v1::ServerFrame::default()
@@ -242,14 +245,14 @@ impl StationPool {
         let wire = ask!(self, reassert, lane, request).await?;
         let answers = wire.results.into_iter().map(Reasserted::try_from);
         let answers: Result<Vec<_>, _> = answers.collect();
-        answers.map_err(|refusal| broken("reassert", &refusal))
+        answers.map_err(|refusal| unreadable_answer("reassert", &refusal))
     }
 
     pub(crate) async fn refresh(&self, refresh: &RefreshToken) -> Result<Refreshment, Refusal> {
         let request = v1::RefreshRequest::from(refresh);
-        let wire = ask!(self, refresh, self.lane_of(refresh.session), request).await?;
+        let wire = ask!(self, refresh, self.session_lane(refresh.session), request).await?;
         Result::<Refreshment, Refusal>::try_from(wire)
-            .map_err(|refusal| broken("refresh", &refusal))?
+            .map_err(|refusal| unreadable_answer("refresh", &refusal))?
     }
 
     /// Returns one ticket for each session, in order.
@@ -263,7 +266,7 @@ impl StationPool {
         };
         let wire = ask!(self, resume_tickets, lane, request).await?;
         wire.try_into()
-            .map_err(|refusal| broken("resume_tickets", &refusal))
+            .map_err(|refusal| unreadable_answer("resume_tickets", &refusal))
     }
 
     /// Users whose tokens were revoked, from `from` on.
@@ -275,7 +278,7 @@ impl StationPool {
         let request = v1::RevokedRequest::from(from);
         let wire = ask!(self, revoked, lane, request).await?;
         wire.try_into()
-            .map_err(|refusal| broken("revoked", &refusal))
+            .map_err(|refusal| unreadable_answer("revoked", &refusal))
     }
 
     /// Checks only whether a station answers.
@@ -296,33 +299,33 @@ impl StationPool {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         self.budget.deposit();
-        let began = Instant::now();
-        let (first, next) = self.stations_of(lane)?;
+        let started_at = Instant::now();
+        let (first, next) = self.lane_stations(lane)?;
         // Cloned only if there is another station to ask.
-        let spare = next.and_then(|next| Some((next, request.again()?)));
-        let mut answer = self.listen(&first, ask(self.client(&first), request).await);
+        let alternate = next.and_then(|next| Some((next, request.repeat_request()?)));
+        let mut answer = self.note_answer(&first, ask(self.client(&first), request).await);
         if let Err(status) = &answer
             && cannot_be_reached(status)
-            && let Some((next, request)) = spare
+            && let Some((next, request)) = alternate
             // The caller has not waited long yet.
-            && began.elapsed() < self.timeout / 2
+            && started_at.elapsed() < self.timeout / 2
             && self.budget.withdraw()
         {
             tracing::debug!(call, station = first, %status, "asking another station");
-            Metrics::asked_elsewhere(call);
-            let left = self.timeout.saturating_sub(began.elapsed());
-            let second = timeout(left, ask(self.client(&next), request)).await;
-            let late = |_| Err(Status::deadline_exceeded("the second station was late"));
-            answer = self.listen(&next, second.unwrap_or_else(late));
+            Metrics::record_failover(call);
+            let time_left = self.timeout.saturating_sub(started_at.elapsed());
+            let second_answer = timeout(time_left, ask(self.client(&next), request)).await;
+            let late_error = |_| Err(Status::deadline_exceeded("the second station was late"));
+            answer = self.note_answer(&next, second_answer.unwrap_or_else(late_error));
         }
         match answer {
             Ok(answer) => {
-                Metrics::called(call, "ok");
+                Metrics::record_call(call, "ok");
                 Ok(answer.into_inner())
             }
             Err(status) => {
                 let refusal = to_refusal(&status);
-                Metrics::called(call, refusal.code.name());
+                Metrics::record_call(call, refusal.code.name());
                 tracing::debug!(call, code = refusal.code.name(), text = %refusal.text, "a station refused");
                 Err(refusal)
             }
@@ -330,20 +333,20 @@ impl StationPool {
     }
 
     /// Records whether a station was reachable.
-    fn listen<T>(&self, station: &str, answer: Result<T, Status>) -> Result<T, Status> {
+    fn note_answer<T>(&self, station: &str, answer: Result<T, Status>) -> Result<T, Status> {
         match &answer {
             Err(status) if cannot_be_reached(status) => {
                 let now = Instant::now();
-                self.rests.lock().unreached(station, now);
+                self.breaker.lock().record_unreachable(station, now);
             }
             Err(status) if !is_answer(status) => {
                 let now = Instant::now();
-                self.rests.lock().silent(station, now);
+                self.breaker.lock().record_silence(station, now);
             }
             Ok(_) | Err(_) => {
-                self.rests.lock().answered(station);
-                let now = self.born.elapsed().as_millis() as u64;
-                self.heard.store(now, Ordering::Relaxed);
+                self.breaker.lock().record_answer(station);
+                let now = self.created_at.elapsed().as_millis() as u64;
+                self.last_answer_ms.store(now, Ordering::Relaxed);
             }
         }
         answer
@@ -351,14 +354,14 @@ impl StationPool {
 
     /// The station of a lane, stable while it is registered and reachable, and the one to ask after
     /// it. Resting stations come last.
-    fn stations_of(&self, lane: usize) -> Result<(String, Option<String>), Refusal> {
+    fn lane_stations(&self, lane: usize) -> Result<(String, Option<String>), Refusal> {
         let now = Instant::now();
-        let roster = self.roster.borrow();
-        let mut rests = self.rests.lock();
-        let mut stations: Vec<&Instance> = roster.iter().collect();
+        let directory = self.directory.borrow();
+        let mut breaker = self.breaker.lock();
+        let mut stations: Vec<&Instance> = directory.iter().collect();
         stations.sort_by_cached_key(|station| {
             let affinity = Reverse(self.affinity(station, lane));
-            (rests.rests(&station.address, now), affinity)
+            (breaker.is_resting(&station.address, now), affinity)
         });
         let mut stations = stations.into_iter().map(|station| &station.address);
         let Some(first) = stations.next() else {
@@ -367,17 +370,18 @@ impl StationPool {
                     .retry_after(Duration::from_secs(1)),
             );
         };
-        rests.tried(first, now);
+        breaker.record_trial(first, now);
         Ok((first.clone(), stations.next().cloned()))
     }
 
     fn client(&self, address: &str) -> Client {
         let mut channels = self.channels.lock();
         if !channels.contains_key(address) {
-            let roster = self.roster.borrow();
-            let known = |address: &str| roster.iter().any(|known| known.address == address);
-            channels.retain(|address, _| known(address));
-            self.rests.lock().retain(known);
+            let directory = self.directory.borrow();
+            let is_registered =
+                |address: &str| directory.iter().any(|station| station.address == address);
+            channels.retain(|address, _| is_registered(address));
+            self.breaker.lock().retain(is_registered);
         }
         let channel = (channels.entry(address.to_owned())).or_insert_with_key(|address| {
             let channel = self.connector.channel(Role::Station, address);
@@ -394,20 +398,20 @@ impl StationPool {
     }
 }
 
-/// True if a station gave this status, rather than the transport.
+/// Whether a station gave this status, rather than the transport.
 fn is_answer(status: &Status) -> bool {
-    let silence = matches!(status.code(), Grpc::Unavailable | Grpc::DeadlineExceeded);
-    !silence || carries_refusal(status)
+    let is_silence = matches!(status.code(), Grpc::Unavailable | Grpc::DeadlineExceeded);
+    !is_silence || carries_refusal(status)
 }
 
-/// True if the call did not get through, as far as the caller can see.
+/// Whether the call did not get through, as far as the caller can see.
 fn cannot_be_reached(status: &Status) -> bool {
     status.code() == Grpc::Unavailable && !carries_refusal(status)
 }
 
 /// Refusal for a nonsensical answer of a station: not the client's fault, and another station may
 /// do better.
-fn broken(call: &'static str, refusal: &Refusal) -> Refusal {
+fn unreadable_answer(call: &'static str, refusal: &Refusal) -> Refusal {
     Refusal::new(
         Code::Unavailable,
         format!(

@@ -80,8 +80,8 @@ impl StationQueues {
         let (items, bytes) = (config.lane_items_max, config.lane_bytes_max);
         let lane = || StationQueue {
             sends: BatchQueue::new(items, bytes),
-            receipts: BatchQueue::lingering(items, bytes, config.receipts_linger),
-            mail_acks: BatchQueue::lingering(items, bytes, config.receipts_linger),
+            receipts: BatchQueue::with_linger(items, bytes, config.receipts_linger),
+            mail_acks: BatchQueue::with_linger(items, bytes, config.receipts_linger),
             leaves: BatchQueue::new(items, bytes),
         };
         StationQueues((0..config.lanes.max(1)).map(|_| lane()).collect())
@@ -95,7 +95,7 @@ impl StationQueues {
         self.0.len()
     }
 
-    /// True if nothing waits and nothing is in flight.
+    /// Whether nothing waits and nothing is in flight.
     pub(crate) fn are_idle(&self) -> bool {
         self.0.iter().all(|lane| {
             lane.sends.is_idle()
@@ -107,7 +107,7 @@ impl StationQueues {
 }
 
 /// Age at which a call counts as slow: from then on its lane calls beside it.
-pub(crate) const SLOW: Duration = Duration::from_millis(50);
+pub(crate) const SLOW_CALL: Duration = Duration::from_millis(50);
 
 /// Calls of one kind that a lane has in flight at most.
 pub(crate) const CALLS_MAX: usize = 16;
@@ -126,13 +126,13 @@ enum CallOutcome<T> {
 struct CallTimes {
     pause: Duration,
     /// First calls in flight.
-    first: usize,
+    new_calls: usize,
     is_repeating: bool,
     /// The next call beside others in flight.
-    beside: Instant,
+    next_overlap: Instant,
     next_repeat: Instant,
     /// Any call, after one that failed.
-    resume: Instant,
+    resume_at: Instant,
 }
 
 impl CallTimes {
@@ -140,49 +140,49 @@ impl CallTimes {
         let now = Instant::now();
         CallTimes {
             pause,
-            first: 0,
+            new_calls: 0,
             is_repeating: false,
-            beside: now,
+            next_overlap: now,
             next_repeat: now,
-            resume: now,
+            resume_at: now,
         }
     }
 
     /// Time from which the next call for new items may begin; `None`: not before another has ended.
     fn first_at(&self) -> Option<Instant> {
-        match self.first {
-            0 => Some(self.resume),
-            first => (first < CALLS_MAX).then(|| self.beside.max(self.resume)),
+        match self.new_calls {
+            0 => Some(self.resume_at),
+            first => (first < CALLS_MAX).then(|| self.next_overlap.max(self.resume_at)),
         }
     }
 
-    /// The same for items of which the first may be repeated at `due`.
-    fn repeat_at(&self, due: Option<Instant>) -> Option<Instant> {
-        let due = due.filter(|_| !self.is_repeating)?;
-        Some(due.max(self.next_repeat).max(self.resume))
+    /// The same for items of which the first may be repeated at `due_at`.
+    fn repeat_at(&self, due_at: Option<Instant>) -> Option<Instant> {
+        let due_at = due_at.filter(|_| !self.is_repeating)?;
+        Some(due_at.max(self.next_repeat).max(self.resume_at))
     }
 
     fn begin(&mut self, is_repeat: bool) {
-        match is_repeat {
-            true => self.is_repeating = true,
-            false => {
-                self.first += 1;
-                self.beside = Instant::now() + SLOW;
-            }
+        if is_repeat {
+            self.is_repeating = true
+        } else {
+            self.new_calls += 1;
+            self.next_overlap = Instant::now() + SLOW_CALL;
         }
     }
 
     fn end(&mut self, is_repeat: bool) {
-        match is_repeat {
-            true => self.is_repeating = false,
-            false => self.first -= 1,
+        if is_repeat {
+            self.is_repeating = false
+        } else {
+            self.new_calls -= 1
         }
     }
 }
 
-async fn sleep_if(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
+async fn sleep_if(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
         None => pending().await,
     }
 }
@@ -195,7 +195,7 @@ async fn sleep_if(until: Option<Instant>) {
 /// back.
 async fn carry<T: QueuedBatch, C: Future<Output = CallOutcome<T>>>(
     boat: &Boat,
-    gather: &BatchQueue<T>,
+    queue: &BatchQueue<T>,
     call: impl Fn(Vec<T>, bool) -> C,
 ) {
     let items_max = boat.config.batch_items_max;
@@ -206,7 +206,7 @@ async fn carry<T: QueuedBatch, C: Future<Output = CallOutcome<T>>>(
     let mut calls = FuturesUnordered::new();
     let mut times = CallTimes::new(boat.config.retry_pause);
     // Lingers on while calls end.
-    let mut next = pin!(gather.begin(items_max));
+    let mut next = pin!(queue.begin(items_max));
     loop {
         let first_at = times.first_at();
         let may_begin = first_at.is_some_and(|at| at <= Instant::now());
@@ -214,10 +214,10 @@ async fn carry<T: QueuedBatch, C: Future<Output = CallOutcome<T>>>(
             biased;
             Some((is_repeat, outcome)) = calls.next() => {
                 times.end(is_repeat);
-                end_call(boat, gather, &mut times, is_repeat, outcome);
+                end_call(boat, queue, &mut times, is_repeat, outcome);
             }
-            () = sleep_if(times.repeat_at(gather.repeat_due())) => {
-                let batch = gather.begin_repeat(items_max);
+            () = sleep_if(times.repeat_at(queue.repeat_due())) => {
+                let batch = queue.begin_repeat(items_max);
                 // None if it was dropped meanwhile.
                 if !batch.is_empty() {
                     times.begin(true);
@@ -227,7 +227,7 @@ async fn carry<T: QueuedBatch, C: Future<Output = CallOutcome<T>>>(
             batch = next.as_mut(), if may_begin => {
                 times.begin(false);
                 calls.push(call(batch, false));
-                next.set(gather.begin(items_max));
+                next.set(queue.begin(items_max));
             }
             () = sleep_if(first_at), if !may_begin => {}
         }
@@ -237,29 +237,29 @@ async fn carry<T: QueuedBatch, C: Future<Output = CallOutcome<T>>>(
 /// Keeps what a call left, before its batch counts as done.
 fn end_call<T: QueuedBatch>(
     boat: &Boat,
-    gather: &BatchQueue<T>,
+    queue: &BatchQueue<T>,
     times: &mut CallTimes,
     is_repeat: bool,
     outcome: CallOutcome<T>,
 ) {
-    let later = Instant::now() + times.pause;
+    let retry_at = Instant::now() + times.pause;
     // A boat that leaves has a deadline.
     if is_repeat && !(boat.is_leaving() && matches!(outcome, CallOutcome::Done)) {
-        times.next_repeat = later;
+        times.next_repeat = retry_at;
     }
     match outcome {
         CallOutcome::Done => {}
-        CallOutcome::Unanswered(items) => gather.set_aside(items, later),
+        CallOutcome::Unanswered(items) => queue.set_aside(items, retry_at),
         // Perhaps because of the part that is away: it says nothing about the calls of others.
-        CallOutcome::Failed(items) if is_repeat => gather.set_aside(items, later),
+        CallOutcome::Failed(items) if is_repeat => queue.set_aside(items, retry_at),
         CallOutcome::Failed(items) => {
-            times.resume = later;
-            gather.put_back(items);
+            times.resume_at = retry_at;
+            queue.put_back(items);
         }
     }
-    gather.done();
-    let dropped = gather.take_dropped();
-    boat.metrics.lane_overflows.increment(dropped as u64);
+    queue.finish_batch();
+    let dropped_count = queue.take_dropped();
+    boat.metrics.lane_overflows.increment(dropped_count as u64);
 }
 
 /// Carries the sends of a lane, until dropped.
@@ -286,22 +286,22 @@ async fn carry_batch(boat: &Boat, lane: usize, batch: Vec<Submission>) {
     let answers = match boat.life() {
         Some(life) => {
             let call = boat.stations.send_batch(lane, &life, &items);
-            trace::within(trace_of(&items), call).await
+            trace::within(single_trace(&items), call).await
         }
-        None => Err(unregistered()),
+        None => Err(not_registered()),
     };
     let mut answers = answers.map(Vec::into_iter);
     for (connection, count) in connections {
-        let own = match &mut answers {
+        let session_answers = match &mut answers {
             Ok(answers) => answers.by_ref().take(count).collect(),
-            Err(refusal) => vec![Err(refused_whole(refusal)); count],
+            Err(refusal) => vec![Err(batch_refusal(refusal)); count],
         };
-        connection.update(|session| session.handle_submitted(own, boat.now()));
+        connection.update(|session| session.handle_submitted(session_answers, boat.now()));
     }
 }
 
 /// The trace of a call made for one message alone.
-fn trace_of(items: &[Submit]) -> Option<TraceContext> {
+fn single_trace(items: &[Submit]) -> Option<TraceContext> {
     match items {
         [only] => only.send.trace,
         _ => None,
@@ -325,11 +325,11 @@ async fn acknowledge(boat: &Boat, lane: usize, batch: Vec<Receipt>) {
     let answers = boat.stations.receipts(lane, &items).await;
     let mut answers = answers.map(Vec::into_iter);
     for connection in connections {
-        let own = match &mut answers {
-            Ok(answers) => answers.next().unwrap_or_else(|| Err(unanswered())),
-            Err(refusal) => Err(refused_whole(refusal)),
+        let answer = match &mut answers {
+            Ok(answers) => answers.next().unwrap_or_else(|| Err(no_answer())),
+            Err(refusal) => Err(batch_refusal(refusal)),
         };
-        connection.update(|session| session.handle_receipts(own, boat.now()));
+        connection.update(|session| session.handle_receipts(answer, boat.now()));
     }
 }
 
@@ -338,7 +338,7 @@ pub(crate) async fn carry_mail_acks(boat: Arc<Boat>, lane: usize) {
     let boat = &*boat;
     let call = |batch: Vec<MailAck>, _| async move {
         let answer = boat.stations.mail_ack(lane, &batch).await;
-        outcome_of("mail_ack", batch, answer)
+        call_outcome("mail_ack", batch, answer)
     };
     carry(boat, &boat.lanes.get(lane).mail_acks, call).await;
 }
@@ -357,7 +357,7 @@ pub(crate) async fn carry_leaves(boat: Arc<Boat>, lane: usize) {
             }
         }
         let answer = boat.stations.disconnect(lane, &batch).await;
-        outcome_of("disconnect", batch, answer)
+        call_outcome("disconnect", batch, answer)
     };
     carry(boat, &boat.lanes.get(lane).leaves, call).await;
 }
@@ -365,24 +365,24 @@ pub(crate) async fn carry_leaves(boat: Arc<Boat>, lane: usize) {
 /// Outcome of a call whose answer names the indices of unanswered items, in order. Items that are
 /// refused for good are dropped, which is no loss: the next acknowledgement removes the same mail,
 /// and the next push to a gone session finds out.
-fn outcome_of<T>(
+fn call_outcome<T>(
     call: &'static str,
     batch: Vec<T>,
     answer: Result<Vec<u32>, Refusal>,
 ) -> CallOutcome<T> {
     match answer {
-        Ok(places) if places.is_empty() => CallOutcome::Done,
-        Ok(places) => {
-            let mut places = places.iter().peekable();
+        Ok(indices) if indices.is_empty() => CallOutcome::Done,
+        Ok(indices) => {
+            let mut indices = indices.iter().peekable();
             let items = (0..).zip(batch);
-            let unanswered = items.filter(|(place, _)| places.next_if_eq(&place).is_some());
-            CallOutcome::Unanswered(unanswered.map(|(_, one)| one).collect())
+            let unanswered_items = items.filter(|(index, _)| indices.next_if_eq(&index).is_some());
+            CallOutcome::Unanswered(unanswered_items.map(|(_, item)| item).collect())
         }
         Err(refusal) if refusal.code.retryable() => CallOutcome::Failed(batch),
         Err(refusal) => {
             let items = batch.len();
             warn!(call, items, error = %refusal, "a station refuses this for good; it is dropped");
-            Metrics::dropped(call, items);
+            Metrics::record_drop(call, items);
             CallOutcome::Done
         }
     }
@@ -400,7 +400,7 @@ pub(crate) fn refuse_receipt(session: &mut Session, boat: &Boat) {
 }
 
 /// A refusal of a whole batch is no verdict on its parts: they may be retried.
-fn refused_whole(refusal: &Refusal) -> Refusal {
+fn batch_refusal(refusal: &Refusal) -> Refusal {
     if refusal.code.retryable() {
         return refusal.clone();
     }
@@ -408,14 +408,14 @@ fn refused_whole(refusal: &Refusal) -> Refusal {
     Refusal::new(Code::Unavailable, text)
 }
 
-fn unanswered() -> Refusal {
+fn no_answer() -> Refusal {
     Refusal::new(
         Code::Unavailable,
         "the station gave no answer to this; send it again",
     )
 }
 
-fn unregistered() -> Refusal {
+fn not_registered() -> Refusal {
     Refusal::new(Code::Unavailable, "this boat is not registered; try again")
 }
 
@@ -435,32 +435,32 @@ mod tests {
     // and nobody is left out for want of room.
     #[tokio::test]
     async fn a_hundred_thousand_leave_in_a_hundred_calls() {
-        const EVERYBODY: i64 = 100_000;
+        const SESSION_COUNT: i64 = 100_000;
         let config = Config::default();
         let lanes = StationQueues::new(&config);
         let life = BoatLife {
             boat: BoatId::new("boat-1").expect("short"),
             incarnation: Incarnation(1),
         };
-        for n in 1..=EVERYBODY {
+        for n in 1..=SESSION_COUNT {
             let key = SessionKey {
                 user: UserId::new(n).expect("positive"),
                 session: SessionId::new(n << 6).expect("positive"),
                 life: life.clone(),
             };
-            let leaves = &lanes.get(n as usize % lanes.len()).leaves;
+            let queue = &lanes.get(n as usize % lanes.len()).leaves;
             let leave = Disconnect { key, ticket: None };
-            assert_eq!(leaves.push(leave), Ok(()), "{n}");
+            assert_eq!(queue.push(leave), Ok(()), "{n}");
         }
         let mut calls = Vec::new();
         for lane in 0..lanes.len() {
-            let leaves = &lanes.get(lane).leaves;
-            while !leaves.is_idle() {
-                calls.push(leaves.begin(config.batch_items_max).await.len());
-                leaves.done();
+            let queue = &lanes.get(lane).leaves;
+            while !queue.is_idle() {
+                calls.push(queue.begin(config.batch_items_max).await.len());
+                queue.finish_batch();
             }
         }
-        assert_eq!(calls.iter().sum::<usize>(), EVERYBODY as usize);
+        assert_eq!(calls.iter().sum::<usize>(), SESSION_COUNT as usize);
         assert!(calls.len() <= 100, "{}", calls.len());
     }
 }

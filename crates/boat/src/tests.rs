@@ -24,13 +24,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Bound of what must happen, however busy the machine is. It says nothing about speed.
-const LONG_ENOUGH: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until `holds` is true.
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG_ENOUGH;
+async fn eventually(goal: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < until, "never happened: {what}");
+        assert!(Instant::now() < deadline, "never happened: {goal}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -25,10 +25,10 @@ const AHEAD_MAX: u64 = SPAN - SPAN / BUCKETS as u64;
 pub(crate) struct TimerWheel {
     zero: Timestamp,
     /// Milliseconds since `zero` that are over.
-    elapsed: u64,
+    elapsed_ticks: u64,
     levels: [Level; LEVELS],
     /// Entries that were due on insertion.
-    due: Vec<Entry>,
+    due_entries: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 struct Level {
     /// A bit for each bucket that holds entries.
-    occupied: u64,
+    occupancy: u64,
     buckets: [Vec<Entry>; BUCKETS],
 }
 
@@ -57,23 +57,23 @@ impl Default for PendingEntries {
 }
 
 impl PendingEntries {
-    /// True if the deadline needs an entry of its own. The latest one known is forgotten if there
+    /// Whether the deadline needs an entry of its own. The latest one known is forgotten if there
     /// are too many.
-    pub(crate) fn add(&mut self, due: Timestamp) -> bool {
-        let is_first = due < self.0[0];
+    pub(crate) fn add(&mut self, deadline: Timestamp) -> bool {
+        let is_first = deadline < self.0[0];
         if is_first {
             self.0.rotate_right(1);
-            self.0[0] = due;
+            self.0[0] = deadline;
         }
         is_first
     }
 
     /// Takes out an entry that rings; false if it was forgotten.
     pub(crate) fn ring(&mut self, at: Timestamp) -> bool {
-        let Some(place) = self.0.iter().position(|entry| *entry == at) else {
+        let Some(index) = self.0.iter().position(|entry| *entry == at) else {
             return false;
         };
-        self.0[place..].rotate_left(1);
+        self.0[index..].rotate_left(1);
         self.0[PENDING_MAX - 1] = NEVER;
         true
     }
@@ -83,42 +83,42 @@ impl TimerWheel {
     pub(crate) fn new(now: Timestamp) -> TimerWheel {
         TimerWheel {
             zero: now,
-            elapsed: 0,
+            elapsed_ticks: 0,
             levels: std::array::from_fn(|_| Level {
-                occupied: 0,
+                occupancy: 0,
                 buckets: std::array::from_fn(|_| Vec::new()),
             }),
-            due: Vec::new(),
+            due_entries: Vec::new(),
         }
     }
 
     pub(crate) fn insert(&mut self, at: Timestamp, key: u32) {
         let entry = Entry { at, key };
         let tick = self.tick(at);
-        if tick <= self.elapsed {
-            self.due.push(entry);
+        if tick <= self.elapsed_ticks {
+            self.due_entries.push(entry);
             return;
         }
-        let tick = tick.min(self.elapsed + AHEAD_MAX);
+        let tick = tick.min(self.elapsed_ticks + AHEAD_MAX);
         // The highest digit in which the two differ gives the level.
-        let differs = ((self.elapsed ^ tick) | (BUCKETS as u64 - 1)).min(SPAN - 1);
-        let level = (63 - differs.leading_zeros()) / BITS;
+        let difference = ((self.elapsed_ticks ^ tick) | (BUCKETS as u64 - 1)).min(SPAN - 1);
+        let level = (63 - difference.leading_zeros()) / BITS;
         let bucket = (tick >> (level * BITS)) as usize % BUCKETS;
         let level = &mut self.levels[level as usize];
-        level.occupied |= 1 << bucket;
+        level.occupancy |= 1 << bucket;
         level.buckets[bucket].push(entry);
     }
 
     /// Rings the entries due until `now`, in no order within a millisecond.
     pub(crate) fn advance(&mut self, now: Timestamp, mut ring: impl FnMut(Entry)) {
         let now = self.tick(now);
-        self.due.drain(..).for_each(&mut ring);
-        while let Some((level, bucket, begins)) = self.first()
-            && begins <= now
+        self.due_entries.drain(..).for_each(&mut ring);
+        while let Some((level, bucket, start)) = self.first()
+            && start <= now
         {
-            self.elapsed = begins;
+            self.elapsed_ticks = start;
             let level = &mut self.levels[level];
-            level.occupied &= !(1 << bucket);
+            level.occupancy &= !(1 << bucket);
             for entry in std::mem::take(&mut level.buckets[bucket]) {
                 if self.tick(entry.at) <= now {
                     ring(entry);
@@ -127,30 +127,30 @@ impl TimerWheel {
                 }
             }
         }
-        self.elapsed = self.elapsed.max(now);
+        self.elapsed_ticks = self.elapsed_ticks.max(now);
     }
 
     /// Time of the next `advance`: never later than the first entry's time, and earlier if that
     /// lies far ahead.
     pub(crate) fn next(&self) -> Option<Timestamp> {
-        if !self.due.is_empty() {
-            return Some(self.at(self.elapsed));
+        if !self.due_entries.is_empty() {
+            return Some(self.at(self.elapsed_ticks));
         }
-        self.first().map(|(_, _, begins)| self.at(begins))
+        self.first().map(|(_, _, start)| self.at(start))
     }
 
     /// The bucket that begins first: those of a lower level come before those of a higher one.
     fn first(&self) -> Option<(usize, usize, u64)> {
-        let level = self.levels.iter().position(|level| level.occupied != 0)?;
+        let level = self.levels.iter().position(|level| level.occupancy != 0)?;
         let shift = level as u32 * BITS;
-        let here = (self.elapsed >> shift) as u32 % BUCKETS as u32;
-        let ahead = self.levels[level]
-            .occupied
-            .rotate_right(here)
+        let offset = (self.elapsed_ticks >> shift) as u32 % BUCKETS as u32;
+        let distance = self.levels[level]
+            .occupancy
+            .rotate_right(offset)
             .trailing_zeros();
-        let begins = ((self.elapsed >> shift) + u64::from(ahead)) << shift;
-        let bucket = (here + ahead) as usize % BUCKETS;
-        Some((level, bucket, begins))
+        let start = ((self.elapsed_ticks >> shift) + u64::from(distance)) << shift;
+        let bucket = (offset + distance) as usize % BUCKETS;
+        Some((level, bucket, start))
     }
 
     fn tick(&self, at: Timestamp) -> u64 {
@@ -172,7 +172,7 @@ mod tests {
 
     const ZERO: Timestamp = Timestamp::from_millis(1_700_000_000_123);
 
-    fn after(millis: u64) -> Timestamp {
+    fn at_millis(millis: u64) -> Timestamp {
         ZERO + Duration::from_millis(millis)
     }
 
@@ -183,10 +183,10 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let far = prop_oneof![0..70u64, 0..5_000u64, 0..300_000u64, 0..200_000_000u64];
+        let delay = prop_oneof![0..70u64, 0..5_000u64, 0..300_000u64, 0..200_000_000u64];
         prop_oneof![
-            far.clone().prop_map(Step::Insert),
-            far.prop_map(Step::Advance)
+            delay.clone().prop_map(Step::Insert),
+            delay.prop_map(Step::Advance)
         ]
     }
 
@@ -194,29 +194,29 @@ mod tests {
         #[test]
         fn entries_ring_in_their_millisecond_and_once(steps in prop::collection::vec(step(), 1..200)) {
             let mut wheel = TimerWheel::new(ZERO);
-            let (mut now, mut waiting) = (0, Vec::new());
+            let (mut now, mut pending) = (0, Vec::new());
             for (key, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Insert(ahead) => {
-                        wheel.insert(after(now + ahead), key as u32);
-                        waiting.push((now + ahead, key as u32));
+                        wheel.insert(at_millis(now + ahead), key as u32);
+                        pending.push((now + ahead, key as u32));
                     }
                     Step::Advance(by) => {
                         now += by;
-                        let mut rung = Vec::new();
-                        wheel.advance(after(now), |entry| rung.push(entry.key));
-                        let mut due: Vec<u32> = (waiting.extract_if(.., |(at, _)| *at <= now))
+                        let mut rung_keys = Vec::new();
+                        wheel.advance(at_millis(now), |entry| rung_keys.push(entry.key));
+                        let mut due_keys: Vec<u32> = (pending.extract_if(.., |(at, _)| *at <= now))
                             .map(|(_, key)| key)
                             .collect();
-                        rung.sort_unstable();
-                        due.sort_unstable();
-                        prop_assert_eq!(rung, due);
+                        rung_keys.sort_unstable();
+                        due_keys.sort_unstable();
+                        prop_assert_eq!(rung_keys, due_keys);
                     }
                 }
-                let first = waiting.iter().map(|&(at, _)| at).min();
+                let first = pending.iter().map(|&(at, _)| at).min();
                 let next = wheel.next();
                 prop_assert_eq!(next.is_some(), first.is_some());
-                prop_assert!(next.is_none_or(|next| next <= after(first.unwrap_or(0).max(now))));
+                prop_assert!(next.is_none_or(|next| next <= at_millis(first.unwrap_or(0).max(now))));
             }
         }
 
@@ -224,23 +224,23 @@ mod tests {
         #[test]
         fn sleeping_until_the_next_look_reaches_an_entry_soon(ahead in 1..u64::MAX >> 20) {
             let mut wheel = TimerWheel::new(ZERO);
-            wheel.advance(after(777_777), |_| ());
-            let at = after(777_777 + ahead);
+            wheel.advance(at_millis(777_777), |_| ());
+            let at = at_millis(777_777 + ahead);
             wheel.insert(at, 1);
-            let (mut rung, mut looks) = (None, 0);
+            let (mut rung_entry, mut advance_count) = (None, 0);
             while let Some(next) = wheel.next() {
-                wheel.advance(next, |entry| rung = Some((entry, next)));
-                looks += 1;
-                prop_assert!(looks <= LEVELS + (ahead / AHEAD_MAX) as usize + 1);
+                wheel.advance(next, |entry| rung_entry = Some((entry, next)));
+                advance_count += 1;
+                prop_assert!(advance_count <= LEVELS + (ahead / AHEAD_MAX) as usize + 1);
             }
-            prop_assert_eq!(rung, Some((Entry { at, key: 1 }, at)));
+            prop_assert_eq!(rung_entry, Some((Entry { at, key: 1 }, at)));
         }
     }
 
     impl TimerWheel {
         fn len(&self) -> usize {
             let buckets = self.levels.iter().flat_map(|level| &level.buckets);
-            buckets.map(Vec::len).sum::<usize>() + self.due.len()
+            buckets.map(Vec::len).sum::<usize>() + self.due_entries.len()
         }
     }
 
@@ -249,24 +249,24 @@ mod tests {
     #[test]
     fn a_busy_connection_has_few_entries() {
         let mut wheel = TimerWheel::new(ZERO);
-        let (mut timers, mut most) = (PendingEntries::default(), 0);
+        let (mut timers, mut max_len) = (PendingEntries::default(), 0);
         for millis in (0..600_000).step_by(50) {
-            wheel.advance(after(millis), |entry| {
+            wheel.advance(at_millis(millis), |entry| {
                 timers.ring(entry.at);
             });
             let silence = 75_000;
             let reading = (millis % 5000 == 100).then_some(20_000);
-            let waiting = (millis % 1000 == 0).then_some(2000);
-            let lingers = (millis % 1000 == 500).then_some(200);
-            let waits = [Some(silence), reading, waiting, lingers];
-            let first = waits.into_iter().flatten().min();
-            let due = after(millis + first.unwrap_or(silence));
-            if timers.add(due) {
-                wheel.insert(due, 1);
+            let ack_timeout = (millis % 1000 == 0).then_some(2000);
+            let linger = (millis % 1000 == 500).then_some(200);
+            let timeouts = [Some(silence), reading, ack_timeout, linger];
+            let first = timeouts.into_iter().flatten().min();
+            let deadline = at_millis(millis + first.unwrap_or(silence));
+            if timers.add(deadline) {
+                wheel.insert(deadline, 1);
             }
-            most = most.max(wheel.len());
+            max_len = max_len.max(wheel.len());
         }
-        assert!(most <= PENDING_MAX, "{most}");
+        assert!(max_len <= PENDING_MAX, "{max_len}");
     }
 
     #[test]
@@ -275,18 +275,18 @@ mod tests {
         let mut timers = PendingEntries::default();
         // Each is earlier than all before it, and there are more than are remembered.
         for millis in [60_000, 50_000, 40_000, 30_000, 20_000, 10_000] {
-            assert!(timers.add(after(millis)));
-            wheel.insert(after(millis), 1);
+            assert!(timers.add(at_millis(millis)));
+            wheel.insert(at_millis(millis), 1);
         }
-        assert!(!timers.add(after(15_000)), "it is heard at 10 s first");
-        let mut heard = Vec::new();
-        wheel.advance(after(70_000), |entry| {
+        assert!(!timers.add(at_millis(15_000)), "it is heard at 10 s first");
+        let mut rung_at = Vec::new();
+        wheel.advance(at_millis(70_000), |entry| {
             if timers.ring(entry.at) {
-                heard.push(entry.at);
+                rung_at.push(entry.at);
             }
         });
-        heard.sort_unstable();
-        assert_eq!(heard, [10_000, 20_000, 30_000, 40_000].map(after));
+        rung_at.sort_unstable();
+        assert_eq!(rung_at, [10_000, 20_000, 30_000, 40_000].map(at_millis));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) struct ConnectionTracer {
     share: u64,
     clients_max: u32,
     /// The present second, and the number of traces that clients began in it.
-    begun: Mutex<(i64, u32)>,
+    client_traces: Mutex<(i64, u32)>,
 }
 
 /// A send that is being recorded.
@@ -40,7 +40,7 @@ impl ConnectionTracer {
         spans: Spans,
         entropy: Arc<dyn Entropy>,
     ) -> ConnectionTracer {
-        let share = if spans.wanted() {
+        let share = if spans.is_collecting() {
             config.trace_share
         } else {
             0.0
@@ -51,7 +51,7 @@ impl ConnectionTracer {
             // Saturates, and NaN becomes 0.
             share: (share * u64::MAX as f64) as u64,
             clients_max: config.client_traces_per_second,
-            begun: Mutex::default(),
+            client_traces: Mutex::default(),
         }
     }
 
@@ -72,8 +72,8 @@ impl ConnectionTracer {
                     trace.sampled = false;
                     return None;
                 }
-                let about = [session.get() as u64, u64::from(send.attempt)];
-                (trace.step(Step::Send, &about), Some(trace.span))
+                let identity = [session.get() as u64, u64::from(send.attempt)];
+                (trace.step(Step::Send, &identity), Some(trace.span))
             }
             Some(_) => return None,
             None => (self.start()?, None),
@@ -96,12 +96,12 @@ impl ConnectionTracer {
 
     fn has_room(&self, now: Timestamp) -> bool {
         let second = now.millis() / 1000;
-        let mut begun = self.begun.lock();
-        if begun.0 != second {
-            *begun = (second, 0);
+        let mut client_traces = self.client_traces.lock();
+        if client_traces.0 != second {
+            *client_traces = (second, 0);
         }
-        begun.1 = begun.1.saturating_add(1);
-        begun.1 <= self.clients_max
+        client_traces.1 = client_traces.1.saturating_add(1);
+        client_traces.1 <= self.clients_max
     }
 }
 
@@ -122,19 +122,19 @@ mod tests {
         fn record(&self, _: Span) {}
     }
 
-    fn tracer(share: f64, collected: bool) -> ConnectionTracer {
+    fn tracer(share: f64, is_collected: bool) -> ConnectionTracer {
         let config = Config {
             trace_share: share,
             client_traces_per_second: 2,
             ..Config::default()
         };
-        let collector = collected.then(|| Collector::new(Arc::new(Nowhere)));
+        let collector = is_collected.then(|| Collector::new(Arc::new(Nowhere)));
         let log = tracing_subscriber::registry().with(collector);
         let spans = tracing::subscriber::with_default(log, Spans::here);
         ConnectionTracer::new(&config, spans, Arc::new(SeededEntropy::new(1)))
     }
 
-    fn begun(
+    fn begin_trace(
         tracer: &ConnectionTracer,
         trace: Option<TraceContext>,
         millis: i64,
@@ -150,19 +150,22 @@ mod tests {
             seen_seq: None,
             trace,
         };
-        let begun = tracer.begin(&mut send, session, Timestamp::from_millis(millis));
-        (send.trace, begun.is_some())
+        let span = tracer.begin(&mut send, session, Timestamp::from_millis(millis));
+        (send.trace, span.is_some())
     }
 
     #[test]
     fn a_share_of_sends_begins_a_trace_where_somebody_collects() {
-        let count =
-            |tracer: ConnectionTracer| (0..1000).filter(|_| begun(&tracer, None, 0).1).count();
+        let count = |tracer: ConnectionTracer| {
+            (0..1000)
+                .filter(|_| begin_trace(&tracer, None, 0).1)
+                .count()
+        };
         assert_eq!(count(tracer(1.0, true)), 1000);
         assert!((50..200).contains(&count(tracer(0.1, true))));
         assert_eq!(count(tracer(0.0, true)), 0);
         assert_eq!(count(tracer(f64::NAN, true)), 0);
-        assert_eq!(begun(&tracer(1.0, false), None, 0), (None, false));
+        assert_eq!(begin_trace(&tracer(1.0, false), None, 0), (None, false));
     }
 
     #[test]
@@ -170,18 +173,21 @@ mod tests {
         let tracer = tracer(1.0, true);
         let root = TraceContext::root(1, 2, 3);
         for _ in 0..2 {
-            let (trace, recorded) = begun(&tracer, Some(root), 1_999);
+            let (trace, is_recorded) = begin_trace(&tracer, Some(root), 1_999);
             let trace = trace.expect("goes on");
-            assert!(recorded && trace.trace == root.trace && trace.span != root.span);
+            assert!(is_recorded && trace.trace == root.trace && trace.span != root.span);
         }
         let unsampled = TraceContext {
             sampled: false,
             ..root
         };
-        assert_eq!(begun(&tracer, Some(root), 1_999), (Some(unsampled), false));
-        assert!(begun(&tracer, Some(root), 2_000).1, "the next second");
         assert_eq!(
-            begun(&tracer, Some(unsampled), 2_000),
+            begin_trace(&tracer, Some(root), 1_999),
+            (Some(unsampled), false)
+        );
+        assert!(begin_trace(&tracer, Some(root), 2_000).1, "the next second");
+        assert_eq!(
+            begin_trace(&tracer, Some(unsampled), 2_000),
             (Some(unsampled), false)
         );
     }
@@ -190,7 +196,7 @@ mod tests {
     #[test]
     fn a_clients_trace_goes_on_where_nobody_collects() {
         let root = TraceContext::root(1, 2, 3);
-        let (trace, recorded) = begun(&tracer(1.0, false), Some(root), 0);
-        assert!(!recorded && trace.is_some_and(|trace| trace.sampled));
+        let (trace, is_recorded) = begin_trace(&tracer(1.0, false), Some(root), 0);
+        assert!(!is_recorded && trace.is_some_and(|trace| trace.sampled));
     }
 }

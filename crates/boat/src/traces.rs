@@ -22,17 +22,17 @@ struct TracedSend {
     send_id: SendId,
     conversation: &'static str,
     attempt: u32,
-    begun: OpenSpan,
+    span: OpenSpan,
 }
 
 impl SendTraces {
-    pub(crate) fn add(&mut self, send: &Send, begun: OpenSpan) {
+    pub(crate) fn add(&mut self, send: &Send, span: OpenSpan) {
         if self.0.len() < SENDS_MAX {
             self.0.push(TracedSend {
                 send_id: send.send_id,
                 conversation: send.to.kind(),
                 attempt: send.attempt,
-                begun,
+                span,
             });
         }
     }
@@ -48,11 +48,11 @@ impl SendTraces {
             ServerFrame::Refused { send_id, refusal } => (*send_id, None, refusal.code.name()),
             _ => return,
         };
-        let answered = |send: &mut TracedSend| send.send_id == send_id;
-        for send in self.0.extract_if(.., answered) {
+        let is_answered = |send: &mut TracedSend| send.send_id == send_id;
+        for send in self.0.extract_if(.., is_answered) {
             spans.record(Span {
                 message,
-                failed: message.is_none(),
+                is_failure: message.is_none(),
                 ..send.span(platform, outcome)
             });
         }
@@ -65,7 +65,7 @@ impl SendTraces {
     pub(crate) fn end(&mut self, platform: Platform, spans: &Spans) {
         for send in std::mem::take(&mut self.0) {
             spans.record(Span {
-                failed: true,
+                is_failure: true,
                 ..send.span(platform, "disconnected")
             });
         }
@@ -78,7 +78,7 @@ impl TracedSend {
             context,
             parent,
             at,
-        } = self.begun;
+        } = self.span;
         Span {
             conversation: Some(self.conversation),
             platform: Some(platform),
@@ -95,7 +95,7 @@ pub(crate) struct PushTrace {
     delivery: TraceContext,
     number: u64,
     message: MessageId,
-    began: Instant,
+    started_at: Instant,
 }
 
 impl PushTrace {
@@ -104,7 +104,7 @@ impl PushTrace {
             delivery,
             number,
             message,
-            began: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 
@@ -117,9 +117,9 @@ impl PushTrace {
         };
         // The newest session decides on a delivery, but other sessions are pushed to as well.
         let context = self.delivery.step(Step::Push, &[self.number]);
-        let (parent, took) = (Some(self.delivery.span), self.began.elapsed());
+        let (parent, took) = (Some(self.delivery.span), self.started_at.elapsed());
         spans.record(Span {
-            failed: outcome != Outcome::Done,
+            is_failure: outcome != Outcome::Done,
             message: Some(self.message),
             ..Span::new(Step::Push, context, parent, took, name)
         });

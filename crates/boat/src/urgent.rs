@@ -18,15 +18,15 @@ use crate::boat::Boat;
 use crate::connection::{Connection, ConnectionState};
 use crate::reregister::{ReregisterResult, jittered, reassert};
 
-/// Pause before the first assertion; each round without an answer doubles it, up to `LONGEST`.
-pub(crate) const FIRST: Duration = Duration::from_secs(1);
-pub(crate) const LONGEST: Duration = Duration::from_secs(15);
+/// Pause before the first assertion; each round without an answer doubles it, up to `MAX_PAUSE`.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(15);
 
 /// Queue with each connection at most once per reason; closed ones are skipped at the next
 /// assertion.
 #[derive(Default)]
 pub(crate) struct UrgentAssertions {
-    waiting: Mutex<Vec<Arc<Connection>>>,
+    queue: Mutex<Vec<Arc<Connection>>>,
     arrival: Notify,
 }
 
@@ -36,7 +36,7 @@ impl UrgentAssertions {
         {
             let mut state = connection.lock();
             // A doubt makes the client sync once restored.
-            (state.unregistered, state.in_doubt) = (true, true);
+            (state.is_unregistered, state.in_doubt) = (true, true);
         }
         self.push(connection);
     }
@@ -49,21 +49,21 @@ impl UrgentAssertions {
         now: Timestamp,
     ) {
         let is_due = state.ticket.is_some_and(|ticket| ticket.is_due(now));
-        if is_due && !std::mem::replace(&mut state.renews, true) {
+        if is_due && !std::mem::replace(&mut state.is_renewing, true) {
             self.push(connection);
         }
     }
 
     fn push(&self, connection: &Arc<Connection>) {
-        self.waiting.lock().push(Arc::clone(connection));
+        self.queue.lock().push(Arc::clone(connection));
         self.arrival.notify_one();
     }
 
     async fn next(&self) -> Vec<Arc<Connection>> {
         loop {
-            let waiting = std::mem::take(&mut *self.waiting.lock());
-            if !waiting.is_empty() {
-                return waiting;
+            let batch = std::mem::take(&mut *self.queue.lock());
+            if !batch.is_empty() {
+                return batch;
             }
             self.arrival.notified().await;
         }
@@ -72,41 +72,41 @@ impl UrgentAssertions {
 
 /// Asserts queued connections, until dropped.
 pub(crate) async fn assert_urgent(boat: Arc<Boat>) {
-    let mut pause = FIRST;
-    let mut waiting = VecDeque::new();
+    let mut pause = FIRST_PAUSE;
+    let mut queue = VecDeque::new();
     loop {
-        if waiting.is_empty() {
-            pause = FIRST;
-            waiting.extend(boat.urgent.next().await);
+        if queue.is_empty() {
+            pause = FIRST_PAUSE;
+            queue.extend(boat.urgent.next().await);
         }
         sleep(jittered(&*boat.entropy, pause)).await;
-        pause = match assert_each(&boat, &mut waiting).await {
-            0 => (pause * 2).min(LONGEST),
-            _ => FIRST,
+        pause = match assert_each(&boat, &mut queue).await {
+            0 => (pause * 2).min(MAX_PAUSE),
+            _ => FIRST_PAUSE,
         };
     }
 }
 
 /// Asserts each connection once; those without an answer stay queued. Returns the number answered.
-async fn assert_each(boat: &Boat, waiting: &mut VecDeque<Arc<Connection>>) -> usize {
-    let mut found = ReregisterResult::default();
-    let mut left = waiting.len();
+async fn assert_each(boat: &Boat, queue: &mut VecDeque<Arc<Connection>>) -> usize {
+    let mut tally = ReregisterResult::default();
+    let mut rest = queue.len();
     for lane in (0..boat.lanes.len()).cycle() {
         // Newest first: older ones may wait for a part of the store that is away.
-        for newcomer in std::mem::take(&mut *boat.urgent.waiting.lock()) {
-            waiting.push_front(newcomer);
-            left += 1;
+        for newcomer in std::mem::take(&mut *boat.urgent.queue.lock()) {
+            queue.push_front(newcomer);
+            rest += 1;
         }
-        if left == 0 {
+        if rest == 0 {
             break;
         }
-        let batch: Vec<_> = (waiting.drain(..left.min(boat.config.batch_items_max))).collect();
-        left -= batch.len();
-        reassert(boat, lane, &batch, &mut found).await;
-        waiting.extend(batch.into_iter().filter(|connection| {
+        let batch: Vec<_> = (queue.drain(..rest.min(boat.config.batch_items_max))).collect();
+        rest -= batch.len();
+        reassert(boat, lane, &batch, &mut tally).await;
+        queue.extend(batch.into_iter().filter(|connection| {
             let state = connection.lock();
-            (state.unregistered || state.renews) && !state.session.is_closed()
+            (state.is_unregistered || state.is_renewing) && !state.session.is_closed()
         }));
     }
-    found.answered
+    tally.answered_count
 }

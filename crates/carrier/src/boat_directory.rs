@@ -30,15 +30,15 @@ pub(crate) struct DirectoryView {
 #[derive(Clone, Debug)]
 pub(crate) struct BoatDirectory {
     view: watch::Receiver<Arc<DirectoryView>>,
-    met: mpsc::Sender<BoatLife>,
+    unknown_lives: mpsc::Sender<BoatLife>,
 }
 
 /// Unknown lives that wait to be looked into. More of them at once would say nothing new.
-const MET: usize = 256;
+const MAX_UNKNOWN_LIVES: usize = 256;
 /// Interval of checking for lives due for a probe.
-const LOOK: Duration = Duration::from_millis(500);
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// Lives probed at the same time.
-const PROBES: usize = 32;
+const MAX_CONCURRENT_PROBES: usize = 32;
 
 impl BoatDirectory {
     pub(crate) fn view(&self) -> Arc<DirectoryView> {
@@ -53,20 +53,20 @@ impl BoatDirectory {
     /// of its boat's name, where a later life will answer that this one is over.
     pub(crate) fn address(&self, life: &BoatLife) -> Option<Arc<str>> {
         let view = self.view.borrow();
-        let known = view.addresses.get(life);
+        let exact = view.addresses.get(life);
         let namesake = || {
-            let mut others = view.addresses.iter().rev();
-            others
+            let mut lives = view.addresses.iter().rev();
+            lives
                 .find(|(other, _)| other.boat == life.boat)
                 .map(|(_, address)| address)
         };
-        known.or_else(namesake).cloned()
+        exact.or_else(namesake).cloned()
     }
 
     /// Reports a life that the mailbox named and nobody can reach.
-    pub(crate) fn met(&self, life: &BoatLife) {
+    pub(crate) fn report_unknown(&self, life: &BoatLife) {
         // Without room the report is dropped: the life will be met again.
-        let _ = self.met.try_send(life.clone());
+        let _ = self.unknown_lives.try_send(life.clone());
     }
 
     pub(crate) async fn changed(&mut self) {
@@ -79,10 +79,10 @@ impl BoatDirectory {
 /// Keeps a [`BoatDirectory`] current.
 pub(crate) struct BoatProbe {
     leases: watch::Receiver<discovery::Directory>,
-    met: mpsc::Receiver<BoatLife>,
+    unknown_lives: mpsc::Receiver<BoatLife>,
     view: watch::Sender<Arc<DirectoryView>>,
     addresses: BTreeMap<BoatLife, Arc<str>>,
-    obituary: BoatLiveness,
+    liveness: BoatLiveness,
     connector: Connector,
     clock: Arc<dyn Clock>,
     probe_timeout: Duration,
@@ -94,14 +94,14 @@ pub(crate) fn boat_directory(
     clock: Arc<dyn Clock>,
     config: &Config,
 ) -> (BoatDirectory, BoatProbe) {
-    let (met, met_out) = mpsc::channel(MET);
-    let (view, view_out) = watch::channel(Arc::default());
-    let mut lookout = BoatProbe {
+    let (unknown_lives, unknown_receiver) = mpsc::channel(MAX_UNKNOWN_LIVES);
+    let (view, view_receiver) = watch::channel(Arc::default());
+    let mut probe = BoatProbe {
         leases,
-        met: met_out,
+        unknown_lives: unknown_receiver,
         view,
         addresses: BTreeMap::new(),
-        obituary: BoatLiveness::new(
+        liveness: BoatLiveness::new(
             config.lease_patience,
             config.probe_interval,
             config.denied_max,
@@ -110,34 +110,34 @@ pub(crate) fn boat_directory(
         clock,
         probe_timeout: config.probe_timeout,
     };
-    lookout.read_leases();
-    let roster = BoatDirectory {
-        view: view_out,
-        met,
+    probe.read_leases();
+    let directory = BoatDirectory {
+        view: view_receiver,
+        unknown_lives,
     };
-    (roster, lookout)
+    (directory, probe)
 }
 
 impl BoatProbe {
     /// Runs until it is dropped.
     pub(crate) async fn run(mut self) {
-        let mut look = tokio::time::interval(LOOK);
+        let mut probe_tick = tokio::time::interval(PROBE_INTERVAL);
         let mut probes = FuturesUnordered::new();
         loop {
             tokio::select! {
                 biased;
-                changed = self.leases.changed() => match changed {
+                result = self.leases.changed() => match result {
                     Ok(()) => self.read_leases(),
                     // The registry is closing; the last known leases stand.
                     Err(_) => return,
                 },
                 Some((life, answer)) = probes.next(), if !probes.is_empty() => {
-                    self.answered(&life, answer);
+                    self.handle_answer(&life, answer);
                 }
-                // Ahead of `met`, which may always have something.
-                _ = look.tick() => {
-                    let room = PROBES.saturating_sub(probes.len());
-                    for life in self.obituary.due(self.clock.now(), room) {
+                // Ahead of `report_unknown`, which may always have something.
+                _ = probe_tick.tick() => {
+                    let room = MAX_CONCURRENT_PROBES.saturating_sub(probes.len());
+                    for life in self.liveness.due(self.clock.now(), room) {
                         let address = self.addresses.get(&life).cloned();
                         probes.push(probe(
                             self.connector.clone(),
@@ -147,52 +147,54 @@ impl BoatProbe {
                         ));
                     }
                 }
-                Some(life) = self.met.recv() => {
-                    self.obituary.handle_unknown(self.clock.now(), &life);
+                Some(life) = self.unknown_lives.recv() => {
+                    self.liveness.handle_unknown(self.clock.now(), &life);
                 }
             }
         }
     }
 
     fn read_leases(&mut self) {
-        let leased = self.leases.borrow_and_update().clone();
-        for instance in leased.iter() {
+        let instances = self.leases.borrow_and_update().clone();
+        for instance in instances.iter() {
             self.addresses
                 .insert(instance.life.clone(), instance.address.as_str().into());
         }
-        let lives = leased.iter().map(|instance| &instance.life);
-        self.obituary.handle_roster(self.clock.now(), lives);
+        let lives = instances.iter().map(|instance| &instance.life);
+        self.liveness.handle_roster(self.clock.now(), lives);
         self.publish();
     }
 
-    fn answered(&mut self, life: &BoatLife, answer: Answer) {
+    fn handle_answer(&mut self, life: &BoatLife, answer: Answer) {
         let now = self.clock.now();
         let is_over = match answer {
             Answer::Alive => {
                 tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat lives without a lease");
-                self.obituary.handle_heard(now, life);
+                self.liveness.handle_heard(now, life);
                 false
             }
-            Answer::Replaced => self.obituary.handle_replaced(now, life),
-            Answer::Silence => self.obituary.handle_silent(now, life),
+            Answer::Replaced => self.liveness.handle_replaced(now, life),
+            Answer::Silence => self.liveness.handle_silent(now, life),
         };
         if is_over {
             tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat is over");
             metrics::counter!("carrier_boats_denied_total").increment(1);
-            let obituary = &self.obituary;
-            self.addresses.retain(|life, _| obituary.remembers(life));
+            let liveness = &self.liveness;
+            self.addresses.retain(|life, _| liveness.remembers(life));
         }
         self.publish();
     }
 
     fn publish(&self) {
-        let denied = self.obituary.denied();
+        let denied_boats = self.liveness.denied();
         let addresses = (self.addresses.iter())
-            .filter(|(life, _)| !denied.contains(life))
+            .filter(|(life, _)| !denied_boats.contains(life))
             .map(|(life, address)| (life.clone(), address.clone()))
             .collect();
-        self.view
-            .send_replace(Arc::new(DirectoryView { addresses, denied }));
+        self.view.send_replace(Arc::new(DirectoryView {
+            addresses,
+            denied: denied_boats,
+        }));
     }
 }
 

@@ -54,9 +54,9 @@ impl BoatOutbox {
         state.drop_expired();
         state.pushes.extend(pushes.drain(..));
         let room = self.notices_max.saturating_sub(state.notices.len());
-        let dropped = notices.len().saturating_sub(room);
-        if dropped > 0 {
-            metrics::counter!("carrier_notices_dropped_total").increment(dropped as u64);
+        let dropped_count = notices.len().saturating_sub(room);
+        if dropped_count > 0 {
+            metrics::counter!("carrier_notices_dropped_total").increment(dropped_count as u64);
         }
         state.notices.extend(notices.drain(..).take(room));
         let reader = state.reader.take();
@@ -92,10 +92,12 @@ impl State {
     /// Drops pushes that the delivery machine has given up and handles otherwise.
     fn drop_expired(&mut self) {
         let now = Instant::now();
-        let expired = self.pushes.partition_point(|(until, _)| *until <= now);
-        if expired > 0 {
-            self.pushes.drain(..expired);
-            metrics::counter!("carrier_pushes_expired_total").increment(expired as u64);
+        let expired_count = self
+            .pushes
+            .partition_point(|(deadline, _)| *deadline <= now);
+        if expired_count > 0 {
+            self.pushes.drain(..expired_count);
+            metrics::counter!("carrier_pushes_expired_total").increment(expired_count as u64);
         }
     }
 
@@ -171,7 +173,7 @@ mod tests {
 
     // A boat that takes nothing for a long time neither fills memory nor gets stale deliveries.
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_waits_for_any_more_is_dropped() {
+    async fn expired_pushes_are_dropped() {
         let life = BoatLife {
             boat: BoatId::new("boat-1").expect("short"),
             incarnation: Incarnation(1),

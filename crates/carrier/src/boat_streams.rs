@@ -26,7 +26,7 @@ use crate::boat_outbox::BoatOutbox;
 
 /// Longest opening of a stream; a boat answers at once. Without an answer every push would be sent
 /// into the same silence.
-const OPENING: Duration = Duration::from_secs(5);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 const UNANSWERED: &str = "the boat does not answer the call for a stream";
 
 /// Report of a boat's stream to its shard.
@@ -40,8 +40,8 @@ pub(crate) enum BoatMessage {
 pub(crate) struct BoatStreams {
     boats: BTreeMap<BoatLife, Boat>,
     connector: Connector,
-    roster: BoatDirectory,
-    heard: mpsc::Sender<BoatMessage>,
+    directory: BoatDirectory,
+    messages: mpsc::Sender<BoatMessage>,
     tasks: TaskTracker,
     entropy: Arc<dyn Entropy>,
     config: Arc<Config>,
@@ -58,8 +58,8 @@ struct Boat {
 impl BoatStreams {
     pub(crate) fn new(
         connector: Connector,
-        roster: BoatDirectory,
-        heard: mpsc::Sender<BoatMessage>,
+        directory: BoatDirectory,
+        messages: mpsc::Sender<BoatMessage>,
         tasks: TaskTracker,
         entropy: Arc<dyn Entropy>,
         config: Arc<Config>,
@@ -67,8 +67,8 @@ impl BoatStreams {
         BoatStreams {
             boats: BTreeMap::new(),
             connector,
-            roster,
-            heard,
+            directory,
+            messages,
             tasks,
             entropy,
             config,
@@ -87,7 +87,7 @@ impl BoatStreams {
 
     /// Queues a notice, or drops it if no address of the boat is known.
     pub(crate) fn notice(&mut self, notice: Notice) {
-        let kind = match notice.word {
+        let kind = match notice.event {
             SessionEvent::Placed(echo) => {
                 let frame = api::codec::encode_server(&ServerFrame::Placed(echo));
                 boat::NoticeKind::Frame(frame)
@@ -127,31 +127,31 @@ impl BoatStreams {
 
     /// Ends the streams to boats that are over, and returns those lives.
     pub(crate) fn follow(&mut self, view: &DirectoryView) -> Vec<BoatLife> {
-        let over: Vec<BoatLife> = self
+        let ended_lives: Vec<BoatLife> = self
             .boats
             .keys()
             .filter(|life| !view.addresses.contains_key(life) || view.denied.contains(life))
             .cloned()
             .collect();
-        for life in &over {
+        for life in &ended_lives {
             self.boats.remove(life);
         }
-        over
+        ended_lives
     }
 
     fn boat(&mut self, life: &BoatLife) -> Option<&mut Boat> {
         if !self.boats.contains_key(life) {
-            let Some(address) = self.roster.address(life) else {
-                self.roster.met(life);
+            let Some(address) = self.directory.address(life) else {
+                self.directory.report_unknown(life);
                 return None;
             };
-            let boat = self.sail(life, &address);
+            let boat = self.open_stream(life, &address);
             self.boats.insert(life.clone(), boat);
         }
         self.boats.get_mut(life)
     }
 
-    fn sail(&self, life: &BoatLife, address: &str) -> Boat {
+    fn open_stream(&self, life: &BoatLife, address: &str) -> Boat {
         let config = &self.config;
         let outbox = Arc::new(BoatOutbox::new(
             life,
@@ -163,13 +163,13 @@ impl BoatStreams {
             life: life.clone(),
             outbox: Arc::clone(&outbox),
             client: BoatServiceClient::new(self.connector.channel(Role::Boat, address)),
-            heard: self.heard.clone(),
+            messages: self.messages.clone(),
             backoff: Backoff::new(config),
             entropy: Arc::clone(&self.entropy),
         };
-        let until = stop.clone();
+        let stream_stop = stop.clone();
         self.tasks.spawn(async move {
-            until.run_until_cancelled(stream.run()).await;
+            stream_stop.run_until_cancelled(stream.run()).await;
         });
         Boat {
             outbox,
@@ -185,7 +185,7 @@ struct Stream {
     life: BoatLife,
     outbox: Arc<BoatOutbox>,
     client: BoatServiceClient<api::transport::Channel>,
-    heard: mpsc::Sender<BoatMessage>,
+    messages: mpsc::Sender<BoatMessage>,
     backoff: Backoff,
     entropy: Arc<dyn Entropy>,
 }
@@ -200,7 +200,7 @@ impl Stream {
                 }
             }
             if self
-                .heard
+                .messages
                 .send(BoatMessage::Lost(self.life.clone()))
                 .await
                 .is_err()
@@ -214,14 +214,15 @@ impl Stream {
     /// Reads outcomes until the stream ends.
     async fn converse(&mut self) -> Result<(), tonic::Status> {
         let opening = self.client.deliver(self.outbox.open());
-        let opened = tokio::time::timeout(OPENING, opening).await;
-        let opened = opened.unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded(UNANSWERED)));
-        let mut outcomes = opened?.into_inner();
+        let response = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
+        let response =
+            response.unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded(UNANSWERED)));
+        let mut outcomes = response?.into_inner();
         while let Some(batch) = outcomes.message().await? {
             self.backoff.succeeded();
             let outcomes = batch.outcomes.iter().map(outcome).collect();
             if self
-                .heard
+                .messages
                 .send(BoatMessage::Outcomes(outcomes))
                 .await
                 .is_err()

@@ -299,20 +299,20 @@ mod tests {
             text.contains(r#""retry_delays":["1s","5s","30s","2m","10m"]"#),
             "{text}"
         );
-        let back: Config = serde_json::from_str(&text).expect("as it was");
-        assert_eq!(back, config);
+        let parsed: Config = serde_json::from_str(&text).expect("as it was");
+        assert_eq!(parsed, config);
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_settings_are_refused() {
         let read = |text: &str| serde_json::from_str::<Config>(text);
         assert!(read(r#"{"retry_delay": []}"#).is_err(), "no such setting");
         assert!(
             read(r#"{"retry_delays": ["1s", "2s"]}"#).is_err(),
             "too few"
         );
-        let shrinking = r#"{"retry_delays": ["5s", "1s", "30s", "2min", "10min"]}"#;
-        let config = read(shrinking).expect("readable");
+        let shrinking_delays = r#"{"retry_delays": ["5s", "1s", "30s", "2min", "10min"]}"#;
+        let config = read(shrinking_delays).expect("readable");
         assert_eq!(config.limits(), None, "tiers that shrink");
         assert!(config.problems().to_string().starts_with("retry_delays"));
         let problems = |text| read(text).expect("readable").problems().to_string();

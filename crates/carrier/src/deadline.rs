@@ -13,23 +13,23 @@ pub(crate) type Result<T> = backend::Result<T>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreDeadline {
     /// Time limit of one call.
-    time: Duration,
+    timeout: Duration,
     /// Common end of several calls.
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 impl StoreDeadline {
     pub(crate) fn new(config: &Config) -> StoreDeadline {
         StoreDeadline {
-            time: config.store_timeout,
-            until: None,
+            timeout: config.store_timeout,
+            deadline: None,
         }
     }
 
-    /// The same for calls that end within `time` from now, all together. None begins after that.
-    pub(crate) fn together(self, time: Duration) -> StoreDeadline {
+    /// The same for calls that end within `timeout` from now, all together. None begins after that.
+    pub(crate) fn with_timeout(self, timeout: Duration) -> StoreDeadline {
         StoreDeadline {
-            until: Some(Instant::now() + time),
+            deadline: Some(Instant::now() + timeout),
             ..self
         }
     }
@@ -39,7 +39,7 @@ impl StoreDeadline {
     pub(crate) async fn within<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         match self.answer(call).await {
             Ok(answer) => answer,
-            Err(left) => Err(silent(left)),
+            Err(budget) => Err(silent(budget)),
         }
     }
 
@@ -49,30 +49,32 @@ impl StoreDeadline {
         count: usize,
         call: impl Future<Output = Vec<Result<T>>>,
     ) -> Vec<Result<T>> {
-        let (answers, left) = match self.answer(call).await {
-            Ok(answers) => (answers, self.time),
-            Err(left) => (Vec::new(), left),
+        let (answers, budget) = match self.answer(call).await {
+            Ok(answers) => (answers, self.timeout),
+            Err(budget) => (Vec::new(), budget),
         };
-        let silent = std::iter::repeat_with(|| Err(silent(left)));
+        let silent = std::iter::repeat_with(|| Err(silent(budget)));
         answers.into_iter().chain(silent).take(count).collect()
     }
 
     /// Answer of a call, or the time in which there was none.
     async fn answer<T>(&self, call: impl Future<Output = T>) -> std::result::Result<T, Duration> {
         let now = Instant::now();
-        let rest = self.until.map(|until| until.saturating_duration_since(now));
-        let left = rest.map_or(self.time, |rest| rest.min(self.time));
+        let rest = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(now));
+        let budget = rest.map_or(self.timeout, |rest| rest.min(self.timeout));
         match rest {
-            Some(Duration::ZERO) => Err(left),
-            _ => tokio::time::timeout(left, call).await.map_err(|_| left),
+            Some(Duration::ZERO) => Err(budget),
+            _ => tokio::time::timeout(budget, call).await.map_err(|_| budget),
         }
     }
 }
 
-fn silent(left: Duration) -> Error {
-    let what = match left {
+fn silent(budget: Duration) -> Error {
+    let message = match budget {
         Duration::ZERO => "not asked: the time was up".to_owned(),
-        left => format!("no answer within {left:?}"),
+        budget => format!("no answer within {budget:?}"),
     };
-    Error::unavailable("store", what)
+    Error::unavailable("store", message)
 }

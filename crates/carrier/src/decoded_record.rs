@@ -17,13 +17,13 @@ pub(crate) struct DecodedRecord {
     pub(crate) source: Source,
     pub(crate) task: Task,
     /// Bytes in the log, for the dead letter that the record may become.
-    pub(crate) record: RawRecord,
+    pub(crate) raw: RawRecord,
 }
 
 impl DecodedRecord {
     /// Bytes of key and value in the log.
     pub(crate) fn bytes(&self) -> usize {
-        self.record.key.len() + self.record.value.len()
+        self.raw.key.len() + self.raw.value.len()
     }
 
     pub(crate) fn as_task(&self) -> TaskRecord<'_> {
@@ -37,7 +37,7 @@ impl DecodedRecord {
         DecodedRecord {
             source: self.source,
             task: self.task.clone(),
-            record: self.record.clone(),
+            raw: self.raw.clone(),
         }
     }
 }
@@ -56,14 +56,14 @@ pub(crate) struct RawRecord {
 #[derive(Debug)]
 pub(crate) struct PoisonRecord {
     pub(crate) source: Source,
-    pub(crate) record: RawRecord,
+    pub(crate) raw: RawRecord,
     pub(crate) reason: DeadReason,
     pub(crate) error: String,
     pub(crate) message: Option<MessageId>,
     pub(crate) conversation: Option<ConversationId>,
     /// Targets that miss it; empty if the whole record failed.
     pub(crate) targets: Vec<Target>,
-    /// True if live sessions miss it, too.
+    /// Whether live sessions miss it, too.
     pub(crate) is_live: bool,
     pub(crate) retry_count: u32,
     pub(crate) trace: Option<TraceContext>,
@@ -73,19 +73,19 @@ impl PoisonRecord {
     /// Gives up a record that was read but cannot be processed: of a retry its own recipients, of
     /// any other record the whole.
     pub(crate) fn of(
-        read: DecodedRecord,
+        record: DecodedRecord,
         reason: DeadReason,
         error: impl Into<String>,
     ) -> Box<PoisonRecord> {
         Box::new(PoisonRecord {
-            source: read.source,
-            message: read.task.work.message(),
-            conversation: read.task.work.conversation(),
-            targets: read.task.work.targets().to_vec(),
-            is_live: read.task.work.is_live(),
-            retry_count: read.task.retry_count,
-            trace: read.task.trace,
-            record: read.record,
+            source: record.source,
+            message: record.task.work.message(),
+            conversation: record.task.work.conversation(),
+            targets: record.task.work.targets().to_vec(),
+            is_live: record.task.work.is_live(),
+            retry_count: record.task.retry_count,
+            trace: record.task.trace,
+            raw: record.raw,
             reason,
             error: error.into(),
         })
@@ -93,24 +93,20 @@ impl PoisonRecord {
 
     /// Gives up a retry that the log does not take, on behalf of the record at `source` whose rest
     /// it carries. `None` if the retry is no task.
-    pub(crate) fn of_retry(
+    pub(crate) fn from_retry(
         source: Source,
         retry: &NewRecord,
         error: impl Into<String>,
     ) -> Option<Box<PoisonRecord>> {
         let task = Task::decode(retry.value.clone()).ok()?;
-        let record = RawRecord {
+        let raw = RawRecord {
             key: retry.key.clone(),
             value: retry.value.clone(),
             appended_at: task.first_at,
             parent: task.work.letter().map(str::to_owned),
         };
-        let read = DecodedRecord {
-            source,
-            task,
-            record,
-        };
-        Some(PoisonRecord::of(read, DeadReason::TooLarge, error))
+        let record = DecodedRecord { source, task, raw };
+        Some(PoisonRecord::of(record, DeadReason::TooLarge, error))
     }
 
     pub(crate) fn letter(&self, now: Timestamp, carrier: &str) -> DeadLetter {
@@ -124,19 +120,19 @@ impl PoisonRecord {
             conversation: self.conversation,
             targets: self.targets.clone(),
             retry_count: self.retry_count,
-            first_failed_at: self.record.appended_at,
+            first_failed_at: self.raw.appended_at,
             last_failed_at: now,
             reason: self.reason,
             error_message: self.error.clone(),
             carrier: carrier.to_owned(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
             trace: self.trace,
-            parent: self.record.parent.clone(),
+            parent: self.raw.parent.clone(),
         }
     }
 }
 
-pub(crate) fn source_of(record: &Record) -> Source {
+pub(crate) fn record_source(record: &Record) -> Source {
     Source {
         topic: record.partition.topic,
         partition: record.partition.number,
@@ -148,20 +144,20 @@ pub(crate) fn partition_key(partition: Partition) -> (Topic, u32) {
     (partition.topic, partition.number)
 }
 
-/// Reads a record of a topic with this many partitions. Returns whatever the bytes are, even if the
-/// decoder panics.
-pub(crate) fn read(record: Record, partitions: u32) -> Result<DecodedRecord, Box<PoisonRecord>> {
-    let source = source_of(&record);
+/// Decodes a record of a topic with this many partitions. Bytes that cannot be read, or that make
+/// the decoder panic, are returned as a record to be dead-lettered.
+pub(crate) fn decode(record: Record, partitions: u32) -> Result<DecodedRecord, Box<PoisonRecord>> {
+    let source = record_source(&record);
     let raw = RawRecord {
         key: record.key,
         value: record.value,
         appended_at: record.appended_at,
         parent: dead_letter::parent(&record.headers),
     };
-    let spoilt = |reason, error: String| {
+    let poison = |reason, error: String| {
         Box::new(PoisonRecord {
             source,
-            record: raw.clone(),
+            raw: raw.clone(),
             reason,
             error,
             message: None,
@@ -174,17 +170,13 @@ pub(crate) fn read(record: Record, partitions: u32) -> Result<DecodedRecord, Box
     };
     let task = match reading::decode(raw.value.clone()) {
         Ok(task) => task,
-        Err((reason, error)) => return Err(spoilt(reason, error)),
+        Err((reason, error)) => return Err(poison(reason, error)),
     };
-    let mut read = DecodedRecord {
-        source,
-        record: raw,
-        task,
-    };
+    let mut read = DecodedRecord { source, raw, task };
     // After the first retry only the task itself names the letter.
-    let named = read.task.work.letter().map(str::to_owned);
-    read.record.parent = read.record.parent.take().or(named);
-    let (bytes, partition) = (read.record.value.len(), source.partition);
+    let letter = read.task.work.letter().map(str::to_owned);
+    read.raw.parent = read.raw.parent.take().or(letter);
+    let (bytes, partition) = (read.raw.value.len(), source.partition);
     match reading::flaw(&read.task, bytes, partition, partitions) {
         Some((reason, error)) => Err(PoisonRecord::of(read, reason, error)),
         None => Ok(read),

@@ -34,24 +34,24 @@ use crate::spans::record_deliveries;
 /// Resolution of deadlines, which are seconds long.
 const TICK: Duration = Duration::from_millis(50);
 /// Reports of boats handled in one turn.
-const HEARD: usize = 256;
+const MAX_BOAT_MESSAGES: usize = 256;
 /// Kickouts of one shard under way at the same time.
-const KICKOUTS: usize = 64;
+const MAX_CONCURRENT_KICKOUTS: usize = 64;
 
 pub(crate) struct Executor {
     pub(crate) delivery: Delivery,
     pub(crate) boats: BoatStreams,
-    pub(crate) roster: BoatDirectory,
+    pub(crate) directory: BoatDirectory,
     pub(crate) settler: Settler,
-    pub(crate) kicker: KickoutSender,
+    pub(crate) kickout_sender: KickoutSender,
     pub(crate) records: Records,
-    pub(crate) ways: AllOffsets,
+    pub(crate) offsets: AllOffsets,
     pub(crate) clock: Arc<dyn Clock>,
     /// Keeps deadlines even if the time of day is set.
     pub(crate) timer: TimerClock,
     pub(crate) batches: mpsc::Receiver<ExecutorBatch>,
-    pub(crate) abandons: mpsc::Receiver<ReleaseRequest>,
-    pub(crate) heard: mpsc::Receiver<BoatMessage>,
+    pub(crate) releases: mpsc::Receiver<ReleaseRequest>,
+    pub(crate) messages: mpsc::Receiver<BoatMessage>,
     pub(crate) kickouts_max: usize,
     pub(crate) backlog: Backlog,
     pub(crate) routes: RouteQueue,
@@ -74,35 +74,36 @@ impl Backlog {
 }
 
 impl Executor {
-    /// Runs until `ended`. By then every consumer has stopped handing over work, and has waited for
-    /// work that may still finish.
-    pub(crate) async fn run(mut self, ended: CancellationToken) {
+    /// Runs until `stop` is cancelled. By then every consumer has stopped handing over work, and
+    /// has waited for work that may still finish.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut heard = Vec::with_capacity(HEARD);
+        let mut messages = Vec::with_capacity(MAX_BOAT_MESSAGES);
         let mut kickouts = FuturesUnordered::new();
         loop {
             self.begin_deliveries();
-            while kickouts.len() < KICKOUTS
-                && let Some(read) = self.backlog.kickouts.pop_front()
+            while kickouts.len() < MAX_CONCURRENT_KICKOUTS
+                && let Some(record) = self.backlog.kickouts.pop_front()
             {
-                kickouts.push(self.kicker.clone().kick(read));
+                kickouts.push(self.kickout_sender.clone().kick(record));
             }
             self.act();
             self.boats.flush();
-            self.routes.begin(&self.roster.denied(), self.clock.now());
+            self.routes
+                .begin(&self.directory.denied(), self.clock.now());
             self.settler.begin(Instant::now());
-            if let Some(crowded) = self.settler.crowded() {
-                self.ways.crowd(crowded);
+            if let Some(partitions) = self.settler.crowded() {
+                self.offsets.set_crowded(partitions);
             }
 
             // Rare events first, then new work while there is room: the mailbox may always have an
             // answer ready, for a minute in case of a large group. Boats are heard in every turn.
             tokio::select! {
                 biased;
-                () = ended.cancelled() => return,
-                Some(abandon) = self.abandons.recv() => self.abandon(abandon),
-                () = self.roster.changed() => self.follow(),
+                () = stop.cancelled() => return,
+                Some(request) = self.releases.recv() => self.abandon(request),
+                () = self.directory.changed() => self.follow(),
                 _ = tick.tick(), if self.ticks() => {
                     self.delivery.handle_timeout(self.now());
                     self.gauges.show(&self.delivery.load(), self.settler.len());
@@ -110,22 +111,22 @@ impl Executor {
                 Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
                     self.settler.add(effects);
                 }
-                settled = self.settler.settled() => self.ways.settle(&settled),
+                sources = self.settler.settled() => self.offsets.settle(&sources),
                 Some(batch) = self.batches.recv(), if self.has_room() => {
-                    self.take(batch);
+                    self.accept_batch(batch);
                 }
-                routed = self.routes.answered() => {
+                results = self.routes.next_results() => {
                     let now = self.now();
-                    for (token, answer) in routed {
+                    for (token, answer) in results {
                         self.delivery.handle_routed(now, token, answer);
                         self.act();
                     }
                 }
-                _ = self.heard.recv_many(&mut heard, HEARD) => {}
+                _ = self.messages.recv_many(&mut messages, MAX_BOAT_MESSAGES) => {}
             }
             // Boats that are ready in this turn of the runtime get heard in this turn of the loop.
             tokio::task::yield_now().await;
-            self.hear_all(&mut heard);
+            self.handle_messages(&mut messages);
         }
     }
 
@@ -137,33 +138,35 @@ impl Executor {
     }
 
     /// Handles the reports received, and those that have arrived since.
-    fn hear_all(&mut self, heard: &mut Vec<BoatMessage>) {
-        while heard.len() < HEARD
-            && let Ok(more) = self.heard.try_recv()
+    fn handle_messages(&mut self, messages: &mut Vec<BoatMessage>) {
+        while messages.len() < MAX_BOAT_MESSAGES
+            && let Ok(message) = self.messages.try_recv()
         {
-            heard.push(more);
+            messages.push(message);
         }
         let now = self.now();
-        heard.drain(..).for_each(|heard| self.hear(now, heard));
+        messages
+            .drain(..)
+            .for_each(|messages| self.handle_message(now, messages));
     }
 
-    /// True if time alone moves anything on.
+    /// Whether time alone moves anything on.
     fn ticks(&self) -> bool {
         !self.delivery.is_idle() || self.settler.wakes_at().is_some() || !self.backlog.is_empty()
     }
 
-    /// True if another batch may be taken. While the ledger is away, not even decided records are.
+    /// Whether another batch may be taken. While the ledger is away, not even decided records are.
     fn has_room(&self) -> bool {
         self.backlog.deliver.is_empty() && !self.settler.is_full()
     }
 
-    fn take(&mut self, batch: ExecutorBatch) {
+    fn accept_batch(&mut self, batch: ExecutorBatch) {
         self.backlog.deliver.extend(batch.deliver);
-        for read in batch.kickouts {
+        for record in batch.kickouts {
             if self.backlog.kickouts.len() < self.kickouts_max {
-                self.backlog.kickouts.push_back(read);
+                self.backlog.kickouts.push_back(record);
             } else {
-                self.settler.add(self.kicker.put_off(read));
+                self.settler.add(self.kickout_sender.put_off(record));
             }
         }
         batch.effects.into_iter().for_each(|e| self.settler.add(e));
@@ -224,12 +227,12 @@ impl Executor {
         }
     }
 
-    fn hear(&mut self, now: Moment, heard: BoatMessage) {
-        match heard {
+    fn handle_message(&mut self, now: Moment, message: BoatMessage) {
+        match message {
             BoatMessage::Outcomes(outcomes) => {
                 for (token, outcome) in outcomes {
                     if let Some(latency) = self.delivery.handle_outcome(now, token, outcome) {
-                        self.gauges.acked(latency);
+                        self.gauges.record_ack(latency);
                     }
                 }
             }
@@ -243,30 +246,32 @@ impl Executor {
 
     fn follow(&mut self) {
         let now = self.now();
-        for life in self.boats.follow(&self.roster.view()) {
+        for life in self.boats.follow(&self.directory.view()) {
             self.delivery.handle_boat_lost(now, &life);
             self.act();
         }
     }
 
-    fn abandon(&mut self, abandon: ReleaseRequest) {
+    fn abandon(&mut self, request: ReleaseRequest) {
         // A consumer that gave partitions away sends nothing of them until it is answered, so the
         // queue holds the last of their records.
         while let Ok(batch) = self.batches.try_recv() {
-            self.take(batch);
+            self.accept_batch(batch);
         }
-        let keys: Vec<_> = abandon
+        let keys: Vec<_> = request
             .partitions
             .iter()
             .copied()
             .map(partition_key)
             .collect();
-        let kept = |source: &Source| !keys.contains(&(source.topic, source.partition));
-        self.backlog.deliver.retain(|(source, _)| kept(source));
-        self.backlog.kickouts.retain(|read| kept(&read.source));
+        let is_kept = |source: &Source| !keys.contains(&(source.topic, source.partition));
+        self.backlog.deliver.retain(|(source, _)| is_kept(source));
+        self.backlog
+            .kickouts
+            .retain(|record| is_kept(&record.source));
         self.delivery.handle_revoked(self.now(), &keys);
         self.act();
         // Fails only without the consumer, and then nobody waits.
-        let _ = abandon.done.send(());
+        let _ = request.reply.send(());
     }
 }

@@ -26,22 +26,22 @@ impl ExecutorBatch {
             && self.notices.is_empty()
     }
 
-    pub(crate) fn append(&mut self, later: ExecutorBatch) {
-        self.deliver.extend(later.deliver);
-        self.kickouts.extend(later.kickouts);
-        self.effects.extend(later.effects);
-        self.notices.extend(later.notices);
+    pub(crate) fn append(&mut self, other: ExecutorBatch) {
+        self.deliver.extend(other.deliver);
+        self.kickouts.extend(other.kickouts);
+        self.effects.extend(other.effects);
+        self.notices.extend(other.notices);
     }
 
     /// Removes the work of these partitions, and returns the number of its records.
     pub(crate) fn drop_partitions(&mut self, partitions: &[Partition]) -> usize {
         let keys: Vec<_> = partitions.iter().copied().map(partition_key).collect();
-        let gone = |source: &Source| keys.contains(&(source.topic, source.partition));
-        let before = self.deliver.len() + self.kickouts.len() + self.effects.len();
-        self.deliver.retain(|(source, _)| !gone(source));
-        self.kickouts.retain(|read| !gone(&read.source));
-        self.effects.retain(|effects| !gone(&effects.source));
-        before - self.deliver.len() - self.kickouts.len() - self.effects.len()
+        let is_dropped = |source: &Source| keys.contains(&(source.topic, source.partition));
+        let old_count = self.deliver.len() + self.kickouts.len() + self.effects.len();
+        self.deliver.retain(|(source, _)| !is_dropped(source));
+        self.kickouts.retain(|record| !is_dropped(&record.source));
+        self.effects.retain(|effects| !is_dropped(&effects.source));
+        old_count - self.deliver.len() - self.kickouts.len() - self.effects.len()
     }
 }
 
@@ -68,14 +68,14 @@ impl SettleWork {
 #[derive(Debug)]
 pub(crate) struct ReleaseRequest {
     pub(crate) partitions: Vec<Partition>,
-    pub(crate) done: oneshot::Sender<()>,
+    pub(crate) reply: oneshot::Sender<()>,
 }
 
 /// A consumer's handle to a shard's executor.
 #[derive(Clone, Debug)]
 pub(crate) struct ExecutorHandle {
     pub(crate) batches: mpsc::Sender<ExecutorBatch>,
-    abandons: mpsc::Sender<ReleaseRequest>,
+    releases: mpsc::Sender<ReleaseRequest>,
 }
 
 /// Batches that wait for a shard.
@@ -87,12 +87,12 @@ impl ExecutorHandle {
         mpsc::Receiver<ExecutorBatch>,
         mpsc::Receiver<ReleaseRequest>,
     ) {
-        let (batches, batches_out) = mpsc::channel(BATCHES);
-        let (abandons, abandons_out) = mpsc::channel(1);
+        let (batches, batch_receiver) = mpsc::channel(BATCHES);
+        let (releases, release_receiver) = mpsc::channel(1);
         (
-            ExecutorHandle { batches, abandons },
-            batches_out,
-            abandons_out,
+            ExecutorHandle { batches, releases },
+            batch_receiver,
+            release_receiver,
         )
     }
 
@@ -107,11 +107,11 @@ impl ExecutorHandle {
     /// Ends the shard's work on these partitions, completely by the time it returns. The caller
     /// sends none of their records meanwhile.
     pub(crate) async fn abandon(&self, partitions: Vec<Partition>) {
-        let (done, is_done) = oneshot::channel();
-        let abandon = ReleaseRequest { partitions, done };
-        if self.abandons.send(abandon).await.is_ok() {
+        let (reply, answer) = oneshot::channel();
+        let request = ReleaseRequest { partitions, reply };
+        if self.releases.send(request).await.is_ok() {
             // An executor that has ended works on nothing.
-            let _ = is_done.await;
+            let _ = answer.await;
         }
     }
 }

@@ -29,10 +29,10 @@ use crate::writer::dead_letter;
 pub(crate) struct KickoutSender {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) connector: Connector,
-    pub(crate) roster: BoatDirectory,
+    pub(crate) directory: BoatDirectory,
     pub(crate) records: Records,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) stores: StoreDeadline,
+    pub(crate) store_deadline: StoreDeadline,
     pub(crate) limits: DeliveryLimits,
     pub(crate) timeout: Duration,
 }
@@ -40,36 +40,36 @@ pub(crate) struct KickoutSender {
 impl KickoutSender {
     /// Does the task, and returns the effects that settle its record: none, a retry of what failed,
     /// or a dead letter.
-    pub(crate) async fn kick(self, read: DecodedRecord) -> SettleWork {
-        let Work::Kickout(task) = &read.task.work else {
+    pub(crate) async fn kick(self, record: DecodedRecord) -> SettleWork {
+        let Work::Kickout(task) = &record.task.work else {
             // Only kickouts come here, so any other task counts as unreadable.
-            let spoilt = PoisonRecord::of(read, DeadReason::Undecodable, "no task of this topic");
-            return dead_letter(&self.records, &spoilt, self.clock.now());
+            let poison = PoisonRecord::of(record, DeadReason::Undecodable, "no task of this topic");
+            return dead_letter(&self.records, &poison, self.clock.now());
         };
-        let mut failed = Vec::new();
+        let mut failed_sessions = Vec::new();
         let mut error = String::new();
-        let mut gone = Vec::with_capacity(task.sessions.len());
+        let mut removed_sessions = Vec::with_capacity(task.sessions.len());
         let answers = self.mailbox.disconnect(task.sessions.clone());
-        let answers = self.stores.each(task.sessions.len(), answers).await;
+        let answers = self.store_deadline.each(task.sessions.len(), answers).await;
         for (session, answer) in task.sessions.iter().zip(answers) {
             match answer {
-                Ok(()) => gone.push(session.clone()),
-                Err(why) => {
-                    error = why.to_string();
-                    failed.push(session.clone());
+                Ok(()) => removed_sessions.push(session.clone()),
+                Err(cause) => {
+                    error = cause.to_string();
+                    failed_sessions.push(session.clone());
                 }
             }
         }
-        for (life, sessions) in by_life(&gone) {
-            if let Err(why) = self.close(life, &sessions, task).await {
-                error = why;
-                failed.extend(sessions);
+        for (life, sessions) in by_life(&removed_sessions) {
+            if let Err(cause) = self.close(life, &sessions, task).await {
+                error = cause;
+                failed_sessions.extend(sessions);
             }
         }
-        if failed.is_empty() {
-            return SettleWork::none(read.source);
+        if failed_sessions.is_empty() {
+            return SettleWork::none(record.source);
         }
-        self.again(read, failed, error)
+        self.retry_sessions(record, failed_sessions, error)
     }
 
     async fn close(
@@ -78,14 +78,14 @@ impl KickoutSender {
         sessions: &[SessionKey],
         task: &KickoutTask,
     ) -> Result<(), String> {
-        let over = self.roster.denied().contains(life);
-        let address = self.roster.address(life);
-        let (false, Some(address)) = (over, address) else {
-            if !over {
-                self.roster.met(life);
+        let is_over = self.directory.denied().contains(life);
+        let address = self.directory.address(life);
+        let (false, Some(address)) = (is_over, address) else {
+            if !is_over {
+                self.directory.report_unknown(life);
             }
             // The connections ended with the boat.
-            return if over {
+            return if is_over {
                 Ok(())
             } else {
                 Err("the boat's address is not known".to_owned())
@@ -108,32 +108,37 @@ impl KickoutSender {
         answer.map(drop).map_err(|status| status.to_string())
     }
 
-    fn again(&self, read: DecodedRecord, sessions: Vec<SessionKey>, error: String) -> SettleWork {
-        let retry_count = read.task.retry_count + 1;
+    fn retry_sessions(
+        &self,
+        record: DecodedRecord,
+        sessions: Vec<SessionKey>,
+        error: String,
+    ) -> SettleWork {
+        let retry_count = record.task.retry_count + 1;
         if retry_count > self.limits.retry_max {
-            let spoilt = PoisonRecord::of(read, DeadReason::MaxRetries, error);
-            return dead_letter(&self.records, &spoilt, self.clock.now());
+            let poison = PoisonRecord::of(record, DeadReason::MaxRetries, error);
+            return dead_letter(&self.records, &poison, self.clock.now());
         }
-        let Work::Kickout(task) = &read.task.work else {
-            return SettleWork::none(read.source);
+        let Work::Kickout(task) = &record.task.work else {
+            return SettleWork::none(record.source);
         };
-        let again = Task {
+        let retry = Task {
             retry_count,
             work: Work::Kickout(KickoutTask {
                 sessions,
                 refusal: task.refusal.clone(),
             }),
-            ..read.task.clone()
+            ..record.task.clone()
         };
-        let tier = self.limits.tiers.of_retry(retry_count);
-        self.retry(read.source, tier, &again)
+        let tier = self.limits.tiers.retry_tier(retry_count);
+        self.retry(record.source, tier, &retry)
     }
 
     /// Puts off a kickout that the shard has no room for. Nothing was tried, so no retry is
     /// counted.
-    pub(crate) fn put_off(&self, read: DecodedRecord) -> SettleWork {
+    pub(crate) fn put_off(&self, record: DecodedRecord) -> SettleWork {
         metrics::counter!("carrier_kickouts_put_off_total").increment(1);
-        self.retry(read.source, 1, &read.task)
+        self.retry(record.source, 1, &record.task)
     }
 
     fn retry(&self, source: Source, tier: u8, task: &Task) -> SettleWork {

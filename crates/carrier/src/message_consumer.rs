@@ -18,25 +18,25 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::decoded_record::{self, DecodedRecord};
 use crate::executor_queue::ExecutorBatch;
-use crate::partition_consumer::{GLANCE, PartitionConsumer, sleep_until};
+use crate::partition_consumer::{MIN_POLL_TIME, PartitionConsumer, sleep_until};
 use crate::records::Records;
 use crate::writer::{Halt, Writer, dead_letter};
 
 pub(crate) struct MessageConsumer {
-    pub(crate) line: PartitionConsumer,
+    pub(crate) consumer: PartitionConsumer,
     pub(crate) writer: Writer,
     pub(crate) records: Records,
     pub(crate) partitions: u32,
-    pub(crate) stalled: Vec<StalledRecords>,
+    pub(crate) stalled_records: Vec<StalledRecords>,
 }
 
 /// Records that could not be written yet; their partitions are paused.
 pub(crate) struct StalledRecords {
-    reads: Vec<Arc<DecodedRecord>>,
+    records: Vec<Arc<DecodedRecord>>,
     /// Records of a part of them: half as many after each part that did not take effect.
-    most: usize,
+    part_max: usize,
     backoff: Backoff,
-    again_at: Instant,
+    retry_at: Instant,
 }
 
 /// Times of the tries of stalled records. No two tries follow each other without a poll; if that
@@ -44,25 +44,25 @@ pub(crate) struct StalledRecords {
 struct StalledTurns {
     not_before: Instant,
     /// End of the time that the others have if they have work.
-    others_until: Instant,
+    others_end: Instant,
 }
 
 impl StalledTurns {
     fn starting(now: Instant) -> StalledTurns {
         StalledTurns {
             not_before: now,
-            others_until: now,
+            others_end: now,
         }
     }
 
-    fn tried(&mut self, began: Instant, now: Instant) {
-        self.not_before = now + GLANCE;
-        self.others_until = now + now.duration_since(began);
+    fn record_try(&mut self, started_at: Instant, now: Instant) {
+        self.not_before = now + MIN_POLL_TIME;
+        self.others_end = now + now.duration_since(started_at);
     }
 
     /// Notes work of partitions that are not stalled.
-    fn others_work(&mut self) {
-        self.not_before = self.not_before.max(self.others_until);
+    fn note_other_work(&mut self) {
+        self.not_before = self.not_before.max(self.others_end);
     }
 }
 
@@ -70,173 +70,187 @@ impl MessageConsumer {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut turns = StalledTurns::starting(Instant::now());
         loop {
-            self.pause_where();
-            let again_at = self.stalled.iter().map(|stalled| stalled.again_at).min();
-            let again_at = again_at.map(|at| at.max(turns.not_before));
-            let max = self.line.config.poll_max;
+            self.pause_partitions();
+            let retry_at = self.stalled_records.iter().map(|part| part.retry_at).min();
+            let retry_at = retry_at.map(|at| at.max(turns.not_before));
+            let max = self.consumer.config.poll_max;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                chore = self.line.chores.next() => self.line.do_chore(chore).await,
-                () = sleep_until(again_at), if again_at.is_some() && !self.line.congested() => {
-                    let began = Instant::now();
-                    self.try_again().await;
-                    turns.tried(began, Instant::now());
+                work = self.consumer.housekeeping.next() => self.consumer.do_housekeeping(work).await,
+                () = sleep_until(retry_at), if retry_at.is_some() && !self.consumer.is_congested() => {
+                    let started_at = Instant::now();
+                    self.retry_stalled().await;
+                    turns.record_try(started_at, Instant::now());
                 }
-                polled = self.line.consumer.poll(max) => match polled {
-                    Ok(polled) => {
-                        if matches!(polled, Polled::Records(_)) {
-                            turns.others_work();
+                event = self.consumer.inner.poll(max) => match event {
+                    Ok(event) => {
+                        if matches!(event, Polled::Records(_)) {
+                            turns.note_other_work();
                         }
-                        self.handle(polled).await;
+                        self.handle(event).await;
                     }
                     Err(error) => {
                         tracing::warn!(%error, source = %error.source, "the log does not answer");
-                        tokio::time::sleep(self.line.config.backoff_max / 4).await;
+                        tokio::time::sleep(self.consumer.config.backoff_max / 4).await;
                     }
                 },
             }
         }
-        let begun = self.stalled.iter().map(|stalled| stalled.reads.len()).sum();
-        self.line.finish(begun).await;
+        let stalled_count = self
+            .stalled_records
+            .iter()
+            .map(|part| part.records.len())
+            .sum();
+        self.consumer.finish(stalled_count).await;
     }
 
-    fn pause_where(&mut self) {
-        let stalled = &self.stalled;
-        let stalls = |partition: &Partition| {
-            let mut reads = stalled.iter().flat_map(|stalled| &stalled.reads);
-            reads.any(|read| read.source.partition == partition.number)
+    fn pause_partitions(&mut self) {
+        let parts = &self.stalled_records;
+        let is_stalled = |partition: &Partition| {
+            let mut records = parts.iter().flat_map(|parts| &parts.records);
+            records.any(|record| record.source.partition == partition.number)
         };
-        self.line.pause_where(stalls);
+        self.consumer.pause_partitions(is_stalled);
     }
 
-    async fn handle(&mut self, polled: Polled) {
-        match polled {
-            Polled::Records(records) => self.take(records).await,
-            Polled::Assigned(partitions) => self.line.assign(partitions),
+    async fn handle(&mut self, event: Polled) {
+        match event {
+            Polled::Records(records) => self.accept_records(records).await,
+            Polled::Assigned(partitions) => self.consumer.assign(partitions),
             Polled::Revoked(partitions) => self.release(partitions, false).await,
             Polled::Lost(partitions) => self.release(partitions, true).await,
         }
     }
 
-    async fn take(&mut self, records: Vec<Record>) {
+    async fn accept_records(&mut self, records: Vec<Record>) {
         metrics::counter!("carrier_records_total", "topic" => "message")
             .increment(records.len() as u64);
-        self.line.progress.begin(&records);
-        let now = self.line.clock.now();
-        let mut spoilt = ExecutorBatch::default();
-        let mut reads = Vec::with_capacity(records.len());
+        self.consumer.offsets.begin(&records);
+        let now = self.consumer.clock.now();
+        let mut dead_letters = ExecutorBatch::default();
+        let mut decoded_records = Vec::with_capacity(records.len());
         for record in records {
-            match decoded_record::read(record, self.partitions) {
-                Ok(read) => reads.push(Arc::new(read)),
-                Err(dead) => spoilt.effects.push(dead_letter(&self.records, &dead, now)),
+            match decoded_record::decode(record, self.partitions) {
+                Ok(read) => decoded_records.push(Arc::new(read)),
+                Err(poison) => dead_letters
+                    .effects
+                    .push(dead_letter(&self.records, &poison, now)),
             }
         }
-        let backoff = Backoff::new(&self.line.config);
-        self.write(reads, spoilt, usize::MAX, backoff).await;
+        let backoff = Backoff::new(&self.consumer.config);
+        self.write(decoded_records, dead_letters, usize::MAX, backoff)
+            .await;
     }
 
     /// Writes records, and hands over those that took effect. The rest waits.
     async fn write(
         &mut self,
-        reads: Vec<Arc<DecodedRecord>>,
-        with: ExecutorBatch,
-        most: usize,
+        records: Vec<Arc<DecodedRecord>>,
+        dead_letters: ExecutorBatch,
+        part_max: usize,
         mut backoff: Backoff,
     ) {
-        let written = self.writer.write(&reads, most).await;
-        let most = written.too_many.map_or(most, |many| (many / 2).max(1));
-        match written.halt {
-            Some(halt) => self.stall(written.rest, most, &halt, &mut backoff),
-            None if written.rest.is_empty() => {}
+        let outcome = self.writer.write(&records, part_max).await;
+        let part_max = outcome
+            .too_many
+            .map_or(part_max, |failed_len| (failed_len / 2).max(1));
+        match outcome.halt {
+            Some(halt) => self.stall(outcome.rest, part_max, &halt, &mut backoff),
+            None if outcome.rest.is_empty() => {}
             None => {
                 metrics::counter!("carrier_slow_writes_total").increment(1);
-                self.stalled.push(StalledRecords {
-                    reads: written.rest,
-                    most,
-                    backoff: Backoff::new(&self.line.config),
-                    again_at: Instant::now(),
+                self.stalled_records.push(StalledRecords {
+                    records: outcome.rest,
+                    part_max,
+                    backoff: Backoff::new(&self.consumer.config),
+                    retry_at: Instant::now(),
                 });
             }
         }
-        let mut batch = written.batch;
-        batch.effects.extend(with.effects);
-        self.line.hand_over(batch);
+        let mut batch = outcome.batch;
+        batch.effects.extend(dead_letters.effects);
+        self.consumer.hand_over(batch);
     }
 
     fn stall(
         &mut self,
-        reads: Vec<Arc<DecodedRecord>>,
-        most: usize,
+        records: Vec<Arc<DecodedRecord>>,
+        part_max: usize,
         halt: &Halt,
         backoff: &mut Backoff,
     ) {
-        let pause = backoff.failed(&*self.line.entropy);
+        let pause = backoff.failed(&*self.consumer.entropy);
         tracing::warn!(
             error = %halt,
-            records = reads.len(),
+            records = records.len(),
             pause_ms = pause.as_millis() as u64,
             "messages cannot be written: their partitions wait"
         );
         metrics::counter!("carrier_stalls_total").increment(1);
-        let again_at = Instant::now() + pause;
-        for reads in halves(reads) {
-            self.stalled.push(StalledRecords {
-                reads,
-                most,
+        let retry_at = Instant::now() + pause;
+        for records in halves(records) {
+            self.stalled_records.push(StalledRecords {
+                records,
+                part_max,
                 backoff: *backoff,
-                again_at,
+                retry_at,
             });
         }
     }
 
     /// Retries one stalled part whose pause is over.
-    async fn try_again(&mut self) {
+    async fn retry_stalled(&mut self) {
         let now = Instant::now();
-        let due = self
-            .stalled
+        let index = self
+            .stalled_records
             .iter()
-            .position(|stalled| stalled.again_at <= now);
-        if let Some(due) = due {
-            let stalled = self.stalled.remove(due);
-            let (none, most) = (ExecutorBatch::default(), stalled.most);
-            self.write(stalled.reads, none, most, stalled.backoff).await;
+            .position(|part| part.retry_at <= now);
+        if let Some(index) = index {
+            let part = self.stalled_records.remove(index);
+            let (none, part_max) = (ExecutorBatch::default(), part.part_max);
+            self.write(part.records, none, part_max, part.backoff).await;
         }
     }
 
-    async fn release(&mut self, partitions: Vec<Partition>, lost: bool) {
-        let mut dropped = 0;
-        for stalled in &mut self.stalled {
-            let before = stalled.reads.len();
-            let kept = |read: &Arc<DecodedRecord>| {
-                let number = read.source.partition;
-                let gone = Partition {
+    async fn release(&mut self, partitions: Vec<Partition>, is_lost: bool) {
+        let mut dropped_count = 0;
+        for part in &mut self.stalled_records {
+            let old_len = part.records.len();
+            let is_kept = |record: &Arc<DecodedRecord>| {
+                let number = record.source.partition;
+                let partition = Partition {
                     topic: Topic::Message,
                     number,
                 };
-                !partitions.contains(&gone)
+                !partitions.contains(&partition)
             };
-            stalled.reads.retain(kept);
-            dropped += before - stalled.reads.len();
+            part.records.retain(is_kept);
+            dropped_count += old_len - part.records.len();
         }
-        self.stalled.retain(|stalled| !stalled.reads.is_empty());
-        self.line.release(&partitions, lost, dropped).await;
+        self.stalled_records.retain(|part| !part.records.is_empty());
+        self.consumer
+            .release(&partitions, is_lost, dropped_count)
+            .await;
         self.writer.forget(&partitions);
     }
 }
 
 /// Splits records into those of one half of the partitions and those of the other, so that a bad
 /// record is isolated after a few tries and no longer holds up the others.
-fn halves(mut reads: Vec<Arc<DecodedRecord>>) -> Vec<Vec<Arc<DecodedRecord>>> {
-    let mut numbers: Vec<u32> = reads.iter().map(|read| read.source.partition).collect();
+fn halves(mut records: Vec<Arc<DecodedRecord>>) -> Vec<Vec<Arc<DecodedRecord>>> {
+    let mut numbers: Vec<u32> = records
+        .iter()
+        .map(|record| record.source.partition)
+        .collect();
     numbers.sort_unstable();
     numbers.dedup();
     if numbers.len() < 2 {
-        return vec![reads];
+        return vec![records];
     }
     let middle = numbers[numbers.len() / 2];
-    let upper = reads
-        .extract_if(.., |read| read.source.partition >= middle)
+    let upper = records
+        .extract_if(.., |record| record.source.partition >= middle)
         .collect();
-    vec![reads, upper]
+    vec![records, upper]
 }

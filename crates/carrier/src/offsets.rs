@@ -10,22 +10,22 @@ use protocol::delivery::{OffsetTracker, Source};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::decoded_record::{partition_key, source_of};
+use crate::decoded_record::{partition_key, record_source};
 
 #[derive(Debug, Default)]
 pub(crate) struct PartitionOffsets {
     offsets: Mutex<OffsetTracker>,
     /// Something settled, or may be read again.
-    moved: Notify,
+    change_notify: Notify,
     /// Partitions to pause, as the effects of their records have no room.
-    crowded: Mutex<BTreeSet<Partition>>,
+    crowded_partitions: Mutex<BTreeSet<Partition>>,
 }
 
 impl PartitionOffsets {
     pub(crate) fn begin(&self, records: &[Record]) {
         let mut offsets = self.offsets.lock();
         for record in records {
-            offsets.begin(source_of(record));
+            offsets.begin(record_source(record));
         }
     }
 
@@ -36,42 +36,43 @@ impl PartitionOffsets {
             offsets.settle(source);
         }
         drop(offsets);
-        self.moved.notify_one();
+        self.change_notify.notify_one();
     }
 
     /// Completes after a settlement, or a change of the paused partitions, since the last call.
     /// Cancel safe.
-    pub(crate) async fn moved(&self) {
-        self.moved.notified().await;
+    pub(crate) async fn changed(&self) {
+        self.change_notify.notified().await;
     }
 
     /// Pauses exactly these partitions from now on.
-    fn crowd(&self, partitions: BTreeSet<Partition>) {
-        *self.crowded.lock() = partitions;
-        self.moved.notify_one();
+    fn set_crowded(&self, partitions: BTreeSet<Partition>) {
+        *self.crowded_partitions.lock() = partitions;
+        self.change_notify.notify_one();
     }
 
     pub(crate) fn is_crowded(&self, partition: Partition) -> bool {
-        self.crowded.lock().contains(&partition)
+        self.crowded_partitions.lock().contains(&partition)
     }
 
-    /// Waits until `finished`, or until `most` is over.
-    pub(crate) async fn wait(&self, finished: impl Fn() -> bool, most: Duration) {
-        let deadline = Instant::now() + most;
-        while !finished() {
+    /// Waits until `is_finished`, or until `timeout` is over.
+    pub(crate) async fn wait(&self, is_finished: impl Fn() -> bool, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        while !is_finished() {
             tokio::select! {
                 biased;
-                // Ahead of `moved`, as others may settle without a pause.
+                // Ahead of `changed`, as others may settle without a pause.
                 () = tokio::time::sleep_until(deadline) => return,
-                () = self.moved() => {}
+                () = self.changed() => {}
             }
         }
     }
 
     /// Offsets to commit now.
     pub(crate) fn due(&self) -> Vec<(Partition, u64)> {
-        let due = self.offsets.lock().due();
-        due.into_iter()
+        let next_offsets = self.offsets.lock().due();
+        next_offsets
+            .into_iter()
             .map(|((topic, number), next)| (Partition { topic, number }, next))
             .collect()
     }
@@ -112,24 +113,26 @@ impl PartitionOffsets {
 pub(crate) struct AllOffsets(Arc<BTreeMap<protocol::keys::Topic, Arc<PartitionOffsets>>>);
 
 impl AllOffsets {
-    pub(crate) fn new(ways: BTreeMap<protocol::keys::Topic, Arc<PartitionOffsets>>) -> AllOffsets {
-        AllOffsets(Arc::new(ways))
+    pub(crate) fn new(
+        offsets: BTreeMap<protocol::keys::Topic, Arc<PartitionOffsets>>,
+    ) -> AllOffsets {
+        AllOffsets(Arc::new(offsets))
     }
 
     pub(crate) fn settle(&self, sources: &[Source]) {
-        for (topic, progress) in self.0.iter() {
-            let mut of_topic = sources.iter().filter(|s| s.topic == *topic).peekable();
-            if of_topic.peek().is_some() {
-                progress.settle(of_topic.copied());
+        for (topic, offsets) in self.0.iter() {
+            let mut topic_sources = sources.iter().filter(|s| s.topic == *topic).peekable();
+            if topic_sources.peek().is_some() {
+                offsets.settle(topic_sources.copied());
             }
         }
     }
 
     /// Pauses exactly these partitions, as the effects of their records have no room.
-    pub(crate) fn crowd(&self, partitions: &BTreeSet<Partition>) {
-        for (topic, progress) in self.0.iter() {
-            let of_topic = partitions.iter().filter(|p| p.topic == *topic);
-            progress.crowd(of_topic.copied().collect());
+    pub(crate) fn set_crowded(&self, partitions: &BTreeSet<Partition>) {
+        for (topic, offsets) in self.0.iter() {
+            let topic_partitions = partitions.iter().filter(|p| p.topic == *topic);
+            offsets.set_crowded(topic_partitions.copied().collect());
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::executor_queue::{ExecutorBatch, ExecutorHandle};
 use crate::offsets::PartitionOffsets;
 
 /// Time of polling the log between two turns of waiting work.
-pub(crate) const GLANCE: Duration = Duration::from_millis(10);
+pub(crate) const MIN_POLL_TIME: Duration = Duration::from_millis(10);
 
 /// Records of a partition begun and not committed, settled or not. Beyond this number the partition
 /// is paused, because a record at its front cannot be settled.
@@ -23,23 +23,23 @@ pub(crate) const UNCOMMITTED_MAX: usize = 65_536;
 
 /// A member of the consumer group, and the progress of its records.
 pub(crate) struct PartitionConsumer {
-    pub(crate) consumer: Box<dyn Consumer>,
-    pub(crate) chores: HousekeepingQueue,
-    pub(crate) progress: Arc<PartitionOffsets>,
+    pub(crate) inner: Box<dyn Consumer>,
+    pub(crate) housekeeping: HousekeepingQueue,
+    pub(crate) offsets: Arc<PartitionOffsets>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) config: Arc<Config>,
-    assigned: Vec<Partition>,
+    assigned_partitions: Vec<Partition>,
     /// Partitions paused now, for whatever reason.
-    quiet: Vec<Partition>,
+    paused_partitions: Vec<Partition>,
 }
 
 /// Housekeeping beside polling.
 pub(crate) struct HousekeepingQueue {
-    progress: Arc<PartitionOffsets>,
+    offsets: Arc<PartitionOffsets>,
     shard: ExecutorHandle,
     /// Batch that the shard has no room for yet.
-    outgoing: Option<ExecutorBatch>,
+    pending_batch: Option<ExecutorBatch>,
     commit_at: Option<Instant>,
 }
 
@@ -56,9 +56,9 @@ impl HousekeepingQueue {
     pub(crate) async fn next(&self) -> Housekeeping {
         tokio::select! {
             biased;
-            permit = self.shard.room(), if self.outgoing.is_some() => Housekeeping::HandOver(permit),
+            permit = self.shard.room(), if self.pending_batch.is_some() => Housekeeping::HandOver(permit),
             () = sleep_until(self.commit_at), if self.commit_at.is_some() => Housekeeping::Commit,
-            () = self.progress.moved(), if self.commit_at.is_none() => Housekeeping::Settled,
+            () = self.offsets.changed(), if self.commit_at.is_none() => Housekeeping::Settled,
         }
     }
 }
@@ -66,65 +66,65 @@ impl HousekeepingQueue {
 impl PartitionConsumer {
     pub(crate) fn new(
         consumer: Box<dyn Consumer>,
-        progress: Arc<PartitionOffsets>,
+        offsets: Arc<PartitionOffsets>,
         shard: ExecutorHandle,
         backends: &Backends,
         config: Arc<Config>,
     ) -> PartitionConsumer {
         PartitionConsumer {
-            consumer,
-            chores: HousekeepingQueue {
-                progress: progress.clone(),
+            inner: consumer,
+            housekeeping: HousekeepingQueue {
+                offsets: offsets.clone(),
                 shard,
-                outgoing: None,
+                pending_batch: None,
                 commit_at: None,
             },
-            progress,
+            offsets,
             clock: backends.clock.clone(),
             entropy: backends.entropy.clone(),
             config,
-            assigned: Vec::new(),
-            quiet: Vec::new(),
+            assigned_partitions: Vec::new(),
+            paused_partitions: Vec::new(),
         }
     }
 
     pub(crate) fn assign(&mut self, partitions: Vec<Partition>) {
         tracing::debug!(?partitions, "partitions assigned");
-        self.assigned.extend(partitions);
+        self.assigned_partitions.extend(partitions);
     }
 
     /// Number of partitions assigned to this consumer.
-    pub(crate) fn assigned(&self) -> usize {
-        self.assigned.len()
+    pub(crate) fn assigned_count(&self) -> usize {
+        self.assigned_partitions.len()
     }
 
     /// Pauses exactly the wanted and the crowded partitions, and those with too many uncommitted
     /// records; all of them while a batch waits for room.
-    pub(crate) fn pause_where(&mut self, wanted: impl Fn(&Partition) -> bool) {
-        let (congested, progress) = (self.congested(), &self.progress);
+    pub(crate) fn pause_partitions(&mut self, should_pause: impl Fn(&Partition) -> bool) {
+        let (is_congested, offsets) = (self.is_congested(), &self.offsets);
         let is_full = |partition: &Partition| {
-            progress.is_crowded(*partition) || progress.open(*partition) > UNCOMMITTED_MAX
+            offsets.is_crowded(*partition) || offsets.open(*partition) > UNCOMMITTED_MAX
         };
-        let quiet: Vec<Partition> = self
-            .assigned
+        let paused_partitions: Vec<Partition> = self
+            .assigned_partitions
             .iter()
-            .filter(|&partition| congested || wanted(partition) || is_full(partition))
+            .filter(|&partition| is_congested || should_pause(partition) || is_full(partition))
             .copied()
             .collect();
-        if quiet == self.quiet {
+        if paused_partitions == self.paused_partitions {
             return;
         }
-        let (resumed, paused) = (
-            difference(&self.quiet, &quiet),
-            difference(&quiet, &self.quiet),
+        let (to_resume, to_pause) = (
+            difference(&self.paused_partitions, &paused_partitions),
+            difference(&paused_partitions, &self.paused_partitions),
         );
-        self.consumer.resume(&resumed);
-        self.consumer.pause(&paused);
-        self.quiet = quiet;
+        self.inner.resume(&to_resume);
+        self.inner.pause(&to_pause);
+        self.paused_partitions = paused_partitions;
     }
 
-    pub(crate) fn congested(&self) -> bool {
-        self.chores.outgoing.is_some()
+    pub(crate) fn is_congested(&self) -> bool {
+        self.housekeeping.pending_batch.is_some()
     }
 
     /// Hands a batch to the shard, or keeps it until there is room. Nothing more is polled
@@ -133,23 +133,23 @@ impl PartitionConsumer {
         if batch.is_empty() {
             return;
         }
-        if let Some(outgoing) = &mut self.chores.outgoing {
-            return outgoing.append(batch);
+        if let Some(pending_batch) = &mut self.housekeeping.pending_batch {
+            return pending_batch.append(batch);
         }
-        if let Err(error) = self.chores.shard.batches.try_send(batch) {
-            self.chores.outgoing = Some(error.into_inner());
+        if let Err(error) = self.housekeeping.shard.batches.try_send(batch) {
+            self.housekeeping.pending_batch = Some(error.into_inner());
         }
     }
 
-    pub(crate) async fn do_chore(&mut self, chore: Housekeeping) {
-        match chore {
+    pub(crate) async fn do_housekeeping(&mut self, work: Housekeeping) {
+        match work {
             Housekeeping::HandOver(permit) => {
-                if let Some(batch) = self.chores.outgoing.take() {
+                if let Some(batch) = self.housekeeping.pending_batch.take() {
                     permit.send(batch);
                 }
             }
             Housekeeping::Settled => {
-                self.chores.commit_at = Some(Instant::now() + self.config.commit_interval);
+                self.housekeeping.commit_at = Some(Instant::now() + self.config.commit_interval);
             }
             Housekeeping::Commit => self.commit().await,
         }
@@ -157,60 +157,72 @@ impl PartitionConsumer {
 
     /// Commits the settled prefix of every partition.
     pub(crate) async fn commit(&mut self) {
-        self.chores.commit_at = None;
-        let due = self.progress.due();
-        if due.is_empty() {
+        self.housekeeping.commit_at = None;
+        let commits = self.offsets.due();
+        if commits.is_empty() {
             return;
         }
-        match self.consumer.commit(&due).await {
-            Ok(()) => self.progress.committed(&due),
+        match self.inner.commit(&commits).await {
+            Ok(()) => self.offsets.committed(&commits),
             Err(error) => {
                 // Uncommitted records are done again; the next poll reports lost partitions.
                 tracing::info!(%error, source = %error.source, "offsets are not committed");
-                self.chores.commit_at = Some(Instant::now() + self.config.commit_interval * 10);
+                self.housekeeping.commit_at =
+                    Some(Instant::now() + self.config.commit_interval * 10);
             }
         }
     }
 
     /// Gives partitions up: waits for work that may still finish, commits it unless the partitions
-    /// are lost, and abandons the rest. `begun` is the number of their records that nobody will
-    /// finish.
-    pub(crate) async fn release(&mut self, partitions: &[Partition], lost: bool, begun: usize) {
-        let waiting = self.chores.outgoing.as_mut();
-        let waiting = waiting.map_or(0, |batch| batch.drop_partitions(partitions));
-        if !lost {
-            let progress = self.progress.clone();
-            let finished = || progress.unsettled(partitions) <= begun + waiting;
-            self.progress.wait(finished, self.config.finish_wait).await;
+    /// are lost, and abandons the rest. `abandoned_count` is the number of their records that
+    /// nobody will finish.
+    pub(crate) async fn release(
+        &mut self,
+        partitions: &[Partition],
+        is_lost: bool,
+        abandoned_count: usize,
+    ) {
+        let pending_count = self.housekeeping.pending_batch.as_mut();
+        let pending_count = pending_count.map_or(0, |batch| batch.drop_partitions(partitions));
+        if !is_lost {
+            let offsets = self.offsets.clone();
+            let is_finished = || offsets.unsettled(partitions) <= abandoned_count + pending_count;
+            self.offsets
+                .wait(is_finished, self.config.finish_wait)
+                .await;
         }
-        self.chores.shard.abandon(partitions.to_vec()).await;
-        if !lost {
+        self.housekeeping.shard.abandon(partitions.to_vec()).await;
+        if !is_lost {
             self.commit().await;
         }
-        self.progress.revoke(partitions);
-        let given = |partition: &Partition| !partitions.contains(partition);
-        self.assigned.retain(given);
-        self.quiet.retain(given);
-        tracing::debug!(?partitions, lost, "partitions given up");
+        self.offsets.revoke(partitions);
+        let is_kept = |partition: &Partition| !partitions.contains(partition);
+        self.assigned_partitions.retain(is_kept);
+        self.paused_partitions.retain(is_kept);
+        tracing::debug!(?partitions, lost = is_lost, "partitions given up");
     }
 
     /// Ends the consumer: waits for work that may still finish, and commits it. Dropping the
     /// consumer leaves the group.
-    pub(crate) async fn finish(mut self, begun: usize) {
-        let all = self.assigned.clone();
-        let waiting = self.chores.outgoing.as_mut();
-        let waiting = waiting.map_or(0, |batch| batch.drop_partitions(&all));
-        let progress = self.progress.clone();
-        let finished = || progress.all_unsettled() <= begun + waiting;
-        self.progress.wait(finished, self.config.finish_wait).await;
-        self.chores.shard.abandon(all).await;
+    pub(crate) async fn finish(mut self, abandoned_count: usize) {
+        let partitions = self.assigned_partitions.clone();
+        let pending_count = self.housekeeping.pending_batch.as_mut();
+        let pending_count = pending_count.map_or(0, |batch| batch.drop_partitions(&partitions));
+        let offsets = self.offsets.clone();
+        let is_finished = || offsets.all_unsettled() <= abandoned_count + pending_count;
+        self.offsets
+            .wait(is_finished, self.config.finish_wait)
+            .await;
+        self.housekeeping.shard.abandon(partitions).await;
         self.commit().await;
     }
 }
 
-fn difference(of: &[Partition], without: &[Partition]) -> Vec<Partition> {
-    let left = of.iter().filter(|partition| !without.contains(partition));
-    left.copied().collect()
+fn difference(partitions: &[Partition], exclusions: &[Partition]) -> Vec<Partition> {
+    let rest = partitions
+        .iter()
+        .filter(|partition| !exclusions.contains(partition));
+    rest.copied().collect()
 }
 
 pub(crate) async fn sleep_until(at: Option<Instant>) {

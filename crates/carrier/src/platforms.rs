@@ -1,4 +1,4 @@
-//! Platforms of recipients, remembered for a moment.
+//! Platforms of recipients, cached for a short time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -13,27 +13,27 @@ use crate::deadline::{self, StoreDeadline};
 
 pub(crate) struct Platforms {
     devices: Arc<dyn DeviceStore>,
-    stores: StoreDeadline,
-    known: LruCache<UserId, PlatformEntry>,
-    keep: std::time::Duration,
-    known_for: std::time::Duration,
+    store_deadline: StoreDeadline,
+    cache: LruCache<UserId, PlatformEntry>,
+    ttl: std::time::Duration,
+    lookback: std::time::Duration,
 }
 
 struct PlatformEntry {
     platforms: Vec<Platform>,
-    until: Timestamp,
+    expires_at: Timestamp,
 }
 
 impl Platforms {
     pub(crate) fn new(devices: Arc<dyn DeviceStore>, config: &Config) -> Platforms {
         Platforms {
             devices,
-            stores: StoreDeadline::new(config),
-            known: LruCache::new(
+            store_deadline: StoreDeadline::new(config),
+            cache: LruCache::new(
                 NonZeroUsize::new(config.platforms_max).unwrap_or(NonZeroUsize::MIN),
             ),
-            keep: config.platforms_keep,
-            known_for: config.platform_known_for,
+            ttl: config.platforms_keep,
+            lookback: config.platform_known_for,
         }
     }
 
@@ -43,30 +43,36 @@ impl Platforms {
         users: &BTreeSet<UserId>,
         now: Timestamp,
     ) -> deadline::Result<BTreeMap<UserId, Vec<Platform>>> {
-        let mut loaded = BTreeMap::new();
-        let mut missing = Vec::new();
+        let mut platforms_by_user = BTreeMap::new();
+        let mut cache_misses = Vec::new();
         for user in users {
-            match self.known.get(user).filter(|known| known.until > now) {
-                Some(known) => _ = loaded.insert(*user, known.platforms.clone()),
-                None => missing.push(*user),
+            match self.cache.get(user).filter(|entry| entry.expires_at > now) {
+                Some(entry) => _ = platforms_by_user.insert(*user, entry.platforms.clone()),
+                None => cache_misses.push(*user),
             }
         }
-        if missing.is_empty() {
-            return Ok(loaded);
+        if cache_misses.is_empty() {
+            return Ok(platforms_by_user);
         }
-        let since = now - self.known_for;
-        let found = self.devices.platforms(&missing, since);
-        let found = self.stores.within(found).await?;
-        for (user, platforms) in missing.into_iter().zip(found) {
+        let lower_bound = now - self.lookback;
+        let lookup = self.devices.platforms(&cache_misses, lower_bound);
+        let lookup = self.store_deadline.within(lookup).await?;
+        for (user, platforms) in cache_misses.into_iter().zip(lookup) {
             // A user without platforms may sign in at any moment, so the store is asked again.
-            let until = if platforms.is_empty() {
+            let expires_at = if platforms.is_empty() {
                 now
             } else {
-                now + self.keep
+                now + self.ttl
             };
-            loaded.insert(user, platforms.clone());
-            self.known.put(user, PlatformEntry { platforms, until });
+            platforms_by_user.insert(user, platforms.clone());
+            self.cache.put(
+                user,
+                PlatformEntry {
+                    platforms,
+                    expires_at,
+                },
+            );
         }
-        Ok(loaded)
+        Ok(platforms_by_user)
     }
 }

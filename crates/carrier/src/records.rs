@@ -10,7 +10,7 @@ use protocol::delivery::{self, FailedPart, Obligation, Retry, Settlement};
 use protocol::keys::{self, Topic};
 use protocol::notify::Notification;
 use protocol::record::retry as retry_task;
-use protocol::record::{Task, key_of};
+use protocol::record::{Task, publish_key};
 use protocol::{Timestamp, TraceContext};
 
 use crate::decoded_record::PoisonRecord;
@@ -40,7 +40,7 @@ impl Records {
 
     /// Record of any task for this topic; `None` if the task concerns nobody.
     pub(crate) fn task(&self, topic: Topic, task: &Task) -> Option<NewRecord> {
-        let key = Bytes::copy_from_slice(&key_of(&task.work)?);
+        let key = Bytes::copy_from_slice(&publish_key(&task.work)?);
         Some(NewRecord {
             headers: task.headers(),
             ..self.record(topic, key, task.encode())
@@ -53,9 +53,9 @@ impl Records {
         record
     }
 
-    pub(crate) fn spoilt(&self, spoilt: &PoisonRecord, now: Timestamp) -> NewRecord {
-        let letter = spoilt.letter(now, &self.carrier);
-        let raw = &spoilt.record;
+    pub(crate) fn poison_letter(&self, poison: &PoisonRecord, now: Timestamp) -> NewRecord {
+        let letter = poison.letter(now, &self.carrier);
+        let raw = &poison.raw;
         self.letter(&letter, raw.key.clone(), raw.value.clone())
     }
 
@@ -103,9 +103,9 @@ impl Records {
         retry: &Retry,
     ) -> impl Iterator<Item = NewRecord> {
         let (count, due_at, cause) = (retry.retry_count, retry.due_at, retry.cause.text());
-        let of = |owed: &[Obligation]| retry_task(task, owed, count, due_at, cause);
+        let build_task = |owed: &[Obligation]| retry_task(task, owed, count, due_at, cause);
         let topic = Topic::Retry(retry.tier);
-        let parts = split(&retry.owed, self.bytes_max, of).into_iter();
+        let parts = split(&retry.obligations, self.bytes_max, build_task).into_iter();
         parts.filter_map(move |part| self.task(topic, &part))
     }
 
@@ -126,7 +126,11 @@ impl Records {
             },
             message: Some(task.placed.message.id),
             conversation: Some(task.placed.conversation),
-            targets: letter.owed.iter().flat_map(Obligation::targets).collect(),
+            targets: letter
+                .obligations
+                .iter()
+                .flat_map(Obligation::targets)
+                .collect(),
             retry_count: task.retry_count,
             first_failed_at: task.first_at,
             last_failed_at: now,
@@ -138,7 +142,7 @@ impl Records {
             parent: task.letter.as_deref().map(str::to_owned),
         };
         let cause = letter.cause.text();
-        let value = retry_task(task, &letter.owed, task.retry_count, now, cause).encode();
+        let value = retry_task(task, &letter.obligations, task.retry_count, now, cause).encode();
         let key = keys::record_key(task.placed.conversation);
         self.letter(&dead, Bytes::copy_from_slice(&key), value)
     }

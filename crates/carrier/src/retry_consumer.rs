@@ -24,7 +24,7 @@ use self::present::{Decisions, Deliveries};
 use crate::backoff::Backoff;
 use crate::decoded_record::{self, DecodedRecord, PoisonRecord};
 use crate::executor_queue::ExecutorBatch;
-use crate::partition_consumer::{GLANCE, PartitionConsumer, sleep_until};
+use crate::partition_consumer::{MIN_POLL_TIME, PartitionConsumer, sleep_until};
 use crate::records::Records;
 use crate::writer::dead_letter;
 
@@ -32,7 +32,7 @@ use crate::writer::dead_letter;
 const GATHER_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct RetryConsumer {
-    pub(crate) line: PartitionConsumer,
+    pub(crate) consumer: PartitionConsumer,
     pub(crate) tier: u8,
     pub(crate) delay: Duration,
     pub(crate) present: Present,
@@ -41,14 +41,14 @@ pub(crate) struct RetryConsumer {
     /// Keeps time even if the time of day is set.
     pub(crate) timer: TimerClock,
     /// Held records by due time, as `timer` has it.
-    pub(crate) held: BTreeMap<(Timestamp, Source), DecodedRecord>,
+    pub(crate) held_records: BTreeMap<(Timestamp, Source), DecodedRecord>,
     /// Load of each partition, by number.
     pub(crate) loads: BTreeMap<u32, PartitionLoad>,
     /// Earliest time of the next batch: a store did not answer, the log is polled first, or more
     /// records gather.
     pub(crate) not_before: Option<Instant>,
     /// Held records that a store did not answer for when they were last due.
-    pub(crate) failed: BTreeSet<Source>,
+    pub(crate) failed_sources: BTreeSet<Source>,
     /// Pause of the failed records alone, unless a batch brings nothing forward.
     pub(crate) backoff: Backoff,
 }
@@ -63,63 +63,64 @@ pub(crate) struct PartitionLoad {
 impl RetryConsumer {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            self.pause_where();
+            self.pause_partitions();
             let due_at = self.due_at();
-            let max = self.line.config.poll_max;
+            let max = self.consumer.config.poll_max;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                chore = self.line.chores.next() => self.line.do_chore(chore).await,
-                () = sleep_until(due_at), if due_at.is_some() && !self.line.congested() => {
+                work = self.consumer.housekeeping.next() => self.consumer.do_housekeeping(work).await,
+                () = sleep_until(due_at), if due_at.is_some() && !self.consumer.is_congested() => {
                     self.send_due().await;
                 }
-                polled = self.line.consumer.poll(max) => match polled {
-                    Ok(polled) => self.handle(polled).await,
+                event = self.consumer.inner.poll(max) => match event {
+                    Ok(event) => self.handle(event).await,
                     Err(error) => {
                         tracing::warn!(%error, source = %error.source, "the log does not answer");
-                        tokio::time::sleep(self.line.config.backoff_max / 4).await;
+                        tokio::time::sleep(self.consumer.config.backoff_max / 4).await;
                     }
                 },
             }
         }
-        let held = self.held.len();
-        self.line.finish(held).await;
+        let held_count = self.held_records.len();
+        self.consumer.finish(held_count).await;
     }
 
     /// Pauses partitions that hold their share. All partitions have the same share, so that records
     /// due later leave room for those of other partitions that are due now.
-    fn pause_where(&mut self) {
-        let share = |of: usize| (of / self.line.assigned().max(1)).max(1);
-        let records = share(self.line.config.retry_held_max);
-        let bytes = share(self.line.config.retry_held_bytes_max);
+    fn pause_partitions(&mut self) {
+        let share = |total: usize| (total / self.consumer.assigned_count().max(1)).max(1);
+        let records = share(self.consumer.config.retry_held_max);
+        let bytes = share(self.consumer.config.retry_held_bytes_max);
         let loads = &self.loads;
-        self.line.pause_where(|partition| {
+        self.consumer.pause_partitions(|partition| {
             let load = loads.get(&partition.number).copied().unwrap_or_default();
             load.records >= records || load.bytes >= bytes
         });
     }
 
-    fn insert(&mut self, read: DecodedRecord) {
-        let load = self.loads.entry(read.source.partition).or_default();
+    fn insert(&mut self, record: DecodedRecord) {
+        let load = self.loads.entry(record.source.partition).or_default();
         load.records += 1;
-        load.bytes += read.bytes();
-        self.held.insert((self.due(&read), read.source), read);
+        load.bytes += record.bytes();
+        self.held_records
+            .insert((self.due(&record), record.source), record);
     }
 
     fn remove(&mut self, key: &(Timestamp, Source)) -> Option<DecodedRecord> {
-        let read = self.held.remove(key)?;
-        self.failed.remove(&key.1);
-        if let Some(load) = self.loads.get_mut(&read.source.partition) {
+        let record = self.held_records.remove(key)?;
+        self.failed_sources.remove(&key.1);
+        if let Some(load) = self.loads.get_mut(&record.source.partition) {
             load.records -= 1;
-            load.bytes -= read.bytes();
+            load.bytes -= record.bytes();
         }
-        Some(read)
+        Some(record)
     }
 
-    async fn handle(&mut self, polled: Polled) {
-        match polled {
+    async fn handle(&mut self, event: Polled) {
+        match event {
             Polled::Records(records) => self.hold(records),
-            Polled::Assigned(partitions) => self.line.assign(partitions),
+            Polled::Assigned(partitions) => self.consumer.assign(partitions),
             Polled::Revoked(partitions) => self.release(&partitions, false).await,
             Polled::Lost(partitions) => self.release(&partitions, true).await,
         }
@@ -128,20 +129,22 @@ impl RetryConsumer {
     fn hold(&mut self, records: Vec<Record>) {
         metrics::counter!("carrier_records_total", "topic" => "retry")
             .increment(records.len() as u64);
-        self.line.progress.begin(&records);
-        let now = self.line.clock.now();
-        let mut spoilt = ExecutorBatch::default();
+        self.consumer.offsets.begin(&records);
+        let now = self.consumer.clock.now();
+        let mut dead_letters = ExecutorBatch::default();
         for record in records {
             match self.readable(record) {
                 Ok(read) => self.insert(read),
-                Err(dead) => spoilt.effects.push(dead_letter(&self.records, &dead, now)),
+                Err(poison) => dead_letters
+                    .effects
+                    .push(dead_letter(&self.records, &poison, now)),
             }
         }
-        self.line.hand_over(spoilt);
+        self.consumer.hand_over(dead_letters);
     }
 
     fn readable(&self, record: Record) -> Result<DecodedRecord, Box<PoisonRecord>> {
-        let read = decoded_record::read(record, self.partitions)?;
+        let read = decoded_record::decode(record, self.partitions)?;
         match &read.task.work {
             Work::Deliver(_) | Work::Kickout(_) => Ok(read),
             Work::Message(_) => {
@@ -153,18 +156,18 @@ impl RetryConsumer {
 
     /// Due time, as `timer` has it. No record waits for longer than the delay of its tier, whatever
     /// clock stamped it.
-    fn due(&self, read: &DecodedRecord) -> Timestamp {
-        let at = match &read.task.work {
+    fn due(&self, record: &DecodedRecord) -> Timestamp {
+        let at = match &record.task.work {
             Work::Deliver(task) => task.due_at,
-            Work::Message(_) | Work::Kickout(_) => read.record.appended_at + self.delay,
+            Work::Message(_) | Work::Kickout(_) => record.raw.appended_at + self.delay,
         };
-        self.timer.now() + retry_wait(at, self.line.clock.now(), self.delay)
+        self.timer.now() + retry_wait(at, self.consumer.clock.now(), self.delay)
     }
 
     /// Time of the next batch: when the first held record is due, by the runtime's timer.
     fn due_at(&self) -> Option<Instant> {
-        let ((due, _), _) = self.held.first_key_value()?;
-        let at = Instant::now() + due.since(self.timer.now());
+        let ((due_time, _), _) = self.held_records.first_key_value()?;
+        let at = Instant::now() + due_time.since(self.timer.now());
         Some(self.not_before.map_or(at, |not_before| at.max(not_before)))
     }
 
@@ -172,131 +175,141 @@ impl RetryConsumer {
     /// within `write_time` stay due, and the log is polled before the next try. A store that fails
     /// for some pauses those alone.
     async fn send_due(&mut self) {
-        let (now, timer) = (self.line.clock.now(), self.timer.now());
-        let due: Vec<(Timestamp, Source)> = self
-            .held
+        let (now, timer) = (self.consumer.clock.now(), self.timer.now());
+        let due_keys: Vec<(Timestamp, Source)> = self
+            .held_records
             .keys()
             .take_while(|(at, _)| *at <= timer)
-            .take(self.line.config.poll_max)
+            .take(self.consumer.config.poll_max)
             .copied()
             .collect();
-        let began = Instant::now();
-        let until = began + self.line.config.write_time;
-        let reads = due.iter().filter_map(|key| self.held.get(key));
-        let retries: Vec<_> = reads
-            .filter_map(|read| match &read.task.work {
-                Work::Deliver(retry) => Some((read.source, &read.task, retry)),
+        let started_at = Instant::now();
+        let deadline = started_at + self.consumer.config.write_time;
+        let records = due_keys.iter().filter_map(|key| self.held_records.get(key));
+        let retries: Vec<_> = records
+            .filter_map(|record| match &record.task.work {
+                Work::Deliver(retry) => Some((record.source, &record.task, retry)),
                 Work::Message(_) | Work::Kickout(_) => None,
             })
             .collect();
-        let decisions = self.present.decide(&retries, until).await;
+        let decisions = self.present.decide(&retries, deadline).await;
         let Decisions {
             deliveries,
-            failed,
+            failed_sources,
             failure,
         } = decisions;
-        let batch = self.take(&due, deliveries, now);
-        let count = due.len();
-        let is_held = |key: &(Timestamp, Source)| self.held.contains_key(key);
-        let left: Vec<_> = due.into_iter().filter(is_held).collect();
-        let is_nothing_decided = left.len() == count;
+        let batch = self.take(&due_keys, deliveries, now);
+        let count = due_keys.len();
+        let is_held = |key: &(Timestamp, Source)| self.held_records.contains_key(key);
+        let remaining_keys: Vec<_> = due_keys.into_iter().filter(is_held).collect();
+        let is_nothing_decided = remaining_keys.len() == count;
         // Records that fail once more say nothing of the others.
-        let is_news = failed.iter().any(|source| !self.failed.contains(source));
-        self.failed.extend(&failed);
+        let is_news = failed_sources
+            .iter()
+            .any(|source| !self.failed_sources.contains(source));
+        self.failed_sources.extend(&failed_sources);
         let failed_pause = match failure {
             Some(error) => {
-                let pause = self.backoff.failed(&*self.line.entropy);
+                let pause = self.backoff.failed(&*self.consumer.entropy);
                 tracing::warn!(
                     %error,
                     source = %error.source,
                     tier = self.tier,
-                    records = failed.len(),
+                    records = failed_sources.len(),
                     "retries wait for a store"
                 );
                 match is_nothing_decided && is_news {
                     true => pause,
                     // At least half of the tier's time is for records that do not fail.
-                    false => pause.max(began.elapsed()),
+                    false => pause.max(started_at.elapsed()),
                 }
             }
             None => {
-                if self.failed.is_empty() {
+                if self.failed_sources.is_empty() {
                     self.backoff.succeeded();
                 }
-                GLANCE
+                MIN_POLL_TIME
             }
         };
         let pause = if is_nothing_decided && is_news {
             failed_pause
-        } else if !left.is_empty() || count == self.line.config.poll_max {
-            GLANCE
+        } else if !remaining_keys.is_empty() || count == self.consumer.config.poll_max {
+            MIN_POLL_TIME
         } else {
             gather(self.delay)
         };
         self.not_before = Some(Instant::now() + pause);
         // Behind all other due records: a store that does not answer for some holds up no others.
         let timer = self.timer.now();
-        for key in left {
-            if let Some(read) = self.held.remove(&key) {
-                let pause = match failed.contains(&key.1) {
-                    true => failed_pause,
-                    false => Duration::ZERO,
+        for key in remaining_keys {
+            if let Some(record) = self.held_records.remove(&key) {
+                let pause = if failed_sources.contains(&key.1) {
+                    failed_pause
+                } else {
+                    Duration::ZERO
                 };
-                self.held.insert((timer + pause, key.1), read);
+                self.held_records.insert((timer + pause, key.1), record);
             }
         }
-        self.line.hand_over(batch);
+        self.consumer.hand_over(batch);
     }
 
     /// Takes the due retries that are decided, and the records that need no decision.
     fn take(
         &mut self,
-        due: &[(Timestamp, Source)],
+        due_keys: &[(Timestamp, Source)],
         mut deliveries: Deliveries,
         now: Timestamp,
     ) -> ExecutorBatch {
         let mut batch = ExecutorBatch::default();
-        for key in due {
-            let Some(read) = self.held.get(key) else {
+        for key in due_keys {
+            let Some(record) = self.held_records.get(key) else {
                 continue;
             };
-            if !matches!(read.task.work, Work::Deliver(_)) {
+            if !matches!(record.task.work, Work::Deliver(_)) {
                 batch.kickouts.extend(self.remove(key));
                 continue;
             }
             let Some(delivery) = deliveries.remove(&key.1) else {
                 continue;
             };
-            let Some(read) = self.remove(key) else {
+            let Some(record) = self.remove(key) else {
                 continue;
             };
             match delivery {
                 Err((reason, error)) => {
-                    let dead = PoisonRecord::of(read, reason, error);
-                    batch.effects.push(dead_letter(&self.records, &dead, now));
+                    let poison = PoisonRecord::of(record, reason, error);
+                    batch.effects.push(dead_letter(&self.records, &poison, now));
                 }
-                Ok(task) => batch.deliver.push((read.source, task)),
+                Ok(task) => batch.deliver.push((record.source, task)),
             }
         }
         batch
     }
 
-    async fn release(&mut self, partitions: &[Partition], lost: bool) {
-        let before = self.held.len();
-        self.held.retain(|(_, source), _| {
+    async fn release(&mut self, partitions: &[Partition], is_lost: bool) {
+        let old_count = self.held_records.len();
+        self.held_records.retain(|(_, source), _| {
             let partition = Partition {
                 topic: source.topic,
                 number: source.partition,
             };
             !partitions.contains(&partition)
         });
-        let held: BTreeSet<Source> = self.held.keys().map(|(_, source)| *source).collect();
-        self.failed.retain(|source| held.contains(source));
+        let held_sources: BTreeSet<Source> = self
+            .held_records
+            .keys()
+            .map(|(_, source)| *source)
+            .collect();
+        self.failed_sources
+            .retain(|source| held_sources.contains(source));
         for partition in partitions {
             self.loads.remove(&partition.number);
         }
-        let dropped = before - self.held.len();
-        self.line.release(partitions, lost, dropped).await;
+        let dropped_count = old_count - self.held_records.len();
+        self.consumer
+            .release(partitions, is_lost, dropped_count)
+            .await;
     }
 }
 

@@ -24,20 +24,20 @@ use protocol::{Timestamp, TraceContext};
 use crate::deadline::StoreDeadline;
 
 /// Users routed in one call.
-const ROUTES: usize = 1024;
+const ROUTES_PER_CALL: usize = 1024;
 /// Bytes of bodies in one call, unless one route has more. A call is a few pipelines, which a
 /// server answers well within its deadline.
-const BYTES: usize = 4 << 20;
+const BYTES_PER_CALL: usize = 4 << 20;
 /// Longest wait of a record for its cache entries to be invalidated. After that, whoever reads a
 /// stale entry learns what it lacks from a later list, which is better than delivering to nobody.
-const COPIES_WAIT: Duration = Duration::from_secs(60);
+const MAX_CACHE_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) type RouteResults = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
 
 pub(crate) struct RouteQueue {
     mailbox: Arc<dyn MailboxStore>,
     cache: Arc<dyn Cache>,
-    stores: StoreDeadline,
+    store_deadline: StoreDeadline,
     /// Servers are few, and called in their order.
     servers: BTreeMap<ServerId, ServerQueue>,
     calls: FuturesUnordered<BoxFuture<'static, (ServerId, RouteResults)>>,
@@ -55,12 +55,12 @@ impl RouteQueue {
     pub(crate) fn new(
         mailbox: Arc<dyn MailboxStore>,
         cache: Arc<dyn Cache>,
-        stores: StoreDeadline,
+        store_deadline: StoreDeadline,
     ) -> RouteQueue {
         RouteQueue {
             mailbox,
             cache,
-            stores,
+            store_deadline,
             servers: BTreeMap::new(),
             calls: FuturesUnordered::new(),
         }
@@ -68,8 +68,8 @@ impl RouteQueue {
 
     pub(crate) fn ask(&mut self, route: Route) {
         let server = self.mailbox.server(route.request.user);
-        let waiting = self.servers.entry(server).or_default();
-        waiting.routes.push_back(route);
+        let queue = self.servers.entry(server).or_default();
+        queue.routes.push_back(route);
     }
 
     pub(crate) fn forget(&mut self, key: SessionKey) {
@@ -78,19 +78,21 @@ impl RouteQueue {
     }
 
     /// Calls each server that has questions waiting and no call under way.
-    pub(crate) fn begin(&mut self, denied: &DeniedBoats, now: Timestamp) {
-        for (&server, waiting) in &mut self.servers {
-            if waiting.is_called || waiting.is_empty() {
+    pub(crate) fn begin(&mut self, denied_boats: &DeniedBoats, now: Timestamp) {
+        for (&server, queue) in &mut self.servers {
+            if queue.is_called || queue.is_empty() {
                 continue;
             }
-            waiting.is_called = true;
-            let forgets = std::mem::take(&mut waiting.forgets);
-            let mut routes = waiting.next_call();
-            routes.iter_mut().for_each(|route| route.stamp(now, denied));
+            queue.is_called = true;
+            let forgets = std::mem::take(&mut queue.forgets);
+            let mut routes = queue.next_call();
+            routes
+                .iter_mut()
+                .for_each(|route| route.stamp(now, denied_boats));
             let router = Router {
                 mailbox: self.mailbox.clone(),
                 cache: self.cache.clone(),
-                stores: self.stores,
+                store_deadline: self.store_deadline,
             };
             let call = async move { (server, router.route(forgets, routes).await) };
             self.calls.push(Box::pin(call));
@@ -98,18 +100,18 @@ impl RouteQueue {
     }
 
     /// Completes when a call ends; never if none is under way. Cancel safe.
-    pub(crate) async fn answered(&mut self) -> RouteResults {
-        let Some((server, routed)) = self.calls.next().await else {
+    pub(crate) async fn next_results(&mut self) -> RouteResults {
+        let Some((server, results)) = self.calls.next().await else {
             return std::future::pending().await;
         };
-        if let Some(waiting) = self.servers.get_mut(&server) {
-            waiting.is_called = false;
+        if let Some(queue) = self.servers.get_mut(&server) {
+            queue.is_called = false;
             // Servers come and go; one without questions is not remembered.
-            if waiting.is_empty() {
+            if queue.is_empty() {
                 self.servers.remove(&server);
             }
         }
-        routed
+        results
     }
 }
 
@@ -123,9 +125,14 @@ impl ServerQueue {
         let fits = |&route: &&Route| {
             let mail = route.request.mail.as_ref();
             bytes += mail.map_or(0, |mail| mail.body.len());
-            bytes <= BYTES
+            bytes <= BYTES_PER_CALL
         };
-        let count = self.routes.iter().take(ROUTES).take_while(fits).count();
+        let count = self
+            .routes
+            .iter()
+            .take(ROUTES_PER_CALL)
+            .take_while(fits)
+            .count();
         self.routes
             .drain(..count.max(1).min(self.routes.len()))
             .collect()
@@ -136,7 +143,7 @@ impl ServerQueue {
 struct Router {
     mailbox: Arc<dyn MailboxStore>,
     cache: Arc<dyn Cache>,
-    stores: StoreDeadline,
+    store_deadline: StoreDeadline,
 }
 
 impl Router {
@@ -146,41 +153,43 @@ impl Router {
     async fn route(self, forgets: Vec<SessionKey>, routes: Vec<Route>) -> RouteResults {
         if !forgets.is_empty() {
             let count = forgets.len();
-            let answers = self.stores.each(count, self.mailbox.disconnect(forgets));
+            let answers = self
+                .store_deadline
+                .each(count, self.mailbox.disconnect(forgets));
             for error in answers.await.into_iter().filter_map(Result::err) {
                 // Later routes meet these sessions, and forget them, again.
                 tracing::debug!(%error, "the registration of an ended session stays for now");
             }
         }
-        let outdated = routes.iter().flat_map(|route| &route.outdated);
-        let unforgotten = self.forget(outdated.copied().collect()).await;
+        let stale = routes.iter().flat_map(|route| &route.invalidations);
+        let failures = self.forget(stale.copied().collect()).await;
         let is_ready = |route: &Route| {
-            let mut outdated = route.outdated.iter();
-            is_late(route) || outdated.all(|outdated| !unforgotten.contains(outdated))
+            let mut stale = route.invalidations.iter();
+            is_late(route) || stale.all(|stale| !failures.contains(stale))
         };
-        let (ready, put_off): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_ready);
-        let put_off = put_off.into_iter();
-        let put_off = put_off.map(|route| (route.token, Err(RouteFailure::Unavailable)));
-        let mut routed: RouteResults = put_off.collect();
-        routed.extend(self.ask(ready).await);
-        routed
+        let (ready, unready): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_ready);
+        let unready = unready.into_iter();
+        let unready = unready.map(|route| (route.token, Err(RouteFailure::Unavailable)));
+        let mut results: RouteResults = unready.collect();
+        results.extend(self.ask(ready).await);
+        results
     }
 
     /// Returns the entries that may still be found.
-    async fn forget(&self, outdated: BTreeSet<Invalidation>) -> BTreeSet<Invalidation> {
-        if outdated.is_empty() {
-            return outdated;
+    async fn forget(&self, stale: BTreeSet<Invalidation>) -> BTreeSet<Invalidation> {
+        if stale.is_empty() {
+            return stale;
         }
-        let asked: Vec<Invalidation> = outdated.iter().copied().collect();
-        let forgotten = self.cache.forget(&asked);
-        let forgotten = self.stores.each(asked.len(), forgotten).await;
-        let told = outdated.into_iter().zip(forgotten);
-        let failed = told.filter_map(|(outdated, told)| {
-            let error = told.err()?;
+        let invalidations: Vec<Invalidation> = stale.iter().copied().collect();
+        let answers = self.cache.forget(&invalidations);
+        let answers = self.store_deadline.each(invalidations.len(), answers).await;
+        let result = stale.into_iter().zip(answers);
+        let failures = result.filter_map(|(stale, result)| {
+            let error = result.err()?;
             tracing::debug!(%error, source = %error.source, "a copy is not forgotten");
-            Some(outdated)
+            Some(stale)
         });
-        failed.collect()
+        failures.collect()
     }
 
     async fn ask(&self, routes: Vec<Route>) -> RouteResults {
@@ -192,18 +201,18 @@ impl Router {
             .map(|route| ((route.token, route.trace), route.request))
             .unzip();
         let answers = self.mailbox.route_or_store(requests);
-        let answers = self.stores.each(tokens.len(), answers).await;
-        let answered = tokens.into_iter().zip(answers);
-        answered
+        let answers = self.store_deadline.each(tokens.len(), answers).await;
+        let results = tokens.into_iter().zip(answers);
+        results
             .map(|((token, trace), answer)| (token, answer.map_err(|error| failure(&error, trace))))
             .collect()
     }
 }
 
-/// True if stale cache entries no longer put the question off.
+/// Whether stale cache entries no longer put the question off.
 fn is_late(route: &Route) -> bool {
     let (now, first_at) = (route.request.now, route.first_at);
-    first_at.is_some_and(|first_at| now.since(first_at) > COPIES_WAIT)
+    first_at.is_some_and(|first_at| now.since(first_at) > MAX_CACHE_WAIT)
 }
 
 fn failure(error: &Error, trace: Option<TraceContext>) -> RouteFailure {

@@ -62,11 +62,11 @@ const LANE_BYTES: usize = 16 << 20;
 const LEDGER_ENTRIES: usize = 262_144;
 
 pub(crate) struct Settler {
-    way: SettleWriter,
+    writer: SettleWriter,
     entropy: Arc<dyn Entropy>,
     schedule: Schedule,
     calls: FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>,
-    crowded: BTreeSet<Partition>,
+    crowded_partitions: BTreeSet<Partition>,
 }
 
 /// Result of a call, and its duration.
@@ -83,11 +83,11 @@ enum CallResult {
 impl Settler {
     pub(crate) fn new(backends: &Backends, config: &Config, records: Records) -> Settler {
         Settler {
-            way: SettleWriter {
+            writer: SettleWriter {
                 producer: backends.queue.producer(),
                 ledger: backends.ledger.clone(),
                 clock: backends.clock.clone(),
-                stores: StoreDeadline::new(config),
+                store_deadline: StoreDeadline::new(config),
                 records,
             },
             entropy: backends.entropy.clone(),
@@ -103,7 +103,7 @@ impl Settler {
                 ledger_entries: LEDGER_ENTRIES,
             }),
             calls: FuturesUnordered::new(),
-            crowded: BTreeSet::new(),
+            crowded_partitions: BTreeSet::new(),
         }
     }
 
@@ -116,7 +116,7 @@ impl Settler {
         self.schedule.len()
     }
 
-    /// True if the ledger has no room for more, and nothing more may begin.
+    /// Whether the ledger has no room for more, and nothing more may begin.
     pub(crate) fn is_full(&self) -> bool {
         self.schedule.is_full()
     }
@@ -124,18 +124,18 @@ impl Settler {
     /// Partitions to pause, as the effects of their records have no room; `None` if they are the
     /// same as at the last call.
     pub(crate) fn crowded(&mut self) -> Option<&BTreeSet<Partition>> {
-        let crowded = self.schedule.crowded();
-        if crowded == self.crowded {
+        let partitions = self.schedule.crowded();
+        if partitions == self.crowded_partitions {
             return None;
         }
-        self.crowded = crowded;
-        Some(&self.crowded)
+        self.crowded_partitions = partitions;
+        Some(&self.crowded_partitions)
     }
 
     /// Begins the calls that are due.
     pub(crate) fn begin(&mut self, now: Instant) {
         for call in self.schedule.calls(now) {
-            self.calls.push(Box::pin(self.way.clone().call(call)));
+            self.calls.push(Box::pin(self.writer.clone().call(call)));
         }
     }
 
@@ -147,21 +147,21 @@ impl Settler {
     /// Completes with the settled records, perhaps none, when a call ends; never if none is under
     /// way. Cancel safe.
     pub(crate) async fn settled(&mut self) -> Vec<Source> {
-        let settled = self.schedule.settled();
-        if !settled.is_empty() {
-            return settled;
+        let sources = self.schedule.settled();
+        if !sources.is_empty() {
+            return sources;
         }
         let Some(answer) = self.calls.next().await else {
             return std::future::pending().await;
         };
-        self.answered(answer);
+        self.handle_answer(answer);
         while let Some(Some(answer)) = self.calls.next().now_or_never() {
-            self.answered(answer);
+            self.handle_answer(answer);
         }
         self.schedule.settled()
     }
 
-    fn answered(&mut self, answer: Answer) {
+    fn handle_answer(&mut self, answer: Answer) {
         let (now, took) = (Instant::now(), answer.took);
         let entropy = &*self.entropy;
         let (place, pause, error) = match answer.result {
@@ -175,7 +175,7 @@ impl Settler {
             }
             CallResult::Appended(portions, Err(error)) => {
                 let pause = (self.schedule).not_appended(now, took, portions, entropy);
-                ("ledger".to_owned(), Some(pause), Some(text_of(&error)))
+                ("ledger".to_owned(), Some(pause), Some(error_text(&error)))
             }
         };
         if let Some(pause) = pause {
@@ -190,7 +190,7 @@ impl Settler {
     }
 }
 
-fn text_of(error: &Error) -> String {
+fn error_text(error: &Error) -> String {
     format!("{error}: {}", error.source)
 }
 
@@ -200,81 +200,81 @@ struct SettleWriter {
     producer: Arc<dyn Producer>,
     ledger: Arc<dyn LedgerStore>,
     clock: Arc<dyn Clock>,
-    stores: StoreDeadline,
+    store_deadline: StoreDeadline,
     records: Records,
 }
 
 impl SettleWriter {
     async fn call(self, call: ScheduledCall) -> Answer {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let result = match call {
             ScheduledCall::Publish(partition, items) => self.publish(partition, items).await,
             ScheduledCall::Append(portions) => {
                 let entries = portions.iter().flat_map(|p| p.entries.iter().cloned());
-                let written = self.ledger.append(entries.collect());
-                let written = self.stores.within(written).await;
-                CallResult::Appended(portions, written)
+                let append = self.ledger.append(entries.collect());
+                let append = self.store_deadline.within(append).await;
+                CallResult::Appended(portions, append)
             }
         };
         Answer {
-            took: begun.elapsed(),
+            took: started_at.elapsed(),
             result,
         }
     }
 
     async fn publish(&self, partition: Partition, items: Vec<Item>) -> CallResult {
         let records = items.iter().map(|item| item.record.clone()).collect();
-        let published = async { Ok(self.producer.publish(records).await) };
-        let mut answers = match self.stores.within(published).await {
+        let publish = async { Ok(self.producer.publish(records).await) };
+        let mut answers = match self.store_deadline.within(publish).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => {
                 // Nobody knows whether the log took them, so all are published again: a second copy
                 // of a retry, a letter or a notification has no further effect, as after a crash.
-                let again = items.into_iter().map(PublishResult::Again).collect();
-                return CallResult::Published(partition, again, Some(text_of(&error)));
+                let retries = items.into_iter().map(PublishResult::Again).collect();
+                return CallResult::Published(partition, retries, Some(error_text(&error)));
             }
         };
-        let mut failed = None;
+        let mut failure = None;
         let mut judge = |item: Item| {
-            let missing = || Err(Error::unavailable("queue", "no answer for a record"));
-            let Err(error) = answers.next().unwrap_or_else(missing) else {
+            let no_answer = || Err(Error::unavailable("queue", "no answer for a record"));
+            let Err(error) = answers.next().unwrap_or_else(no_answer) else {
                 return PublishResult::Taken(item);
             };
             match error.kind {
-                Kind::Conflict => self.refused(item, &error),
+                Kind::Conflict => self.replace_refused(item, &error),
                 Kind::Unavailable | Kind::Corrupt => {
-                    failed = Some(text_of(&error));
+                    failure = Some(error_text(&error));
                     PublishResult::Again(item)
                 }
             }
         };
         let answers = items.into_iter().map(&mut judge).collect();
-        CallResult::Published(partition, answers, failed)
+        CallResult::Published(partition, answers, failure)
     }
 
     /// Replaces a record that the log will never take.
-    fn refused(&self, item: Item, error: &Error) -> PublishResult {
+    fn replace_refused(&self, item: Item, error: &Error) -> PublishResult {
         let mut record = item.record.clone();
         let (topic, now) = (record.partition.topic, self.clock.now());
         let mut entries = Vec::new();
         match topic {
             Topic::Dead if !record.value.is_empty() => {
                 // The letter would never fit. Its origin still has the bytes.
-                let why = format!("{} bytes, which the log refused", record.value.len());
+                let reason = format!("{} bytes, which the log refused", record.value.len());
                 record
                     .headers
-                    .push(("value-omitted".to_owned(), why.into()));
+                    .push(("value-omitted".to_owned(), reason.into()));
                 record.value = Bytes::new();
                 return PublishResult::Refused(item, Some(record), entries);
             }
             Topic::Retry(_) => {
-                let why = error.source.to_string();
-                if let Some(spoilt) = PoisonRecord::of_retry(item.origin, &record, why) {
-                    let mut dead = dead_letter(&self.records, &spoilt, now);
-                    return PublishResult::Refused(item, dead.records.pop(), dead.ledger);
+                let reason = error.source.to_string();
+                if let Some(poison) = PoisonRecord::from_retry(item.origin, &record, reason) {
+                    let mut letter = dead_letter(&self.records, &poison, now);
+                    return PublishResult::Refused(item, letter.records.pop(), letter.ledger);
                 }
             }
-            Topic::Notification => entries.extend(untold(&record, now)),
+            Topic::Notification => entries.extend(notification_failure(&record, now)),
             Topic::Message | Topic::Dead | Topic::NotificationDead | Topic::Operation => {}
         }
         tracing::error!(
@@ -282,7 +282,7 @@ impl SettleWriter {
             %topic,
             %error,
             why = %error.source,
-            trace_id = trace_of(&record).map(tracing::field::display),
+            trace_id = record_trace(&record).map(tracing::field::display),
             "a record that the log refuses for good is given up"
         );
         metrics::counter!("carrier_records_given_up_total", "topic" => topic.name()).increment(1);
@@ -291,7 +291,7 @@ impl SettleWriter {
 }
 
 /// Trace in the record's header.
-fn trace_of(record: &NewRecord) -> Option<TraceId> {
+fn record_trace(record: &NewRecord) -> Option<TraceId> {
     let mut headers = record.headers.iter();
     let (_, text) = headers.find(|(name, _)| name == TRACEPARENT)?;
     let context = TraceContext::parse(std::str::from_utf8(text).ok()?)?;
@@ -299,7 +299,7 @@ fn trace_of(record: &NewRecord) -> Option<TraceId> {
 }
 
 /// Ledger entry of a notification that never left.
-fn untold(record: &NewRecord, now: Timestamp) -> Option<LedgerEntry> {
+fn notification_failure(record: &NewRecord, now: Timestamp) -> Option<LedgerEntry> {
     let task = NotificationTask::decode(record.value.clone()).ok()?;
     Some(LedgerEntry {
         message: task.notification.message,

@@ -16,25 +16,25 @@ pub(crate) fn record_deliveries(spans: &Spans, settlement: &Settlement, now: Tim
     let Some(parent) = spans.sampled(task.trace) else {
         return;
     };
-    let Some(began) = settlement.ledger.iter().map(|entry| entry.at).min() else {
+    let Some(start) = settlement.ledger.iter().map(|entry| entry.at).min() else {
         return;
     };
-    let took = now.since(began);
+    let took = now.since(start);
     for (target, entries) in by_target(&settlement.ledger) {
-        let (outcome, failed) = outcome_of(&entries);
+        let (outcome, is_failure) = delivery_outcome(&entries);
         let context = parent.delivery(source, target);
         spans.record(Span {
-            ended: entries
+            ended_ago: entries
                 .last()
                 .map_or(Duration::ZERO, |last| now.since(last.at)),
-            failed,
+            is_failure,
             message: Some(task.placed.message.id),
             conversation: Some(task.placed.conversation.kind()),
             platform: target.map(|target| target.platform),
             record: Some((source.partition, source.offset)),
             attempt: Some(task.retry_count),
             events: (entries.iter())
-                .filter_map(|entry| Some((word(&entry.event)?, now.since(entry.at))))
+                .filter_map(|entry| Some((event_name(&entry.event)?, now.since(entry.at))))
                 .collect(),
             ..Span::new(Step::Deliver, context, Some(parent.span), took, outcome)
         });
@@ -46,15 +46,17 @@ type Entries<'a> = Vec<&'a LedgerEntry>;
 /// Entries by target; `None` stands for whatever sessions live.
 fn by_target(ledger: &[LedgerEntry]) -> BTreeMap<Option<Target>, Entries<'_>> {
     let mut by_target: BTreeMap<_, Entries<'_>> = BTreeMap::new();
-    let told = ledger.iter().filter(|entry| word(&entry.event).is_some());
-    for entry in told {
+    let entries = ledger
+        .iter()
+        .filter(|entry| event_name(&entry.event).is_some());
+    for entry in entries {
         by_target.entry(entry.target).or_default().push(entry);
     }
     by_target
 }
 
 /// Name of the last event that ends the delivery, and whether it is a failure.
-fn outcome_of(entries: &[&LedgerEntry]) -> (&'static str, bool) {
+fn delivery_outcome(entries: &[&LedgerEntry]) -> (&'static str, bool) {
     let ends = |entry: &&&LedgerEntry| {
         !matches!(
             entry.event,
@@ -64,15 +66,15 @@ fn outcome_of(entries: &[&LedgerEntry]) -> (&'static str, bool) {
     let Some(end) = entries.iter().rev().find(ends) else {
         return ("pushed", true);
     };
-    let bad = matches!(
+    let is_failure = matches!(
         end.event,
         LedgerEvent::Failed { .. } | LedgerEvent::Retried { .. } | LedgerEvent::Dead { .. }
     );
-    (word(&end.event).unwrap_or("settled"), bad)
+    (event_name(&end.event).unwrap_or("settled"), is_failure)
 }
 
 /// Name of the event in a span; `None` if it is not about a delivery.
-fn word(event: &LedgerEvent) -> Option<&'static str> {
+fn event_name(event: &LedgerEvent) -> Option<&'static str> {
     Some(match event {
         LedgerEvent::Pushed { .. } => "pushed",
         LedgerEvent::Acked { .. } => "acked",

@@ -73,7 +73,7 @@ pub async fn start(
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
     let leases = backends.registry.watch(Role::Boat);
     let leases = StoreDeadline::new(&config).within(leases).await?;
-    let (roster, lookout) = boat_directory::boat_directory(
+    let (directory, probe) = boat_directory::boat_directory(
         leases,
         connector.clone(),
         Arc::new(TimerClock::starting_at(backends.clock.now())),
@@ -85,26 +85,26 @@ pub async fn start(
         limits,
         backends,
         connector,
-        roster,
+        directory,
         spans: Spans::here(),
         tasks: TaskTracker::new(),
         stop: shutdown.child_token(),
-        ended: CancellationToken::new(),
+        shard_stop: CancellationToken::new(),
     };
     // A start that fails leaves nothing running.
-    let unless_started = carrier.ended.clone().drop_guard();
+    let start_guard = carrier.shard_stop.clone().drop_guard();
     let consumers = carrier.assemble().await?;
-    unless_started.disarm();
+    start_guard.disarm();
 
-    let (tasks, ended) = (carrier.tasks.clone(), carrier.ended.clone());
-    let until = ended.clone();
+    let (tasks, shard_stop) = (carrier.tasks.clone(), carrier.shard_stop.clone());
+    let probe_stop = shard_stop.clone();
     tasks.spawn(async move {
-        until.run_until_cancelled(lookout.run()).await;
+        probe_stop.run_until_cancelled(probe.run()).await;
     });
     tasks.spawn(async move {
         // All consumers finish first; after that nobody needs the shards and their streams.
         consumers.wait().await;
-        ended.cancel();
+        shard_stop.cancel();
     });
     tasks.close();
     Ok(CarrierHandle { tasks })
@@ -116,13 +116,13 @@ struct Carrier {
     backends: Backends,
     connector: Connector,
     records: Records,
-    roster: BoatDirectory,
+    directory: BoatDirectory,
     spans: Spans,
     tasks: TaskTracker,
     /// Stops the consumers.
     stop: CancellationToken,
     /// Ends the shards and their streams.
-    ended: CancellationToken,
+    shard_stop: CancellationToken,
 }
 
 impl Carrier {
@@ -135,29 +135,38 @@ impl Carrier {
             let consumer = self.backends.queue.subscribe(GROUP, topic).await?;
             tiers.push((tier, consumer, Arc::new(PartitionOffsets::default())));
         }
-        let mut intakes = Vec::new();
+        let mut message_consumers = Vec::new();
         for _ in 0..self.config.shards.max(1) {
             let consumer = self.backends.queue.subscribe(GROUP, Topic::Message).await?;
-            intakes.push((consumer, Arc::new(PartitionOffsets::default())));
+            message_consumers.push((consumer, Arc::new(PartitionOffsets::default())));
         }
 
         let consumers = TaskTracker::new();
         let mut shards = Vec::new();
-        for (number, (consumer, progress)) in intakes.into_iter().enumerate() {
-            let mut ways: BTreeMap<Topic, Arc<PartitionOffsets>> = tiers
+        for (number, (consumer, offsets)) in message_consumers.into_iter().enumerate() {
+            let mut all_offsets: BTreeMap<Topic, Arc<PartitionOffsets>> = tiers
                 .iter()
-                .map(|(tier, _, progress)| (Topic::Retry(*tier), progress.clone()))
+                .map(|(tier, _, offsets)| (Topic::Retry(*tier), offsets.clone()))
                 .collect();
-            ways.insert(Topic::Message, progress.clone());
-            let shard = self.start_shard(number, AllOffsets::new(ways));
-            let line = self.line(consumer, progress, shard.clone());
-            self.consume(&consumers, self.intake(line).run(self.stop.clone()));
+            all_offsets.insert(Topic::Message, offsets.clone());
+            let shard = self.start_shard(number, AllOffsets::new(all_offsets));
+            let partition_consumer =
+                self.build_partition_consumer(consumer, offsets, shard.clone());
+            self.consume(
+                &consumers,
+                self.build_message_consumer(partition_consumer)
+                    .run(self.stop.clone()),
+            );
             shards.push(shard);
         }
-        for (tier, consumer, progress) in tiers {
+        for (tier, consumer, offsets) in tiers {
             let shard = shards[usize::from(tier) % shards.len()].clone();
-            let line = self.line(consumer, progress, shard);
-            self.consume(&consumers, self.tier(line, tier).run(self.stop.clone()));
+            let partition_consumer = self.build_partition_consumer(consumer, offsets, shard);
+            self.consume(
+                &consumers,
+                self.build_retry_consumer(partition_consumer, tier)
+                    .run(self.stop.clone()),
+            );
         }
         consumers.close();
         Ok(consumers)
@@ -177,24 +186,24 @@ impl Carrier {
         });
     }
 
-    fn line(
+    fn build_partition_consumer(
         &self,
         consumer: Box<dyn backend::queue::Consumer>,
-        progress: Arc<PartitionOffsets>,
+        offsets: Arc<PartitionOffsets>,
         shard: ExecutorHandle,
     ) -> PartitionConsumer {
         PartitionConsumer::new(
             consumer,
-            progress,
+            offsets,
             shard,
             &self.backends,
             self.config.clone(),
         )
     }
 
-    fn intake(&self, line: PartitionConsumer) -> MessageConsumer {
+    fn build_message_consumer(&self, consumer: PartitionConsumer) -> MessageConsumer {
         MessageConsumer {
-            line,
+            consumer,
             writer: Writer::new(
                 &self.backends,
                 &self.config,
@@ -203,80 +212,84 @@ impl Carrier {
             ),
             records: self.records.clone(),
             partitions: self.backends.queue.partitions(Topic::Message),
-            stalled: Vec::new(),
+            stalled_records: Vec::new(),
         }
     }
 
-    fn tier(&self, line: PartitionConsumer, tier: u8) -> RetryConsumer {
+    fn build_retry_consumer(&self, consumer: PartitionConsumer, tier: u8) -> RetryConsumer {
         RetryConsumer {
-            line,
+            consumer,
             tier,
             delay: self.limits.tiers.delay(tier),
             present: Present {
                 backends: self.backends.clone(),
-                stores: StoreDeadline::new(&self.config),
+                store_deadline: StoreDeadline::new(&self.config),
             },
             records: self.records.clone(),
             partitions: self.backends.queue.partitions(Topic::Retry(tier)),
             timer: TimerClock::starting_at(self.backends.clock.now()),
-            held: BTreeMap::new(),
+            held_records: BTreeMap::new(),
             loads: BTreeMap::new(),
             not_before: None,
-            failed: BTreeSet::new(),
+            failed_sources: BTreeSet::new(),
             backoff: Backoff::new(&self.config),
         }
     }
 
-    fn start_shard(&self, number: usize, ways: AllOffsets) -> ExecutorHandle {
+    fn start_shard(&self, number: usize, offsets: AllOffsets) -> ExecutorHandle {
         /// Reports of boats that wait for their shard.
-        const HEARD: usize = 1024;
+        const MAX_BOAT_MESSAGES: usize = 1024;
         let (shard, batches, abandons) = ExecutorHandle::new();
-        let (heard, heard_out) = mpsc::channel(HEARD);
+        let (message_sender, message_receiver) = mpsc::channel(MAX_BOAT_MESSAGES);
         let (backends, config) = (&self.backends, &self.config);
-        let stores = StoreDeadline::new(config);
+        let store_deadline = StoreDeadline::new(config);
         let streams = TaskTracker::new();
         let executor = Executor {
             delivery: Delivery::new(self.limits),
             boats: BoatStreams::new(
                 self.connector.clone(),
-                self.roster.clone(),
-                heard,
+                self.directory.clone(),
+                message_sender,
                 streams.clone(),
                 backends.entropy.clone(),
                 config.clone(),
             ),
-            roster: self.roster.clone(),
+            directory: self.directory.clone(),
             settler: Settler::new(backends, config, self.records.clone()),
-            kicker: KickoutSender {
+            kickout_sender: KickoutSender {
                 mailbox: backends.mailbox.clone(),
                 connector: self.connector.clone(),
-                roster: self.roster.clone(),
+                directory: self.directory.clone(),
                 records: self.records.clone(),
                 clock: backends.clock.clone(),
-                stores,
+                store_deadline,
                 limits: self.limits,
                 timeout: config.kickout_timeout,
             },
             records: self.records.clone(),
-            ways,
+            offsets,
             clock: backends.clock.clone(),
             timer: TimerClock::starting_at(backends.clock.now()),
             batches,
-            abandons,
-            heard: heard_out,
+            releases: abandons,
+            messages: message_receiver,
             kickouts_max: config.kickouts_max,
             backlog: Backlog::default(),
-            routes: RouteQueue::new(backends.mailbox.clone(), backends.cache.clone(), stores),
+            routes: RouteQueue::new(
+                backends.mailbox.clone(),
+                backends.cache.clone(),
+                store_deadline,
+            ),
             gauges: Gauges::new(number),
             spans: self.spans.clone(),
         };
-        let ended = self.ended.clone();
+        let stop = self.shard_stop.clone();
         // A shard that ends by itself, by a panic, takes the carrier with it: a carrier that takes
         // records and delivers none would be worse.
-        let stop = self.stop.clone().drop_guard();
+        let stop_guard = self.stop.clone().drop_guard();
         self.tasks.spawn(async move {
-            let _stop = stop;
-            executor.run(ended).await;
+            let _stop = stop_guard;
+            executor.run(stop).await;
             // The streams to its boats end with it.
             streams.close();
             streams.wait().await;

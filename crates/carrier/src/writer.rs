@@ -48,7 +48,7 @@ pub(crate) struct Writer {
     platforms: Platforms,
     records: Records,
     clock: Arc<dyn Clock>,
-    stores: StoreDeadline,
+    store_deadline: StoreDeadline,
     list_margin: Duration,
     unsure_margin: Duration,
     write_time: Duration,
@@ -129,7 +129,7 @@ impl Writer {
             platforms: Platforms::new(backends.devices.clone(), config),
             records,
             clock: backends.clock.clone(),
-            stores: StoreDeadline::new(config),
+            store_deadline: StoreDeadline::new(config),
             list_margin: config.list_margin,
             unsure_margin: config.unsure_margin,
             write_time: config.write_time,
@@ -146,31 +146,31 @@ impl Writer {
     }
 
     /// Places and writes records in order, for `write_time` and no longer than one part of them takes beyond it.
-    /// A part has at most `most` records. Answers the work that follows.
+    /// A part has at most `part_max` records. Returns the work that follows.
     pub(crate) async fn write(
         &mut self,
-        reads: &[Arc<DecodedRecord>],
-        most: usize,
+        records: &[Arc<DecodedRecord>],
+        part_max: usize,
     ) -> WriteOutcome {
-        let mut written = WriteOutcome::default();
-        let until = Instant::now() + self.write_time;
-        let records: Vec<TaskRecord<'_>> = reads.iter().map(|read| read.as_task()).collect();
-        let mut parts = Parts::of(&records, most);
+        let mut outcome = WriteOutcome::default();
+        let deadline = Instant::now() + self.write_time;
+        let tasks: Vec<TaskRecord<'_>> = records.iter().map(|record| record.as_task()).collect();
+        let mut parts = Parts::of(&tasks, part_max);
         while let Some(part) = parts.take() {
-            let (part_reads, batch) = (&reads[part.clone()], &records[part.clone()]);
-            match self.write_part(part_reads, batch, until).await {
+            let (part_records, batch) = (&records[part.clone()], &tasks[part.clone()]);
+            match self.write_part(part_records, batch, deadline).await {
                 Ok(Some((batch, count))) => {
-                    written.batch.append(batch);
+                    outcome.batch.append(batch);
                     parts.planned(part, count);
                 }
                 Ok(None) => {
-                    written.too_many = Some(part.len());
+                    outcome.too_many = Some(part.len());
                     parts.put_back(part);
                     break;
                 }
                 Err(WriteFailure::Halt(halt)) => {
-                    written.halt = Some(halt);
-                    written.too_many = Some(part.len());
+                    outcome.halt = Some(halt);
+                    outcome.too_many = Some(part.len());
                     parts.put_back(part);
                     break;
                 }
@@ -179,73 +179,73 @@ impl Writer {
                         continue;
                     };
                     let one = index..index + 1;
-                    let (read, record) = (&reads[one.clone()], &records[one.clone()]);
-                    match self.bury(read, record, &error, until).await {
-                        Ok(Some(batch)) => written.batch.append(batch),
+                    let (record, task) = (&records[one.clone()], &tasks[one.clone()]);
+                    match self.bury(record, task, &error, deadline).await {
+                        Ok(Some(batch)) => outcome.batch.append(batch),
                         Ok(None) => {
                             parts.put_back(one);
                             break;
                         }
                         Err(halt) => {
-                            written.halt = Some(halt);
+                            outcome.halt = Some(halt);
                             parts.put_back(one);
                             break;
                         }
                     }
                 }
             }
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 break;
             }
         }
-        written.rest = parts
+        outcome.rest = parts
             .rest()
-            .map_or(&[][..], |first| &reads[first..])
+            .map_or(&[][..], |first| &records[first..])
             .to_vec();
-        written
+        outcome
     }
 
     /// Writes a part, or its first records; returns their number. `None`: there was no time to read its groups, or all
     /// of its facts where it has several records.
     async fn write_part(
         &mut self,
-        reads: &[Arc<DecodedRecord>],
-        records: &[TaskRecord<'_>],
-        until: Instant,
+        records: &[Arc<DecodedRecord>],
+        tasks: &[TaskRecord<'_>],
+        deadline: Instant,
     ) -> Result<Option<(ExecutorBatch, usize)>, WriteFailure> {
-        let began = Instant::now();
-        let Some(plan) = self.plan(records, writer::decide, until).await? else {
+        let started_at = Instant::now();
+        let Some(plan) = self.plan(tasks, writer::decide, deadline).await? else {
             return Ok(None);
         };
         let count = plan.outcomes.len();
-        self.apply(plan.stages, until).await?;
-        for (read, outcome) in reads.iter().zip(plan.outcomes) {
-            self.record_span(read, outcome, began.elapsed());
+        self.apply(plan.stages, deadline).await?;
+        for (record, outcome) in records.iter().zip(plan.outcomes) {
+            self.record_span(record, outcome, started_at.elapsed());
         }
-        Ok(Some((self.handed_over(reads, plan.handover), count)))
+        Ok(Some((self.build_batch(records, plan.handover), count)))
     }
 
     /// Buries a record that a store refuses. Where its head cannot be read or written, either, nothing behind it in its
     /// conversation can be placed, and it is a dead letter at once. `None`: there was no time.
     async fn bury(
         &mut self,
-        read: &[Arc<DecodedRecord>],
-        record: &[TaskRecord<'_>],
-        refused: &Error,
-        until: Instant,
+        record: &[Arc<DecodedRecord>],
+        task: &[TaskRecord<'_>],
+        refusal: &Error,
+        deadline: Instant,
     ) -> Result<Option<ExecutorBatch>, Halt> {
-        let error = format!("{refused}: {}", refused.source);
+        let error = format!("{refusal}: {}", refusal.source);
         let bury = |batch: &Batch<'_>, facts: &Facts, rules: &Rules<'_>, now: Timestamp| {
             writer::bury(batch, facts, rules, &error, now)
         };
-        let buried = async {
-            let Some(plan) = self.plan(record, bury, until).await? else {
+        let burial = async {
+            let Some(plan) = self.plan(task, bury, deadline).await? else {
                 return Ok(None);
             };
-            self.apply(plan.stages, until).await?;
+            self.apply(plan.stages, deadline).await?;
             Ok(Some(plan.handover))
         };
-        let handover = match buried.await {
+        let handover = match burial.await {
             Ok(Some(handover)) => handover,
             Ok(None) => return Ok(None),
             Err(WriteFailure::Refused(_)) => Handover {
@@ -258,7 +258,7 @@ impl Writer {
             },
             Err(WriteFailure::Halt(halt)) => return Err(halt),
         };
-        Ok(Some(self.handed_over(read, handover)))
+        Ok(Some(self.build_batch(record, handover)))
     }
 
     /// The plan of the records, once all facts are read. `None`: there was no time to read their groups, or all of the
@@ -267,7 +267,7 @@ impl Writer {
         &mut self,
         records: &[TaskRecord<'_>],
         decide: impl Fn(&Batch<'_>, &Facts, &Rules<'_>, Timestamp) -> Result<Plan, NoPlan>,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<Option<Plan>, WriteFailure> {
         let now = self.clock.now();
         let batch = Batch {
@@ -288,11 +288,11 @@ impl Writer {
                     return Err(Halt::Undecidable(missing).into());
                 }
                 Err(NoPlan::Missing(missing)) => {
-                    if !self.load(*missing, &mut facts, until).await? {
+                    if !self.load(*missing, &mut facts, deadline).await? {
                         return Ok(None);
                     }
                     rounds += 1;
-                    if records.len() > 1 && Instant::now() >= until {
+                    if records.len() > 1 && Instant::now() >= deadline {
                         return Ok(None);
                     }
                 }
@@ -307,9 +307,9 @@ impl Writer {
         }
     }
 
-    fn handed_over(&self, reads: &[Arc<DecodedRecord>], handover: Handover) -> ExecutorBatch {
-        let settled = handover.settled.into_iter();
-        let settled = settled.map(|(source, ledger)| {
+    fn build_batch(&self, records: &[Arc<DecodedRecord>], handover: Handover) -> ExecutorBatch {
+        let settle_work = handover.settled_records.into_iter();
+        let settle_work = settle_work.map(|(source, ledger)| {
             tracing::debug!(%source, ?ledger, "ends without a delivery");
             SettleWork {
                 ledger,
@@ -317,63 +317,65 @@ impl Writer {
             }
         });
         let dead = handover.dead.iter();
-        let dead = dead.map(|dead| self.dead_letter(&reads[dead.index], dead.reason, &dead.error));
+        let dead =
+            dead.map(|dead| self.dead_letter(&records[dead.index], dead.reason, &dead.error));
         let kickouts = handover.kickouts.iter();
         ExecutorBatch {
             deliver: handover.deliver,
-            kickouts: kickouts.map(|index| reads[*index].copy()).collect(),
-            effects: settled.chain(dead).collect(),
+            kickouts: kickouts.map(|index| records[*index].copy()).collect(),
+            effects: settle_work.chain(dead).collect(),
             notices: handover.notices,
         }
     }
 
-    fn record_span(&self, read: &DecodedRecord, outcome: RecordOutcome, began: Duration) {
-        let (Some(parent), Some(name)) = (self.spans.sampled(read.task.trace), outcome.name())
+    fn record_span(&self, record: &DecodedRecord, outcome: RecordOutcome, duration: Duration) {
+        let (Some(parent), Some(name)) = (self.spans.sampled(record.task.trace), outcome.name())
         else {
             return;
         };
-        let Some(context) = read.as_task().placing() else {
+        let Some(context) = record.as_task().placing() else {
             return;
         };
-        let source = read.source;
-        let work = &read.task.work;
+        let source = record.source;
+        let work = &record.task.work;
         self.spans.record(Span {
-            failed: matches!(outcome, RecordOutcome::Dead(_)),
+            is_failure: matches!(outcome, RecordOutcome::Dead(_)),
             message: work.message(),
             conversation: work.conversation().map(ConversationId::kind),
             record: Some((source.partition, source.offset)),
-            attempt: Some(read.task.retry_count),
-            ..Span::new(Step::Place, context, Some(parent.span), began, name)
+            attempt: Some(record.task.retry_count),
+            ..Span::new(Step::Place, context, Some(parent.span), duration, name)
         });
     }
 
     fn dead_letter(
         &self,
-        read: &Arc<DecodedRecord>,
+        record: &Arc<DecodedRecord>,
         reason: DeadReason,
         error: &str,
     ) -> SettleWork {
-        let poison = PoisonRecord::of(read.copy(), reason, error);
+        let poison = PoisonRecord::of(record.copy(), reason, error);
         dead_letter(&self.records, &poison, self.clock.now())
     }
 }
 
 /// A record becomes a dead letter.
-pub(crate) fn dead_letter(records: &Records, spoilt: &PoisonRecord, now: Timestamp) -> SettleWork {
+pub(crate) fn dead_letter(records: &Records, poison: &PoisonRecord, now: Timestamp) -> SettleWork {
     tracing::warn!(
-        source = %spoilt.source,
-        reason = spoilt.reason.name(),
-        error = spoilt.error,
-        message = spoilt.message.map(MessageId::get),
-        trace_id = trace::id(spoilt.trace),
+        source = %poison.source,
+        reason = poison.reason.name(),
+        error = poison.error,
+        message = poison.message.map(MessageId::get),
+        trace_id = trace::id(poison.trace),
         "dead letter"
     );
-    metrics::counter!("carrier_dead_letters_total", "reason" => spoilt.reason.name()).increment(1);
-    let of = (&spoilt.targets[..], spoilt.is_live);
-    let ledger = (spoilt.message).map(|id| dead_entries(id, spoilt.source, of, spoilt.reason, now));
+    metrics::counter!("carrier_dead_letters_total", "reason" => poison.reason.name()).increment(1);
+    let recipients = (&poison.targets[..], poison.is_live);
+    let ledger =
+        (poison.message).map(|id| dead_entries(id, poison.source, recipients, poison.reason, now));
     SettleWork {
-        source: spoilt.source,
-        records: vec![records.spoilt(spoilt, now)],
+        source: poison.source,
+        records: vec![records.poison_letter(poison, now)],
         ledger: ledger.unwrap_or_default(),
     }
 }

@@ -184,14 +184,14 @@ impl Store {
     /// along, behind those that wait there.
     pub fn switch(&mut self, to: Account) -> Result<Snapshot, StoreError> {
         let transaction = self.connection.transaction()?;
-        let known: Option<i64> = transaction
+        let account_row: Option<i64> = transaction
             .query_row(
                 "SELECT account FROM account WHERE cluster = ? AND user = ?",
                 params![to.cluster as i64, to.user.get()],
                 |row| row.get(0),
             )
             .optional()?;
-        let account = match known {
+        let account = match account_row {
             Some(account) => account,
             None => {
                 transaction.execute(

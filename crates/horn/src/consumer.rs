@@ -32,17 +32,17 @@ use self::burials::{Burial, Burials};
 use self::mutes::Mutes;
 use self::push_queue::{PendingPush, PushQueue};
 use self::settle::{AttemptEnd, AttemptOutcome, OutcomeResult, OutcomeWrite, Registry};
-use self::spans::{calling, record_call};
+use self::spans::{call_context, record_call};
 use crate::config::Config;
 use crate::metrics::HornMetrics;
 use crate::provider::{Provider, ProviderError, ProviderPush};
 use crate::start::Parts;
 
 /// Pause between attempts to reach a log or a ledger that does not answer.
-const STORE_RETRY: Duration = Duration::from_secs(1);
+const STORE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time for which revoked partitions are kept for calls in flight: less than the log waits for
 /// them.
-const REVOKE_WAIT: Duration = Duration::from_secs(20);
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One horn. Everything but the calls themselves happens in its one task.
 pub(crate) struct Horn {
@@ -59,27 +59,27 @@ pub(crate) struct Horn {
     pending_max: usize,
     pending_bytes_max: usize,
 
-    assigned: Vec<Partition>,
+    assigned_partitions: Vec<Partition>,
     /// Partitions paused for lack of room.
-    paused: Vec<Partition>,
+    paused_partitions: Vec<Partition>,
     /// Bytes of all notifications without a recorded outcome.
     bytes: usize,
     offsets: OffsetTracker,
     collapse: Collapse,
-    waiting: PushQueue,
+    queue: PushQueue,
     calls: JoinSet<Result<(), ProviderError>>,
-    called: HashMap<Id, PendingPush>,
+    in_flight: HashMap<Id, PendingPush>,
     /// Partitions to give up once their calls have ended.
-    revoked: Vec<Partition>,
+    revoked_partitions: Vec<Partition>,
     /// Deadline by which the revoked partitions are given up.
     revoked_until: Option<Instant>,
     /// Letters that are not in the log yet.
     burials: Burials,
     /// Notifications with an outcome that is not recorded yet.
-    ended: Vec<AttemptEnd>,
-    recording: Option<OutcomeWrite>,
+    attempt_ends: Vec<AttemptEnd>,
+    outcome_write: Option<OutcomeWrite>,
     /// End of the pause that the provider asked for.
-    hold: Option<Instant>,
+    hold_until: Option<Instant>,
     /// Earliest next poll after the log did not answer.
     poll_at: Option<Instant>,
     /// Earliest next try after log or ledger did not take the outcomes.
@@ -118,20 +118,20 @@ impl Horn {
             concurrency: config.concurrency.max(1),
             pending_max: config.pending_max.max(1),
             pending_bytes_max: config.pending_bytes_max.max(1),
-            assigned: Vec::new(),
-            paused: Vec::new(),
+            assigned_partitions: Vec::new(),
+            paused_partitions: Vec::new(),
             bytes: 0,
             offsets: OffsetTracker::default(),
             collapse: Collapse::new(config.collapse_max),
-            waiting: PushQueue::default(),
+            queue: PushQueue::default(),
             calls: JoinSet::new(),
-            called: HashMap::new(),
-            revoked: Vec::new(),
+            in_flight: HashMap::new(),
+            revoked_partitions: Vec::new(),
             revoked_until: None,
             burials: Burials::new(producer),
-            ended: Vec::new(),
-            recording: None,
-            hold: None,
+            attempt_ends: Vec::new(),
+            outcome_write: None,
+            hold_until: None,
             poll_at: None,
             settle_at: None,
         }
@@ -145,17 +145,17 @@ impl Horn {
         loop {
             self.call_due();
             self.settle(consumer.as_mut(), Instant::now()).await;
-            self.give_away();
+            self.release_revoked();
             self.make_room(consumer.as_mut());
             match self.next_turn(consumer.as_mut(), &shutdown).await {
                 Turn::Stop => break,
                 Turn::Called(result) => self.finish_all(result),
-                Turn::Polled(Ok(polled)) => self.take(polled),
+                Turn::Polled(Ok(poll)) => self.handle_poll(poll),
                 Turn::Polled(Err(error)) => {
                     tracing::warn!(%error, "the log of notifications cannot be read");
-                    self.poll_at = Some(Instant::now() + STORE_RETRY);
+                    self.poll_at = Some(Instant::now() + STORE_RETRY_PAUSE);
                 }
-                Turn::Recorded(recorded) => self.recorded(recorded),
+                Turn::Recorded(outcome) => self.finish_recording(outcome),
                 Turn::Buried(burial) => self.buried(burial),
                 Turn::Due => {}
             }
@@ -177,11 +177,12 @@ impl Horn {
         let now = Instant::now();
         // At least one: a poll is due even while the partitions are paused.
         let room = self.pending_max.saturating_sub(self.pending()).max(1);
-        let polls = self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
-        let due = self.next_due(now);
-        let recording = async {
-            match &mut self.recording {
-                Some(recording) => recording.ended().await,
+        let can_poll =
+            self.revoked_partitions.is_empty() && self.poll_at.is_none_or(|at| at <= now);
+        let wake_at = self.next_due(now);
+        let outcome_write = async {
+            match &mut self.outcome_write {
+                Some(outcome_write) => outcome_write.wait().await,
                 None => std::future::pending().await,
             }
         };
@@ -189,18 +190,18 @@ impl Horn {
             biased;
             () = shutdown.cancelled() => Turn::Stop,
             Some(result) = self.calls.join_next_with_id() => Turn::Called(result),
-            recorded = recording => Turn::Recorded(recorded),
-            burial = self.burials.ended() => Turn::Buried(burial),
-            () = sleep_until(due.unwrap_or(now)), if due.is_some() => Turn::Due,
-            polled = consumer.poll(room), if polls => Turn::Polled(polled),
+            outcome = outcome_write => Turn::Recorded(outcome),
+            burial = self.burials.wait() => Turn::Buried(burial),
+            () = sleep_until(wake_at.unwrap_or(now)), if wake_at.is_some() => Turn::Due,
+            poll = consumer.poll(room), if can_poll => Turn::Polled(poll),
         }
     }
 
     /// Next deadline that nothing else wakes for.
     fn next_due(&self, now: Instant) -> Option<Instant> {
-        let free = self.calls.len() < self.concurrency;
-        let next_call = self.waiting.next_due().filter(|_| free);
-        let next_call = next_call.map(|due| self.hold.map_or(due, |hold| hold.max(due)));
+        let has_free_call = self.calls.len() < self.concurrency;
+        let next_call = self.queue.next_due().filter(|_| has_free_call);
+        let next_call = next_call.map(|due| self.hold_until.map_or(due, |hold| hold.max(due)));
         let poll = self.poll_at.filter(|&at| at > now);
         let letters = self.burials.next_due();
         [next_call, self.settle_at, poll, self.revoked_until, letters]
@@ -210,47 +211,49 @@ impl Horn {
     }
 
     fn pending(&self) -> usize {
-        let recording = self.recording.as_ref().map_or(0, OutcomeWrite::len);
-        let ended = self.burials.len() + self.ended.len() + recording;
-        self.calls.len() + self.waiting.len() + ended
+        let recording_count = self.outcome_write.as_ref().map_or(0, OutcomeWrite::len);
+        let ended_count = self.burials.len() + self.attempt_ends.len() + recording_count;
+        self.calls.len() + self.queue.len() + ended_count
     }
 
     /// Pauses all partitions while there is no room for more, until a quarter of it is free again:
     /// each resumption costs the log a fetch.
     fn make_room(&mut self, consumer: &mut dyn Consumer) {
-        let most = |max: usize| {
-            if self.paused.is_empty() {
+        let limit = |max: usize| {
+            if self.paused_partitions.is_empty() {
                 max - 1
             } else {
                 max / 4 * 3
             }
         };
-        let full =
-            self.pending() > most(self.pending_max) || self.bytes > most(self.pending_bytes_max);
-        let wanted = if full {
-            self.assigned.clone()
+        let is_full =
+            self.pending() > limit(self.pending_max) || self.bytes > limit(self.pending_bytes_max);
+        let partitions = if is_full {
+            self.assigned_partitions.clone()
         } else {
             Vec::new()
         };
-        if wanted != self.paused {
-            consumer.resume(&self.paused);
-            consumer.pause(&wanted);
-            self.paused = wanted;
+        if partitions != self.paused_partitions {
+            consumer.resume(&self.paused_partitions);
+            consumer.pause(&partitions);
+            self.paused_partitions = partitions;
         }
     }
 
-    fn take(&mut self, polled: Polled) {
-        match polled {
-            Polled::Records(records) => records.into_iter().for_each(|record| self.read(record)),
-            Polled::Assigned(partitions) => self.assigned.extend(partitions),
+    fn handle_poll(&mut self, poll: Polled) {
+        match poll {
+            Polled::Records(records) => records
+                .into_iter()
+                .for_each(|record| self.accept_record(record)),
+            Polled::Assigned(partitions) => self.assigned_partitions.extend(partitions),
             Polled::Revoked(partitions) => {
-                self.let_go(&partitions);
-                self.revoked = partitions;
-                self.revoked_until = Some(Instant::now() + REVOKE_WAIT);
-                self.give_away();
+                self.drop_partitions(&partitions);
+                self.revoked_partitions = partitions;
+                self.revoked_until = Some(Instant::now() + REVOKE_TIMEOUT);
+                self.release_revoked();
             }
             Polled::Lost(partitions) => {
-                self.let_go(&partitions);
+                self.drop_partitions(&partitions);
                 for partition in partitions {
                     self.offsets.revoke((partition.topic, partition.number));
                 }
@@ -260,22 +263,24 @@ impl Horn {
 
     /// Drops waiting notifications of these partitions, and ignores the results of those in flight:
     /// the partition's next holder repeats them.
-    fn let_go(&mut self, partitions: &[Partition]) {
-        let ours = |source: Source| {
+    fn drop_partitions(&mut self, partitions: &[Partition]) {
+        let is_ours = |source: Source| {
             partitions
                 .iter()
                 .any(|p| (p.topic, p.number) == (source.topic, source.partition))
         };
-        self.assigned.retain(|ours| !partitions.contains(ours));
-        self.paused.retain(|ours| !partitions.contains(ours));
-        for pending in self.waiting.remove_if(|pending| ours(pending.source)) {
+        self.assigned_partitions
+            .retain(|partition| !partitions.contains(partition));
+        self.paused_partitions
+            .retain(|partition| !partitions.contains(partition));
+        for pending in self.queue.remove_if(|pending| is_ours(pending.source)) {
             self.bytes -= pending.bytes();
             let notification = pending.task.notification;
             self.collapse
                 .forget(notification.message, notification.target);
         }
-        for pending in self.called.values_mut().filter(|p| ours(p.source)) {
-            pending.abandoned = true;
+        for pending in self.in_flight.values_mut().filter(|p| is_ours(p.source)) {
+            pending.is_abandoned = true;
             let notification = pending.task.notification;
             self.collapse
                 .forget(notification.message, notification.target);
@@ -285,31 +290,34 @@ impl Horn {
     /// Gives up revoked partitions once their calls have ended and the outcomes are committed: a
     /// later commit would be refused, and the next holder would notify every target again. A log or
     /// a ledger that takes no outcomes does not hold them for ever.
-    fn give_away(&mut self) {
-        let under_way = self.called.values().map(|pending| pending.source);
-        let ended = self.ended.iter().map(|ended| ended.source);
-        let recording = self.recording.iter().flat_map(OutcomeWrite::sources);
+    fn release_revoked(&mut self) {
+        let in_flight = self.in_flight.values().map(|pending| pending.source);
+        let ended_sources = self
+            .attempt_ends
+            .iter()
+            .map(|ended_sources| ended_sources.source);
+        let recording_sources = self.outcome_write.iter().flat_map(OutcomeWrite::sources);
         let letters = self.burials.sources();
-        let late = self.revoked_until.is_some_and(|at| at <= Instant::now());
-        let busy = !late
-            && under_way
-                .chain(ended)
-                .chain(recording)
+        let is_late = self.revoked_until.is_some_and(|at| at <= Instant::now());
+        let is_busy = !is_late
+            && in_flight
+                .chain(ended_sources)
+                .chain(recording_sources)
                 .chain(letters)
                 .any(|source| {
-                    self.revoked
+                    self.revoked_partitions
                         .iter()
                         .any(|p| (p.topic, p.number) == (source.topic, source.partition))
                 });
-        if !busy {
+        if !is_busy {
             self.revoked_until = None;
-            for partition in self.revoked.drain(..) {
+            for partition in self.revoked_partitions.drain(..) {
                 self.offsets.revoke((partition.topic, partition.number));
             }
         }
     }
 
-    fn read(&mut self, record: Record) {
+    fn accept_record(&mut self, record: Record) {
         let source = Source {
             topic: record.partition.topic,
             partition: record.partition.number,
@@ -323,7 +331,7 @@ impl Horn {
             Ok(task) => task,
             Err(refusal) => {
                 let unreadable = AttemptEnd::unreadable(source, key, value, parent, refusal.text);
-                return self.ended.push(unreadable);
+                return self.attempt_ends.push(unreadable);
             }
         };
         let notification = task.notification;
@@ -334,16 +342,16 @@ impl Horn {
             task,
             parent,
             attempts: 0,
-            failed_first: None,
-            abandoned: false,
+            first_failed_at: None,
+            is_abandoned: false,
         };
         if self
             .collapse
             .admit(notification.message, notification.target)
         {
-            self.waiting.add(Instant::now(), pending);
+            self.queue.add(Instant::now(), pending);
         } else {
-            self.ended
+            self.attempt_ends
                 .push(AttemptEnd::new(pending, AttemptOutcome::Collapsed));
         }
     }
@@ -351,23 +359,23 @@ impl Horn {
     /// Calls the provider for due notifications, as far as there is room.
     fn call_due(&mut self) {
         let now = Instant::now();
-        self.hold = self.hold.filter(|&hold| hold > now);
-        if self.hold.is_some() {
+        self.hold_until = self.hold_until.filter(|&hold| hold > now);
+        if self.hold_until.is_some() {
             return;
         }
         while self.calls.len() < self.concurrency
-            && let Some(mut pending) = self.waiting.take_due(now)
+            && let Some(mut pending) = self.queue.take_due(now)
         {
             let accepted_at = pending.task.notification.accepted_at;
             if !self.limits.is_news(accepted_at, self.clock.now()) {
                 let text = format!("the message is older than {:?}", self.limits.age_max);
-                let expired = AttemptOutcome::Dead(DeadReason::Expired, text);
-                self.ended.push(AttemptEnd::new(pending, expired));
+                let outcome = AttemptOutcome::Dead(DeadReason::Expired, text);
+                self.attempt_ends.push(AttemptEnd::new(pending, outcome));
                 continue;
             }
             pending.attempts += 1;
             let id = self.call(&pending);
-            self.called.insert(id, pending);
+            self.in_flight.insert(id, pending);
         }
     }
 
@@ -378,22 +386,22 @@ impl Horn {
         let push = ProviderPush {
             notification: pending.task.notification,
             attempt: pending.attempts,
-            trace: calling(pending),
+            trace: call_context(pending),
         };
         let (spans, parent) = (self.spans.clone(), pending.task.trace);
         let call = async move {
-            let began = Instant::now();
-            let sent = timeout(wait, async {
+            let started_at = Instant::now();
+            let request = timeout(wait, async {
                 mutes.check(&push.notification).await?;
                 provider.send(&push).await
             });
-            let answer = trace::within(push.trace, sent).await;
-            metrics.called(began.elapsed());
+            let answer = trace::within(push.trace, request).await;
+            metrics.record_call(started_at.elapsed());
             let answer = answer.unwrap_or_else(|_| {
                 let text = format!("{} did not answer within {wait:?}", provider.name());
                 Err(ProviderError::new(NotifyFailure::Unavailable, text))
             });
-            record_call(&spans, parent, &push, began.elapsed(), &answer);
+            record_call(&spans, parent, &push, started_at.elapsed(), &answer);
             answer
         };
         self.calls.spawn(call).id()
@@ -409,7 +417,7 @@ impl Horn {
 
     fn finish(&mut self, result: Result<(Id, Result<(), ProviderError>), JoinError>) {
         let (id, result) = match result {
-            Ok(answered) => answered,
+            Ok(answer) => answer,
             Err(error) => {
                 let text = format!("the provider's code failed: {error}");
                 tracing::error!(%error, "a provider panicked");
@@ -419,48 +427,50 @@ impl Horn {
                 )
             }
         };
-        let Some(pending) = self.called.remove(&id) else {
+        let Some(pending) = self.in_flight.remove(&id) else {
             return;
         };
         match result {
             Ok(()) => self
-                .ended
+                .attempt_ends
                 .push(AttemptEnd::new(pending, AttemptOutcome::Sent)),
             Err(error) => self.fail(pending, error),
         }
     }
 
     fn fail(&mut self, mut pending: PendingPush, error: ProviderError) {
-        pending.failed_first.get_or_insert_with(|| self.clock.now());
+        pending
+            .first_failed_at
+            .get_or_insert_with(|| self.clock.now());
         let chance = self.entropy.next();
-        let next = self
-            .limits
-            .after(error.failure, pending.attempts, error.retry_after, chance);
+        let next =
+            self.limits
+                .next_attempt(error.failure, pending.attempts, error.retry_after, chance);
         match next {
-            NextAttempt::Again { .. } if pending.abandoned => self.bytes -= pending.bytes(),
-            NextAttempt::Again { after } => {
-                let due = Instant::now() + after;
+            NextAttempt::Again { .. } if pending.is_abandoned => self.bytes -= pending.bytes(),
+            NextAttempt::Again { delay } => {
+                let retry_at = Instant::now() + delay;
                 if error.failure == NotifyFailure::Throttled {
-                    self.hold = self.hold.max(Some(due));
+                    self.hold_until = self.hold_until.max(Some(retry_at));
                 }
                 tracing::debug!(
                     error = error.text,
                     attempts = pending.attempts,
-                    ?after,
+                    after = ?delay,
                     "again"
                 );
-                self.metrics.retried.increment(1);
-                self.waiting.add(due, pending);
+                self.metrics.retried_total.increment(1);
+                self.queue.add(retry_at, pending);
             }
             NextAttempt::GiveUp(reason) => {
-                let dead = AttemptOutcome::Dead(reason, error.text);
-                self.ended.push(AttemptEnd::new(pending, dead));
+                let outcome = AttemptOutcome::Dead(reason, error.text);
+                self.attempt_ends.push(AttemptEnd::new(pending, outcome));
             }
             NextAttempt::Nobody => self
-                .ended
+                .attempt_ends
                 .push(AttemptEnd::new(pending, AttemptOutcome::Nobody)),
             NextAttempt::Muted => self
-                .ended
+                .attempt_ends
                 .push(AttemptEnd::new(pending, AttemptOutcome::Muted)),
         }
     }

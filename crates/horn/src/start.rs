@@ -70,9 +70,9 @@ pub async fn start(
     match config.provider {
         ProviderKind::Record => {
             let recorder = Arc::new(Recorder::new(config.recorded_max));
-            let mut running = start_with(config, parts, recorder.clone(), shutdown).await?;
-            running.recorder = Some(recorder);
-            Ok(running)
+            let mut handle = start_with(config, parts, recorder.clone(), shutdown).await?;
+            handle.recorder = Some(recorder);
+            Ok(handle)
         }
         ProviderKind::Webhook => {
             let url = config.url.as_ref().ok_or(StartError::NoUrl)?.expose();

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{Config, GROUP, HornHandle, Parts, Provider, start_with};
 
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")
@@ -95,9 +95,9 @@ impl Desk {
 
     async fn horn(&self, config: Config, provider: Arc<dyn Provider>) -> Horn {
         let shutdown = CancellationToken::new();
-        let running = start_with(config, self.parts(), provider, shutdown.clone()).await;
+        let handle = start_with(config, self.parts(), provider, shutdown.clone()).await;
         Horn {
-            running: running.expect("starts"),
+            handle: handle.expect("starts"),
             shutdown,
         }
     }
@@ -124,27 +124,27 @@ impl Desk {
             headers: Vec::new(),
             value,
         };
-        let published = self.queue.producer().publish(vec![record]).await;
-        published
+        let offsets = self.queue.producer().publish(vec![record]).await;
+        offsets
             .into_iter()
             .for_each(|offset| _ = offset.expect("published"));
         partition
     }
 
     async fn committed(&self, partition: Partition) -> u64 {
-        let committed = self.queue.committed(GROUP, partition).await;
-        committed.expect("reads").unwrap_or(0)
+        let offset = self.queue.committed(GROUP, partition).await;
+        offset.expect("reads").unwrap_or(0)
     }
 
     /// Waits until the horn has committed offset `next` of a partition.
-    async fn reaches(&self, partition: Partition, next: u64) {
-        let reached = async {
+    async fn wait_for_commit(&self, partition: Partition, next: u64) {
+        let commit = async {
             while self.committed(partition).await < next {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, reached).await;
-        assert!(waited.is_ok(), "never committed {next}");
+        let outcome = tokio::time::timeout(TEST_TIMEOUT, commit).await;
+        assert!(outcome.is_ok(), "never committed {next}");
         assert_eq!(self.committed(partition).await, next);
     }
 
@@ -168,28 +168,28 @@ impl Desk {
     }
 
     /// Entries of the ledger for a message: provider, and whether the user was notified.
-    async fn told(&self, notification: Notification) -> Vec<(String, bool)> {
+    async fn ledger_outcomes(&self, notification: Notification) -> Vec<(String, bool)> {
         let trace = self.ledger.trace(&[notification.message]).await;
-        let told = |entry: &LedgerEntry| match &entry.event {
+        let to_outcome = |entry: &LedgerEntry| match &entry.event {
             LedgerEvent::NotificationSent { provider, ok } => {
                 assert_eq!(entry.target, Some(notification.target));
                 (provider.clone(), *ok)
             }
             other => panic!("{other:?}"),
         };
-        trace.expect("reads")[0].iter().map(told).collect()
+        trace.expect("reads")[0].iter().map(to_outcome).collect()
     }
 }
 
 struct Horn {
-    running: HornHandle,
+    handle: HornHandle,
     shutdown: CancellationToken,
 }
 
 impl Horn {
     async fn stop(self) {
         self.shutdown.cancel();
-        let ended = tokio::time::timeout(PATIENCE, self.running.drained()).await;
-        ended.expect("ends");
+        let outcome = tokio::time::timeout(TEST_TIMEOUT, self.handle.drained()).await;
+        outcome.expect("ends");
     }
 }

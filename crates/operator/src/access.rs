@@ -14,7 +14,7 @@ pub struct Access {
     pub ledger: Option<Arc<dyn LedgerStore>>,
     pub registry: Option<Arc<dyn Registry>>,
     /// All parts, if the process has a desk.
-    pub whole: Option<Backends>,
+    pub backends: Option<Backends>,
 }
 
 impl From<&Backends> for Access {
@@ -23,7 +23,7 @@ impl From<&Backends> for Access {
             queue: Some(backends.queue.clone()),
             ledger: Some(backends.ledger.clone()),
             registry: Some(backends.registry.clone()),
-            whole: Some(backends.clone()),
+            backends: Some(backends.clone()),
         }
     }
 }

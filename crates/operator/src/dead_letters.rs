@@ -28,7 +28,7 @@ use protocol::Timestamp;
 use protocol::bounds::Bounds;
 use protocol::keys::Topic;
 use protocol::message::{Content, Target};
-use protocol::record::{Task, Work, key_of, redrive};
+use protocol::record::{Task, Work, publish_key, redrive};
 
 pub use self::edit::{EditResult, Envelope, LetterChange};
 pub use self::log::LogPage;
@@ -87,20 +87,20 @@ impl DeadLetters {
     pub async fn list(
         &self,
         filter: &Filter,
-        after: Option<LetterCursor>,
+        cursor: Option<LetterCursor>,
         limit: usize,
     ) -> Result<LetterPage> {
-        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
+        let (operations, now) = (self.view.now().await?, self.backends.clock.now());
         let mut page = LetterPage::default();
-        let mut walk = self.walk(after).at_most(STEPS);
+        let mut walk = self.walk(cursor).at_most(STEPS);
         while page.letters.len() < limit {
-            let Some(found) = walk.next().await? else {
+            let Some(located_letter) = walk.next().await? else {
                 page.next = walk.rest();
                 return Ok(page);
             };
-            let listed = found.listed(&desk, now);
-            if filter.lets_through(&listed) {
-                page.letters.push(listed);
+            let letter = located_letter.to_letter(&operations, now);
+            if filter.lets_through(&letter) {
+                page.letters.push(letter);
             }
         }
         page.next = walk.place();
@@ -109,16 +109,17 @@ impl DeadLetters {
 
     /// Shows one letter, if it exists, with its body if that is wanted and the letter is not gone.
     pub async fn show(&self, id: &str, with_body: bool) -> Result<Option<LetterDetail>> {
-        let Some(found) = self.find(id).await? else {
+        let Some(located_letter) = self.find(id).await? else {
             return Ok(None);
         };
-        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
-        let letter = found.listed(&desk, now);
-        let body = match with_body && !letter.gone {
-            true => Some(self.body(&desk, &found).await?),
-            false => None,
+        let (operations, now) = (self.view.now().await?, self.backends.clock.now());
+        let letter = located_letter.to_letter(&operations, now);
+        let body = if with_body && !letter.gone {
+            Some(self.body(&operations, &located_letter).await?)
+        } else {
+            None
         };
-        let headers = found.record.headers.iter();
+        let headers = located_letter.record.headers.iter();
         Ok(Some(LetterDetail {
             headers: headers
                 .map(|(name, value)| LetterHeader {
@@ -126,20 +127,27 @@ impl DeadLetters {
                     value: String::from_utf8_lossy(value).into_owned(),
                 })
                 .collect(),
-            edit: desk.edit(&letter.id).map(LetterEdit::from),
+            edit: operations.edit(&letter.id).map(LetterEdit::from),
             letter,
             body,
         }))
     }
 
     /// Current body of a letter, for a person.
-    async fn body(&self, desk: &Operations, found: &LocatedLetter) -> Result<String> {
-        let held = match desk.edit(&found.letter.id()) {
-            Some(_) => self.bytes(desk, found).await?,
-            None => Some((found.record.key.clone(), found.record.value.clone())),
+    async fn body(
+        &self,
+        operations: &Operations,
+        located_letter: &LocatedLetter,
+    ) -> Result<String> {
+        let record_bytes = match operations.edit(&located_letter.letter.id()) {
+            Some(_) => self.bytes(operations, located_letter).await?,
+            None => Some((
+                located_letter.record.key.clone(),
+                located_letter.record.value.clone(),
+            )),
         };
-        Ok(match held {
-            Some((_, value)) => describe(found.cursor.kind, &value),
+        Ok(match record_bytes {
+            Some((_, value)) => describe(located_letter.cursor.kind, &value),
             None => TaskOutcome::BytesGone.text().to_owned(),
         })
     }
@@ -154,50 +162,57 @@ impl DeadLetters {
             },
         };
         let letters = self.choose(&all).await?;
-        let there = letters.iter().filter(|(_, at)| at.is_some()).count();
+        let letter_count = letters.iter().filter(|(_, at)| at.is_some()).count();
         Ok(SelectionCount {
-            letters: there.min(CHOSEN - 1) as u64,
-            more: there >= CHOSEN,
+            letters: letter_count.min(CHOSEN - 1) as u64,
+            more: letter_count >= CHOSEN,
         })
     }
 
     /// Letters of a selection, each once; missing ones last. Letters of one conversation are in the
     /// order in which its messages were accepted.
     async fn choose(&self, selection: &Selection) -> Result<Vec<(String, Option<LetterCursor>)>> {
-        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
-        let (wanted, most) = match selection {
+        let (operations, now) = (self.view.now().await?, self.backends.clock.now());
+        let (requested_ids, max_count) = match selection {
             Selection::Ids { ids } => (ids.iter().collect(), ids.len()),
             Selection::Filter { limit, .. } => (BTreeSet::new(), (*limit).min(CHOSEN)),
         };
-        let mut chosen = Vec::new();
-        let mut there = BTreeSet::new();
+        let mut matches = Vec::new();
+        let mut seen_ids = BTreeSet::new();
         let mut walk = self.walk(None);
-        while chosen.len() < most
-            && let Some(found) = walk.next().await?
+        while matches.len() < max_count
+            && let Some(located_letter) = walk.next().await?
         {
-            let id = found.letter.id();
-            let meant = match selection {
-                Selection::Ids { .. } => wanted.contains(&id),
-                Selection::Filter { filter, .. } => filter.lets_through(&found.listed(&desk, now)),
+            let id = located_letter.letter.id();
+            let is_match = match selection {
+                Selection::Ids { .. } => requested_ids.contains(&id),
+                Selection::Filter { filter, .. } => {
+                    filter.lets_through(&located_letter.to_letter(&operations, now))
+                }
             };
-            if meant && there.insert(id.clone()) {
-                let order = (found.letter.conversation, found.letter.message);
-                chosen.push((order, id, found.cursor));
+            if is_match && seen_ids.insert(id.clone()) {
+                let order = (
+                    located_letter.letter.conversation,
+                    located_letter.letter.message,
+                );
+                matches.push((order, id, located_letter.cursor));
             }
         }
-        chosen.sort_by_key(|(order, ..)| *order);
-        let missing = wanted.into_iter().filter(|id| !there.contains(*id));
-        let missing = missing.map(|id| (id.clone(), None));
-        let chosen = chosen.into_iter().map(|(_, id, at)| (id, Some(at)));
-        Ok(chosen.chain(missing).collect())
+        matches.sort_by_key(|(order, ..)| *order);
+        let missing_ids = requested_ids
+            .into_iter()
+            .filter(|id| !seen_ids.contains(*id));
+        let missing_ids = missing_ids.map(|id| (id.clone(), None));
+        let matches = matches.into_iter().map(|(_, id, at)| (id, Some(at)));
+        Ok(matches.chain(missing_ids).collect())
     }
 
     /// First letter of this name.
     async fn find(&self, id: &str) -> Result<Option<LocatedLetter>> {
         let mut walk = self.walk(None);
-        while let Some(found) = walk.next().await? {
-            if found.letter.id() == id {
-                return Ok(Some(found));
+        while let Some(located_letter) = walk.next().await? {
+            if located_letter.letter.id() == id {
+                return Ok(Some(located_letter));
             }
         }
         Ok(None)
@@ -210,39 +225,42 @@ impl DeadLetters {
             number: cursor.partition,
         };
         let record = self.record(partition, cursor.offset).await?;
-        Ok(record.and_then(|record| found(cursor.kind, record)))
+        Ok(record.and_then(|record| locate(cursor.kind, record)))
     }
 
-    /// All partitions that hold letters, from the one of `after` on.
-    fn partitions(&self, after: Option<LetterCursor>) -> Vec<(Kind, Partition)> {
+    /// All partitions that hold letters, from the one of `last_cursor` on.
+    fn partitions(&self, last_cursor: Option<LetterCursor>) -> Vec<(Kind, Partition)> {
         let all = Kind::ALL.into_iter().flat_map(|kind| {
             let topic = kind.topic();
             let numbers = 0..self.backends.queue.partitions(topic);
             numbers.map(move |number| (kind, Partition { topic, number }))
         });
-        let first = after.map(|cursor| (cursor.kind, cursor.partition));
+        let first = last_cursor.map(|cursor| (cursor.kind, cursor.partition));
         all.filter(|(kind, partition)| Some((*kind, partition.number)) >= first)
             .collect()
     }
 
     /// Begin and end of a partition's records behind a place.
-    async fn behind(
+    async fn range_after(
         &self,
-        after: Option<LetterCursor>,
+        last_cursor: Option<LetterCursor>,
         kind: Kind,
         partition: Partition,
     ) -> Result<(u64, u64)> {
         let (begin, end) = self.backends.queue.bounds(partition).await?;
-        let here = |at: &LetterCursor| (at.kind, at.partition) == (kind, partition.number);
-        let next = after.filter(here).map_or(0, |cursor| cursor.offset + 1);
+        let is_same_partition =
+            |at: &LetterCursor| (at.kind, at.partition) == (kind, partition.number);
+        let next = last_cursor
+            .filter(is_same_partition)
+            .map_or(0, |cursor| cursor.offset + 1);
         Ok((begin.max(next), end))
     }
 
     /// Number of records behind a place.
-    async fn count_behind(&self, cursor: LetterCursor) -> Result<u64> {
+    async fn count_after(&self, cursor: LetterCursor) -> Result<u64> {
         let mut count = 0;
         for (kind, partition) in self.partitions(Some(cursor)) {
-            let (from, end) = self.behind(Some(cursor), kind, partition).await?;
+            let (from, end) = self.range_after(Some(cursor), kind, partition).await?;
             count += end.saturating_sub(from);
         }
         Ok(count)
@@ -252,12 +270,12 @@ impl DeadLetters {
     /// that are no letters of ours.
     async fn read(
         &self,
-        after: Option<LetterCursor>,
+        last_cursor: Option<LetterCursor>,
         max: usize,
     ) -> Result<(Vec<LocatedLetter>, Option<LetterCursor>)> {
         tokio::task::yield_now().await;
-        for (kind, partition) in self.partitions(after) {
-            let (from, end) = self.behind(after, kind, partition).await?;
+        for (kind, partition) in self.partitions(last_cursor) {
+            let (from, end) = self.range_after(last_cursor, kind, partition).await?;
             if from >= end {
                 continue;
             }
@@ -267,8 +285,10 @@ impl DeadLetters {
                 partition: partition.number,
                 offset: next - 1,
             };
-            let found = records.into_iter().filter_map(|record| found(kind, record));
-            return Ok((found.collect(), Some(next)));
+            let letters = records
+                .into_iter()
+                .filter_map(|record| locate(kind, record));
+            return Ok((letters.collect(), Some(next)));
         }
         Ok((Vec::new(), None))
     }
@@ -276,35 +296,35 @@ impl DeadLetters {
     /// Record that redrives a letter, or why there is none.
     async fn record_again(
         &self,
-        desk: &Operations,
-        found: &LocatedLetter,
+        operations: &Operations,
+        located_letter: &LocatedLetter,
     ) -> Result<Result<(NewRecord, TaskOutcome), TaskOutcome>> {
-        Ok(match self.bytes(desk, found).await? {
-            Some((key, value)) => self.record_of(found, key, value),
+        Ok(match self.bytes(operations, located_letter).await? {
+            Some((key, value)) => self.to_redrive_record(located_letter, key, value),
             None => Err(TaskOutcome::BytesGone),
         })
     }
 
     /// Same for a letter that holds these bytes.
-    fn record_of(
+    fn to_redrive_record(
         &self,
-        found: &LocatedLetter,
+        located_letter: &LocatedLetter,
         key: Bytes,
         value: Bytes,
     ) -> Result<(NewRecord, TaskOutcome), TaskOutcome> {
-        let id = found.letter.id();
-        let again = |mut record: NewRecord, outcome| {
+        let id = located_letter.letter.id();
+        let with_letter_id = |mut record: NewRecord, outcome| {
             record.headers.push((LETTER.to_owned(), id.clone().into()));
             Ok((record, outcome))
         };
-        if found.cursor.kind == Kind::Notification {
+        if located_letter.cursor.kind == Kind::Notification {
             let record = self.keyed(Topic::Notification, key, value);
-            return again(record, TaskOutcome::ToNotification);
+            return with_letter_id(record, TaskOutcome::ToNotification);
         }
         let Ok(task) = Task::decode(value.clone()) else {
             // A later version may be able to read it.
             let record = self.keyed(Topic::Message, key, value);
-            return again(record, TaskOutcome::ToMessage);
+            return with_letter_id(record, TaskOutcome::ToMessage);
         };
         let now = self.backends.clock.now();
         let (topic, task) = redrive(task, &id, self.bounds, now);
@@ -313,14 +333,14 @@ impl DeadLetters {
             _ => TaskOutcome::ToMessage,
         };
         match self.task_record(topic, &task) {
-            Some(record) => again(record, outcome),
+            Some(record) => with_letter_id(record, outcome),
             None => Err(TaskOutcome::BelongsNowhere),
         }
     }
 
     /// Record of any task for this topic; `None` if the task concerns nobody.
     fn task_record(&self, topic: Topic, task: &Task) -> Option<NewRecord> {
-        let key = Bytes::copy_from_slice(&key_of(&task.work)?);
+        let key = Bytes::copy_from_slice(&publish_key(&task.work)?);
         Some(NewRecord {
             headers: task.headers(),
             ..self.keyed(topic, key, task.encode())
@@ -335,27 +355,27 @@ impl DeadLetters {
     /// Key and bytes that a letter holds now: its newest edit, or the original.
     async fn bytes(
         &self,
-        desk: &Operations,
-        found: &LocatedLetter,
+        operations: &Operations,
+        located_letter: &LocatedLetter,
     ) -> Result<Option<(Bytes, Bytes)>> {
-        let Some(edit) = desk.edit(&found.letter.id()) else {
-            return self.original(found).await;
+        let Some(edit) = operations.edit(&located_letter.letter.id()) else {
+            return self.original(located_letter).await;
         };
-        let at = edit.edited.at;
+        let at = edit.letter.at;
         let partition = Partition {
             topic: at.topic,
             number: at.partition,
         };
         let record = self.record(partition, at.offset).await?;
-        let is_it = |record: &Record| Version::of(&record.value) == edit.edited.version;
+        let is_it = |record: &Record| Version::of(&record.value) == edit.letter.version;
         let record = record.filter(is_it);
-        Ok(record.map(|record| (found.record.key.clone(), record.value)))
+        Ok(record.map(|record| (located_letter.record.key.clone(), record.value)))
     }
 
     /// Key and original bytes: those of the letter, or, if it was too large to keep them, those of
     /// the record that died.
-    async fn original(&self, found: &LocatedLetter) -> Result<Option<(Bytes, Bytes)>> {
-        let (record, letter) = (&found.record, &found.letter);
+    async fn original(&self, located_letter: &LocatedLetter) -> Result<Option<(Bytes, Bytes)>> {
+        let (record, letter) = (&located_letter.record, &located_letter.letter);
         if !record.value.is_empty() {
             return Ok(Some((record.key.clone(), record.value.clone())));
         }
@@ -391,15 +411,15 @@ async fn read_on(
     let records = queue.read(partition, from, max).await?;
     let Some(last) = records.last() else {
         let (topic, number) = (partition.topic.name(), partition.number);
-        let why = format!("{topic}/{number} has records behind {from} and answered none");
-        return Err(Error::unavailable("queue", why));
+        let reason = format!("{topic}/{number} has records behind {from} and answered none");
+        return Err(Error::unavailable("queue", reason));
     };
     let next = last.offset + 1;
     Ok((records, next))
 }
 
 /// Reads a letter of ours. Edits lie beside their letters, and are none.
-fn found(kind: Kind, record: Record) -> Option<LocatedLetter> {
+fn locate(kind: Kind, record: Record) -> Option<LocatedLetter> {
     if record.header(EDIT_OF).is_some() {
         return None;
     }
@@ -421,12 +441,12 @@ fn found(kind: Kind, record: Record) -> Option<LocatedLetter> {
 }
 
 impl LocatedLetter {
-    fn listed(&self, desk: &Operations, now: Timestamp) -> Letter {
+    fn to_letter(&self, operations: &Operations, now: Timestamp) -> Letter {
         let letter = &self.letter;
         let name = |target: &Target| format!("{}/{}", target.user, target.platform);
         let id = letter.id();
-        let standing = desk.standing(&id, now);
-        let discarded_at = match desk.status(&id) {
+        let standing = operations.standing(&id, now);
+        let discarded_at = match operations.status(&id) {
             LetterStatus::Discarded { at, .. } => Some(Time::from(*at)),
             LetterStatus::Open | LetterStatus::Redriven { .. } => None,
         };
@@ -453,7 +473,7 @@ impl LocatedLetter {
             discarded: discarded_at.is_some(),
             discarded_at,
             gone: standing == LetterState::Gone,
-            edited: desk.edit(&id).is_some(),
+            edited: operations.edit(&id).is_some(),
             parent: letter.parent.clone(),
             id,
         }
@@ -462,7 +482,7 @@ impl LocatedLetter {
 
 /// Describes a letter's body, for a person.
 fn describe(kind: Kind, value: &Bytes) -> String {
-    let told = match kind {
+    let description = match kind {
         Kind::Message => Task::decode(value.clone()).map(|task| match content(&task) {
             Some(content) => {
                 let data = String::from_utf8_lossy(&content.data);
@@ -474,7 +494,7 @@ fn describe(kind: Kind, value: &Bytes) -> String {
             NotificationTask::decode(value.clone()).map(|task| format!("{task:#?}"))
         }
     };
-    told.unwrap_or_else(|refusal| format!("{refusal}\n{}", value.escape_ascii()))
+    description.unwrap_or_else(|refusal| format!("{refusal}\n{}", value.escape_ascii()))
 }
 
 /// Content that a user wrote, which no debug output shows.

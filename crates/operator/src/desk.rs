@@ -56,7 +56,7 @@ pub enum OperatorAction {
     Paused {
         task: TaskId,
         why: String,
-        /// True if the pause is automatic: too many letters died again.
+        /// Whether the pause is automatic: too many letters died again.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_itself: bool,
     },
@@ -127,7 +127,7 @@ pub enum OperatorAction {
 }
 
 impl OperatorAction {
-    /// True if an operator asked for the action, or looked; false for steps of the work itself.
+    /// Whether an operator asked for the action, or looked; false for steps of the work itself.
     pub const fn is_decision(&self) -> bool {
         match self {
             OperatorAction::Begun(_)
@@ -205,7 +205,7 @@ pub struct DeskLimits {
     /// Unfinished tasks.
     pub tasks: usize,
     /// Finished tasks still listed.
-    pub past: usize,
+    pub finished_tasks: usize,
     /// Letters whose status is remembered.
     pub marks: usize,
     /// Letters whose edit is remembered.
@@ -219,7 +219,7 @@ impl Default for DeskLimits {
         DeskLimits {
             letters: 10_000,
             tasks: 20,
-            past: 100,
+            finished_tasks: 100,
             marks: 500_000,
             edits: 10_000,
             grace: Duration::from_secs(7 * 86_400),
@@ -265,11 +265,11 @@ impl Operations {
     /// worker that had lost its partition may have written it.
     pub fn read(&mut self, entry: &OperationEntry) {
         match &entry.act {
-            OperatorAction::Begun(begun) => {
-                if self.task(&begun.task).is_none() {
+            OperatorAction::Begun(start) => {
+                if self.task(&start.task).is_none() {
                     self.tasks
-                        .push(OperatorTask::new(begun.clone(), &entry.by, entry.at));
-                    self.forget_the_past();
+                        .push(OperatorTask::new(start.clone(), &entry.by, entry.at));
+                    self.drop_finished_tasks();
                 }
             }
             OperatorAction::Done { task, outcomes } => {
@@ -283,12 +283,15 @@ impl Operations {
             | OperatorAction::DiedAgain { task, .. }
             | OperatorAction::Resumed { task }
             | OperatorAction::Cancelled { task } => {
-                let found = self.tasks.iter_mut().find(|known| known.id() == task);
-                if let Some(task) = found {
+                let matching_task = self
+                    .tasks
+                    .iter_mut()
+                    .find(|candidate| candidate.id() == task);
+                if let Some(task) = matching_task {
                     task.read(entry);
                 }
             }
-            OperatorAction::Edited(edited) => self.read_edit(edited, entry),
+            OperatorAction::Edited(edited_letter) => self.read_edit(edited_letter, entry),
             OperatorAction::Forgotten { letters } => {
                 for letter in letters {
                     self.marks.remove(letter);
@@ -307,24 +310,27 @@ impl Operations {
     /// Skips claims made without knowledge of the letter's newest edit: the record has other bytes
     /// now, so the letter is claimed again.
     fn read_claims(&mut self, task: &TaskId, claims: &[TaskClaim]) {
-        let found = self.tasks.iter_mut().find(|known| known.id() == task);
-        let Some(task) = found else { return };
+        let matching_task = self
+            .tasks
+            .iter_mut()
+            .find(|candidate| candidate.id() == task);
+        let Some(task) = matching_task else { return };
         for claim in claims {
             let newest = self.edits.get(&claim.letter);
-            if newest.map(|edit| &edit.edited.version) == claim.version.as_ref() {
+            if newest.map(|edit| &edit.letter.version) == claim.version.as_ref() {
                 task.claim(claim);
             }
         }
     }
 
-    fn read_edit(&mut self, edited: &EditedLetter, entry: &OperationEntry) {
-        if self.admit_edit(edited).is_ok() {
+    fn read_edit(&mut self, edited_letter: &EditedLetter, entry: &OperationEntry) {
+        if self.admit_edit(edited_letter).is_ok() {
             let edit = Edit {
                 by: entry.by.clone(),
                 at: entry.at,
-                edited: edited.clone(),
+                letter: edited_letter.clone(),
             };
-            self.edits.insert(edited.letter.clone(), edit);
+            self.edits.insert(edited_letter.letter.clone(), edit);
         }
     }
 
@@ -332,10 +338,10 @@ impl Operations {
     ///
     /// # Errors
     /// The letter is not open, too many letters are edited, or the letter has changed since.
-    pub fn admit_edit(&self, edited: &EditedLetter) -> Result<(), EditRefusal> {
-        self.may_be_edited(&edited.letter)?;
-        match self.edits.get(&edited.letter) {
-            Some(edit) if edit.edited.version != edited.base => Err(EditRefusal::Changed),
+    pub fn admit_edit(&self, edited_letter: &EditedLetter) -> Result<(), EditRefusal> {
+        self.may_be_edited(&edited_letter.letter)?;
+        match self.edits.get(&edited_letter.letter) {
+            Some(edit) if edit.letter.version != edited_letter.base => Err(EditRefusal::Changed),
             Some(_) => Ok(()),
             None if self.edits.len() < self.limits.edits => Ok(()),
             None => Err(EditRefusal::TooMany(self.limits.edits)),
@@ -353,7 +359,7 @@ impl Operations {
         }
     }
 
-    /// True if a task has claimed the letter.
+    /// Whether a task has claimed the letter.
     pub fn is_claimed(&self, letter: &str) -> bool {
         let mut claims = self.tasks.iter().flat_map(OperatorTask::claims);
         claims.any(|claim| claim.letter == letter)
@@ -365,19 +371,23 @@ impl Operations {
     }
 
     /// Letters with a remembered status or edit.
-    pub fn remembered(&self) -> impl Iterator<Item = &str> {
-        let unmarked = self
+    pub fn remembered_letters(&self) -> impl Iterator<Item = &str> {
+        let unmarked_edits = self
             .edits
             .keys()
             .filter(|name| !self.marks.contains_key(*name));
-        self.marks.keys().chain(unmarked).map(String::as_str)
+        self.marks.keys().chain(unmarked_edits).map(String::as_str)
     }
 
     fn read_outcome(&mut self, task: &TaskId, letter: &str, outcome: TaskOutcome, at: Timestamp) {
-        let Some(known) = self.tasks.iter_mut().find(|known| known.id() == task) else {
+        let Some(matching_task) = self
+            .tasks
+            .iter_mut()
+            .find(|matching_task| matching_task.id() == task)
+        else {
             return;
         };
-        if !known.done(letter, outcome, at) {
+        if !matching_task.done(letter, outcome, at) {
             return;
         }
         let task = task.clone();
@@ -392,9 +402,9 @@ impl Operations {
         }
     }
 
-    fn forget_the_past(&mut self) {
-        let over = self.tasks.iter().filter(|task| task.is_over()).count();
-        let mut surplus = over.saturating_sub(self.limits.past);
+    fn drop_finished_tasks(&mut self) {
+        let finished_count = self.tasks.iter().filter(|task| task.is_over()).count();
+        let mut surplus = finished_count.saturating_sub(self.limits.finished_tasks);
         self.tasks.retain(|task| {
             let goes = surplus > 0 && task.is_over();
             surplus -= usize::from(goes);
@@ -406,14 +416,14 @@ impl Operations {
     ///
     /// # Errors
     /// `InvalidArgument` for a malformed task; `RateLimited` while other tasks must end first.
-    pub fn admit(&self, begun: &StartedTask) -> Result<(), Refusal> {
-        begun.check(self.limits.letters)?;
+    pub fn admit(&self, start: &StartedTask) -> Result<(), Refusal> {
+        start.check(self.limits.letters)?;
         let open = self.tasks.iter().filter(|task| !task.is_over()).count();
         if open >= self.limits.tasks {
             let text = format!("{open} tasks are not over: wait for one, or cancel it");
             return Err(Refusal::new(Code::RateLimited, text));
         }
-        let letters = usize::try_from(begun.letters).unwrap_or(usize::MAX);
+        let letters = usize::try_from(start.letters).unwrap_or(usize::MAX);
         if self.marks.len().saturating_add(letters) > self.limits.marks {
             let text = format!(
                 "{} letters are marked already, {} at most: they are forgotten when the log drops them",
@@ -475,19 +485,19 @@ impl Operations {
 
     /// Next step of the worker. Claims are finished first, even those of a task that was paused or
     /// cancelled; then the oldest task that may go on.
-    pub fn next(&self, most: usize) -> Option<FoldStep<'_>> {
-        let claimed = self
+    pub fn next(&self, limit: usize) -> Option<FoldStep<'_>> {
+        let claimed_task = self
             .tasks
             .iter()
             .find(|task| task.claims().next().is_some());
-        if let Some(task) = claimed {
+        if let Some(task) = claimed_task {
             let claims = task.claims().cloned().collect();
             return Some(FoldStep::Finish { task, claims });
         }
         let task = self.tasks.iter().find(|task| task.goes_on())?;
         let letters = task
-            .waiting()
-            .take(most.max(1))
+            .waiting_letters()
+            .take(limit.max(1))
             .map(str::to_owned)
             .collect();
         Some(FoldStep::Claim { task, letters })

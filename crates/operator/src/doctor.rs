@@ -29,7 +29,7 @@ pub use self::settings::{
 };
 
 /// Names listed in one finding; beyond these it gives a count.
-const NAMED: usize = 5;
+const MAX_NAMES: usize = 5;
 
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
@@ -146,17 +146,21 @@ fn span(time: Duration) -> String {
 }
 
 /// `1 letter`, `2 letters`.
-fn count(number: u64, what: &str) -> String {
+fn count(number: u64, noun: &str) -> String {
     match number {
-        1 => format!("1 {what}"),
-        _ => format!("{number} {what}s"),
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
     }
 }
 
 /// The first few names, and how many more there are.
-fn named(names: impl IntoIterator<Item = String>) -> String {
+fn join_names(names: impl IntoIterator<Item = String>) -> String {
     let mut names = names.into_iter();
-    let mut text = names.by_ref().take(NAMED).collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .by_ref()
+        .take(MAX_NAMES)
+        .collect::<Vec<_>>()
+        .join(", ");
     let more = names.count();
     if more > 0 {
         text += &format!(" and {more} more");

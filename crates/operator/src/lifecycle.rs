@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// Pause between two looks at the conditions.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
@@ -44,11 +44,11 @@ pub struct Condition {
     pub part: &'static str,
     pub holds: watch::Receiver<bool>,
     /// Trouble to report while the condition does not hold.
-    pub otherwise: &'static str,
+    pub trouble: &'static str,
 }
 
 impl Condition {
-    /// False also if nobody looks any more: whoever did has ended by a panic.
+    /// Also false if the task that checks the condition has ended by a panic.
     fn is_met(&self) -> bool {
         *self.holds.borrow() && self.holds.has_changed().is_ok()
     }
@@ -97,9 +97,12 @@ impl Phases {
         let mut standings: Vec<ServiceReadiness> = Vec::new();
         for condition in self.conditions.lock().iter() {
             let part = condition.part;
-            let trouble = (!condition.is_met()).then_some(condition.otherwise);
-            match standings.iter_mut().find(|known| known.part == part) {
-                Some(known) => known.troubles.extend(trouble),
+            let trouble = (!condition.is_met()).then_some(condition.trouble);
+            match standings
+                .iter_mut()
+                .find(|candidate| candidate.part == part)
+            {
+                Some(candidate) => candidate.troubles.extend(trouble),
                 None => standings.push(ServiceReadiness {
                     part,
                     troubles: trouble.into_iter().collect(),
@@ -109,7 +112,7 @@ impl Phases {
         standings
     }
 
-    /// True if new work should be sent here.
+    /// Whether new work should be sent here.
     pub fn is_ready(&self) -> bool {
         let conditions = self.conditions.lock();
         self.now() == Phase::Ready && conditions.iter().all(Condition::is_met)
@@ -123,11 +126,12 @@ impl Phases {
             let mut phase = phases.watch();
             while !answers.is_closed() {
                 let is_ready = phases.is_ready();
-                answers.send_if_modified(|before| std::mem::replace(before, is_ready) != is_ready);
+                answers
+                    .send_if_modified(|current| std::mem::replace(current, is_ready) != is_ready);
                 tokio::select! {
                     biased;
                     () = answers.closed() => {}
-                    () = sleep(LOOK) => {}
+                    () = sleep(POLL_INTERVAL) => {}
                     _ = phase.changed() => {}
                 }
             }
@@ -157,17 +161,17 @@ mod tests {
         let phases = Phases::default();
         let mut ready = phases.readiness();
         assert!(!*ready.borrow(), "it starts");
-        let (registered, holds) = watch::channel(true);
+        let (registration, holds) = watch::channel(true);
         phases.follow(vec![Condition {
             part: "boat",
             holds,
-            otherwise: "not registered",
+            trouble: "not registered",
         }]);
         phases.enter(Phase::Ready);
         ready.wait_for(|ready| *ready).await.expect("followed");
-        registered.send_replace(false);
+        registration.send_replace(false);
         ready.wait_for(|ready| !*ready).await.expect("followed");
-        registered.send_replace(true);
+        registration.send_replace(true);
         ready.wait_for(|ready| *ready).await.expect("followed");
         phases.enter(Phase::Draining);
         ready.wait_for(|ready| !*ready).await.expect("followed");
@@ -180,7 +184,7 @@ mod tests {
         phases.follow(vec![Condition {
             part: "station",
             holds,
-            otherwise: "the log does not answer",
+            trouble: "the log does not answer",
         }]);
         phases.enter(Phase::Ready);
         assert!(phases.is_ready());
@@ -197,27 +201,27 @@ mod tests {
             let condition = Condition {
                 part,
                 holds,
-                otherwise,
+                trouble: otherwise,
             };
             (sender, condition)
         };
-        let (registered, first) = condition("station", "not registered");
+        let (registration, first) = condition("station", "not registered");
         let (log, second) = condition("station", "no log");
         let (_horn, third) = condition("horn", "no log");
         phases.follow(vec![first, second, third]);
         assert!(!phases.is_ready(), "it starts");
         phases.enter(Phase::Ready);
         assert!(phases.is_ready());
-        registered.send_replace(false);
+        registration.send_replace(false);
         log.send_replace(false);
         assert!(!phases.is_ready());
-        let standing = |part, troubles: &[&'static str]| ServiceReadiness {
+        let readiness = |part, troubles: &[&'static str]| ServiceReadiness {
             part,
             troubles: troubles.to_vec(),
         };
-        let station = standing("station", &["not registered", "no log"]);
-        assert_eq!(phases.standings(), [station, standing("horn", &[])]);
-        registered.send_replace(true);
+        let station = readiness("station", &["not registered", "no log"]);
+        assert_eq!(phases.standings(), [station, readiness("horn", &[])]);
+        registration.send_replace(true);
         log.send_replace(true);
         assert!(phases.is_ready());
         phases.enter(Phase::Draining);

@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::ledger::chain::ChainPlace;
-use protocol::ledger::minute::{Digest, MINUTE, MinuteReading, OffsetRange, minute_of};
+use protocol::ledger::minute::{Digest, MINUTE, MinuteReading, OffsetRange, minute_start};
 use protocol::{MessageId, Timestamp};
 
 /// Messages read that are not in a closed minute yet.
 #[derive(Clone, Debug)]
 pub struct MinuteBuilder {
     settle: Duration,
-    until: Timestamp,
+    closed_until: Timestamp,
     place: ChainPlace,
     next: Vec<u64>,
     /// Time up to which each partition was read.
-    reached: Vec<Timestamp>,
+    read_until: Vec<Timestamp>,
     minutes: BTreeMap<Timestamp, Bucket>,
     unread: u64,
 }
@@ -41,7 +41,7 @@ struct Bucket {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogMove {
     /// Everything accepted before is in a closed minute.
-    pub until: Timestamp,
+    pub closed_until: Timestamp,
     /// Read position after a restart.
     pub place: ChainPlace,
     /// The minute to close, with its ids in order and the partition of each; `None` if no message
@@ -50,14 +50,14 @@ pub struct LogMove {
 }
 
 impl MinuteBuilder {
-    /// Resumes at `place`. Everything accepted before the minute `until` must be in a closed
-    /// minute.
-    pub fn new(place: ChainPlace, until: Timestamp, settle: Duration) -> MinuteBuilder {
+    /// Resumes at `place`. Everything accepted before the minute `closed_until` must be in a
+    /// closed minute.
+    pub fn new(place: ChainPlace, closed_until: Timestamp, settle: Duration) -> MinuteBuilder {
         MinuteBuilder {
             settle,
-            until,
+            closed_until,
             next: place.from.clone(),
-            reached: vec![Timestamp::ZERO; place.from.len()],
+            read_until: vec![Timestamp::ZERO; place.from.len()],
             place,
             minutes: BTreeMap::new(),
             unread: 0,
@@ -65,7 +65,7 @@ impl MinuteBuilder {
     }
 
     pub fn until(&self) -> Timestamp {
-        self.until
+        self.closed_until
     }
 
     /// Number of messages held.
@@ -76,12 +76,12 @@ impl MinuteBuilder {
     /// Offset of the next record to read in a partition; `None` if the next minute needs no more of
     /// it.
     pub fn wants(&self, partition: usize) -> Option<u64> {
-        (self.reached[partition] < self.due_at()).then(|| self.next[partition])
+        (self.read_until[partition] < self.due_at()).then(|| self.next[partition])
     }
 
     /// Time from which the next minute can be closed.
     pub fn due_at(&self) -> Timestamp {
-        self.until + MINUTE + self.settle
+        self.closed_until + MINUTE + self.settle
     }
 
     /// The log has removed all records of a partition before this offset.
@@ -100,29 +100,32 @@ impl MinuteBuilder {
         message: Option<MessageId>,
     ) {
         self.next[partition] = offset + 1;
-        let reached = &mut self.reached[partition];
-        *reached = appended_at.max(*reached);
+        let read_until = &mut self.read_until[partition];
+        *read_until = appended_at.max(*read_until);
         let Some(id) = message else { return };
-        let minute = minute_of(id.timestamp());
-        if minute < self.until && offset < self.place.counted[partition] {
+        let minute = minute_start(id.timestamp());
+        if minute < self.closed_until && offset < self.place.counted[partition] {
             return;
         }
-        let bucket = self.minutes.entry(minute.max(self.until)).or_default();
+        let bucket = self
+            .minutes
+            .entry(minute.max(self.closed_until))
+            .or_default();
         bucket.ids.entry(id).or_insert(partition);
         bucket.first.entry(partition).or_insert(offset);
     }
 
     /// The partition was read up to the end that it had at `at`.
     pub fn handle_end(&mut self, partition: usize, at: Timestamp) {
-        let reached = &mut self.reached[partition];
-        *reached = at.max(*reached);
+        let read_until = &mut self.read_until[partition];
+        *read_until = at.max(*read_until);
     }
 
     /// Returns the next minute once it can be closed. Skips a run of quiet minutes in one step.
     pub fn poll_move(&mut self) -> Option<LogMove> {
-        let reached = self.reached.iter().min().copied()?;
-        let closable = minute_of(reached - self.settle);
-        if closable <= self.until {
+        let read_until = self.read_until.iter().min().copied()?;
+        let closable = minute_start(read_until - self.settle);
+        if closable <= self.closed_until {
             return None;
         }
         let first = self.minutes.keys().next().copied();
@@ -131,13 +134,14 @@ impl MinuteBuilder {
             .zip(&self.next)
             .map(|((&from, &counted), &to)| OffsetRange { from, counted, to })
             .collect();
-        let minute = self.until;
+        let minute = self.closed_until;
         let busy = first == Some(minute) || self.unread > 0;
-        let ids = match busy {
-            true => self.minutes.remove(&minute).unwrap_or_default().ids,
-            false => BTreeMap::new(),
+        let ids = if busy {
+            self.minutes.remove(&minute).unwrap_or_default().ids
+        } else {
+            BTreeMap::new()
         };
-        self.until = match (busy, first) {
+        self.closed_until = match (busy, first) {
             (true, _) => minute + MINUTE,
             (false, Some(first)) => first.min(closable),
             (false, None) => closable,
@@ -155,8 +159,8 @@ impl MinuteBuilder {
         let closes = busy.then(|| {
             let reading = MinuteReading {
                 minute,
-                accepted: ids.len() as u64,
-                ids: Digest::of_ids(ids.keys().copied()),
+                accepted_count: ids.len() as u64,
+                ids: Digest::from_ids(ids.keys().copied()),
                 unread: std::mem::take(&mut self.unread),
                 epoch: self.place.epoch,
                 stretches,
@@ -164,7 +168,7 @@ impl MinuteBuilder {
             (reading, ids.into_iter().collect())
         });
         Some(LogMove {
-            until: self.until,
+            closed_until: self.closed_until,
             place: self.place.clone(),
             closes,
         })

@@ -10,44 +10,44 @@ use tokio::time::{Instant, sleep};
 /// Pause between two marks.
 const BEAT: Duration = Duration::from_millis(250);
 /// Age of a mark from which on every thread of the runtime counts as blocked.
-const LATE: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
 pub struct Pulse {
-    began: Instant,
+    start: Instant,
     runtimes: Vec<(&'static str, Arc<AtomicU64>)>,
 }
 
 impl Pulse {
     /// Watches these runtimes as long as a clone of the result exists.
     pub fn of(runtimes: &[(&'static str, &Handle)]) -> Pulse {
-        let began = Instant::now();
-        let watched = runtimes.iter().map(|(name, runtime)| {
+        let start = Instant::now();
+        let marks = runtimes.iter().map(|(name, runtime)| {
             let mark = Arc::new(AtomicU64::new(0));
-            runtime.spawn(beat(began, Arc::downgrade(&mark)));
+            runtime.spawn(beat(start, Arc::downgrade(&mark)));
             (*name, mark)
         });
         Pulse {
-            began,
-            runtimes: watched.collect(),
+            start,
+            runtimes: marks.collect(),
         }
     }
 
     /// Runtimes that do no work now.
-    pub fn missing(&self) -> Vec<&'static str> {
-        let now = self.began.elapsed();
+    pub fn list_stalled(&self) -> Vec<&'static str> {
+        let now = self.start.elapsed();
         let is_late = |mark: &AtomicU64| {
             let last = Duration::from_millis(mark.load(Ordering::Relaxed));
-            now.saturating_sub(last) > LATE
+            now.saturating_sub(last) > STALL_TIMEOUT
         };
         let late = self.runtimes.iter().filter(|(_, mark)| is_late(mark));
         late.map(|(name, _)| *name).collect()
     }
 }
 
-async fn beat(began: Instant, mark: Weak<AtomicU64>) {
+async fn beat(start: Instant, mark: Weak<AtomicU64>) {
     while let Some(mark) = mark.upgrade() {
-        let now = began.elapsed().as_millis() as u64;
+        let now = start.elapsed().as_millis() as u64;
         mark.store(now, Ordering::Relaxed);
         drop(mark);
         sleep(BEAT).await;

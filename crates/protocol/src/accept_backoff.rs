@@ -1,5 +1,5 @@
 //! Backoff of `accept` when the system is out of sockets: growing pauses, a warning now and then,
-//! and, in the end, no place among the ready.
+//! and, if it lasts, a server that reports itself as not ready.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::Timestamp;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Trouble that lasts this long makes the server not ready.
-const PATIENCE: Duration = Duration::from_secs(5);
-const WARN_EVERY: Duration = Duration::from_secs(10);
+const MAX_TROUBLE: Duration = Duration::from_secs(5);
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Trouble counts as over after this long without an error: with nobody connecting, no `accept`
 /// would ever clear it.
-const CALM: Duration = Duration::from_secs(2);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
 /// Linux's numbers: a process's files, the system's files, socket buffers, memory.
 const EMFILE: i32 = 24;
@@ -43,7 +43,7 @@ pub struct AcceptBackoff {
 
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
-    since: Timestamp,
+    start: Timestamp,
     last: Timestamp,
     next: Duration,
 }
@@ -51,7 +51,7 @@ struct Trouble {
 impl AcceptBackoff {
     pub fn failed(&mut self, now: Timestamp) -> Pause {
         let trouble = self.present(now).unwrap_or(Trouble {
-            since: now,
+            start: now,
             last: now,
             next: PAUSE_MIN,
         });
@@ -60,7 +60,9 @@ impl AcceptBackoff {
             next: (trouble.next * 2).min(PAUSE_MAX),
             ..trouble
         });
-        let warn = self.warned_at.is_none_or(|at| now.since(at) >= WARN_EVERY);
+        let warn = self
+            .warned_at
+            .is_none_or(|at| now.since(at) >= WARN_INTERVAL);
         if warn {
             self.warned_at = Some(now);
         }
@@ -76,12 +78,12 @@ impl AcceptBackoff {
 
     pub fn is_ready(&self, now: Timestamp) -> bool {
         let present = self.present(now);
-        present.is_none_or(|trouble| now.since(trouble.since) < PATIENCE)
+        present.is_none_or(|trouble| now.since(trouble.start) < MAX_TROUBLE)
     }
 
     fn present(&self, now: Timestamp) -> Option<Trouble> {
         self.trouble
-            .filter(|trouble| now.since(trouble.last) <= CALM)
+            .filter(|trouble| now.since(trouble.last) <= QUIET_PERIOD)
     }
 }
 
@@ -158,10 +160,10 @@ mod tests {
     #[test]
     fn one_warning_in_ten_seconds() {
         let mut backoff = AcceptBackoff::default();
-        let warned = |millis| backoff.failed(at(millis)).warn;
-        let warned: Vec<_> = [0, 100, 9_999, 10_000, 10_100, 19_999, 20_000]
-            .map(warned)
+        let warns_at = |millis| backoff.failed(at(millis)).warn;
+        let warns_at: Vec<_> = [0, 100, 9_999, 10_000, 10_100, 19_999, 20_000]
+            .map(warns_at)
             .into();
-        assert_eq!(warned, [true, false, false, true, false, false, true]);
+        assert_eq!(warns_at, [true, false, false, true, false, false, true]);
     }
 }

@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn a_role_may_have_a_pattern_of_its_own() {
         let account = "spiffe://cluster.local/ns/packetboat/sa/packetboat-boat";
-        let own = BTreeMap::from([(Role::Boat, account.to_owned())]);
-        let roles = Roles::new("example.org", &own);
+        let patterns = BTreeMap::from([(Role::Boat, account.to_owned())]);
+        let roles = Roles::new("example.org", &patterns);
         let caller = roles.caller(&[account]).expect("a boat");
         assert_eq!((caller.role, caller.name), (Role::Boat, None));
         assert!(
@@ -234,28 +234,28 @@ mod tests {
 
     #[test]
     fn no_uri_has_two_roles() {
-        let with = |boat: &str, station: &str| {
-            let own = [
+        let ambiguity = |boat: &str, station: &str| {
+            let patterns = [
                 (Role::Boat, boat.to_owned()),
                 (Role::Station, station.to_owned()),
             ];
-            Roles::new("a", &BTreeMap::from(own)).ambiguity()
+            Roles::new("a", &BTreeMap::from(patterns)).ambiguity()
         };
-        let both = Some((Role::Boat, Role::Station));
-        assert_eq!(with("spiffe://a/b", "spiffe://a/b"), both);
-        assert_eq!(with("spiffe://a/*", "spiffe://a/b"), both);
-        assert_eq!(with("spiffe://a/b", "spiffe://a/*"), both);
-        assert_eq!(with("spiffe://a/*", "spiffe://a/*"), both);
-        assert_eq!(with("spiffe://a/b/*", "spiffe://a/*"), None);
-        assert_eq!(with("spiffe://a/b", "spiffe://a/c"), None);
+        let ambiguous = Some((Role::Boat, Role::Station));
+        assert_eq!(ambiguity("spiffe://a/b", "spiffe://a/b"), ambiguous);
+        assert_eq!(ambiguity("spiffe://a/*", "spiffe://a/b"), ambiguous);
+        assert_eq!(ambiguity("spiffe://a/b", "spiffe://a/*"), ambiguous);
+        assert_eq!(ambiguity("spiffe://a/*", "spiffe://a/*"), ambiguous);
+        assert_eq!(ambiguity("spiffe://a/b/*", "spiffe://a/*"), None);
+        assert_eq!(ambiguity("spiffe://a/b", "spiffe://a/c"), None);
     }
 
     #[test]
     fn patterns_are_uris_with_one_star_at_the_end() {
-        for right in ["spiffe://a/b", "spiffe://a/b/*", "spiffe://a/*"] {
-            assert!(is_pattern(right), "{right}");
+        for valid in ["spiffe://a/b", "spiffe://a/b/*", "spiffe://a/*"] {
+            assert!(is_pattern(valid), "{valid}");
         }
-        for wrong in [
+        for invalid in [
             "",
             "*",
             "spiffe://a",
@@ -264,7 +264,7 @@ mod tests {
             "spiffe://a/*/b",
             "a/b",
         ] {
-            assert!(!is_pattern(wrong), "{wrong}");
+            assert!(!is_pattern(invalid), "{invalid}");
         }
     }
 }

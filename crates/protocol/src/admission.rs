@@ -15,11 +15,11 @@ use crate::{
     Refusal, SessionId, Timestamp, UserId, change,
 };
 
-/// Time for which a member is believed to be one. That a user is *not* a member is never believed.
-pub const MEMBER_BELIEVED_FOR: Duration = Duration::from_secs(3);
+/// Time for which a positive membership answer may be cached. Negative answers are never cached.
+pub const MEMBERSHIP_CACHE_TTL: Duration = Duration::from_secs(3);
 
-/// Age at which an accepted message is placed, if it was ever accepted.
-const PLACED_AFTER: Duration = Duration::from_secs(600);
+/// Age by which every accepted message has been placed.
+const PLACEMENT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Limits of one send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +61,14 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
         ));
     }
     let change = send.content.change.as_deref();
-    let says = change.is_none_or(|change| change.kind.has_text());
-    if !says && size > 0 {
+    let has_text = change.is_none_or(|change| change.kind.has_text());
+    if !has_text && size > 0 {
         return Err(Refusal::new(
             Code::InvalidArgument,
             "this change has no text of its own: leave the body empty",
         ));
     }
-    if says && size == 0 && send.content.kind == TEXT {
+    if has_text && size == 0 && send.content.kind == TEXT {
         return Err(Refusal::new(Code::InvalidArgument, "the text is empty"));
     }
     Ok(conversation)
@@ -90,7 +90,7 @@ fn is_group_command(send: &Send) -> bool {
 
 /// Options of an admitted send. A change has none: live sessions get it, everybody else finds it by
 /// sync.
-pub fn options_of(send: &Send) -> Options {
+pub fn send_options(send: &Send) -> Options {
     match send.content.change {
         Some(_) => Options::NONE,
         None => send.options,
@@ -98,7 +98,7 @@ pub fn options_of(send: &Send) -> Options {
 }
 
 /// The message that an admitted send becomes.
-pub fn message_of(from: UserId, device: DeviceId, send: &Send, id: MessageId) -> Message {
+pub fn accepted_message(from: UserId, device: DeviceId, send: &Send, id: MessageId) -> Message {
     Message {
         id,
         from,
@@ -107,13 +107,13 @@ pub fn message_of(from: UserId, device: DeviceId, send: &Send, id: MessageId) ->
         accepted_at: id.timestamp(),
         device,
         send_id: send.send_id,
-        options: options_of(send),
+        options: send_options(send),
         content: send.content.clone(),
     }
 }
 
 /// The record of an admitted send, published at `at`; `bounds` are those of the station.
-pub fn task_of(
+pub fn message_task(
     message: Message,
     origin: Origin,
     doubt: Doubt,
@@ -140,19 +140,20 @@ pub fn task_of(
 /// # Errors
 /// The reason why it would have no effect.
 pub fn check_change(
-    asked: &ChangeRequest,
+    request: &ChangeRequest,
     role: Option<Role>,
     original: Option<(&Placed, &Overlay)>,
     rules: &ChangeRules,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let Some((placed, altered)) = original else {
-        return match now.since(asked.subject.timestamp()) > PLACED_AFTER {
-            true => Err(Refusal::new(
+    let Some((placed, overlay)) = original else {
+        return if now.since(request.subject.timestamp()) > PLACEMENT_TIMEOUT {
+            Err(Refusal::new(
                 Code::NotFound,
                 "no such message in this conversation",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         };
     };
     let subject = ChangeSubject {
@@ -160,9 +161,9 @@ pub fn check_change(
         from: placed.message.from,
         accepted_at: placed.message.accepted_at,
         content: &placed.message.content,
-        altered,
+        overlay,
     };
-    change::judge(asked, Some(subject), role, rules).map(drop)
+    change::judge(request, Some(subject), role, rules).map(drop)
 }
 
 /// Order of sends in a batch: after one that may be retried, later ones of its session to its
@@ -183,9 +184,10 @@ impl SendOrder {
     /// # Errors
     /// `EarlierSendFailed`.
     pub fn check(&self, session: SessionId, conversation: ConversationId) -> Result<(), Refusal> {
-        match self.0.contains(&(session, conversation)) {
-            true => Err(earlier_failed()),
-            false => Ok(()),
+        if self.0.contains(&(session, conversation)) {
+            Err(earlier_failed())
+        } else {
+            Ok(())
         }
     }
 }
@@ -244,30 +246,31 @@ pub const AGE_MARGIN: Duration = Duration::from_secs(60);
 /// Age of the oldest first try that the writer looks for. Clients give up long before.
 pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Judges a send by the answer of its dedupe key; `None` if the store did not answer. `offered` is
-/// the id and conversation of the send, should it be new.
+/// Judges a send by the answer of its dedupe key; `None` if the store did not answer. `new_send`
+/// is the id and conversation of the send, should it be new.
 ///
-/// # Errors `InvalidArgument` if the key belongs to a message to another conversation: answering
+/// # Errors
+/// `InvalidArgument` if the key belongs to a message to another conversation: answering
 /// with that message's id would acknowledge a message that the log never saw, and publishing under
 /// that id would put two messages under one.
 pub fn judge(
     send: &Send,
-    offered: FirstSend,
-    known: Option<DedupeAnswer>,
+    new_send: FirstSend,
+    answer: Option<DedupeAnswer>,
 ) -> Result<Verdict, Refusal> {
-    if let Some(DedupeAnswer::Pending(first) | DedupeAnswer::Done(first)) = known
-        && first.conversation != offered.conversation
+    if let Some(DedupeAnswer::Pending(first) | DedupeAnswer::Done(first)) = answer
+        && first.conversation != new_send.conversation
     {
         return Err(send_id_taken());
     }
-    let (id, first) = match known {
+    let (id, first) = match answer {
         Some(DedupeAnswer::Done(first)) => return Ok(Verdict::Known(first.id)),
         // The pending send may itself be an unsure copy that the writer dropped: then no row has
         // its id, and the writer must look for a second record under it as well.
         Some(DedupeAnswer::Pending(first)) => (first.id, Doubt::MaybeRepeat),
-        Some(DedupeAnswer::Fresh) => (offered.id, Doubt::None),
+        Some(DedupeAnswer::Fresh) => (new_send.id, Doubt::None),
         // A slow first try may arrive behind its own resend, which found no key of it.
-        None => (offered.id, Doubt::Unasked),
+        None => (new_send.id, Doubt::Unasked),
     };
     let doubt = match send.attempt {
         0 => first,
@@ -300,48 +303,51 @@ mod tests {
     fn sends_behind_one_that_is_to_be_repeated_wait_for_it() {
         let session = |number| SessionId::new(number).expect("positive");
         let user = |number| UserId::new(number).expect("positive");
-        let with = |other| ConversationId::private(user(1), user(other)).expect("two");
+        let conversation_with = |other| ConversationId::private(user(1), user(other)).expect("two");
         let mut order = SendOrder::default();
         order.refused(
             session(1),
-            with(2),
+            conversation_with(2),
             &Refusal::new(Code::TooLarge, "for good"),
         );
-        assert_eq!(order.check(session(1), with(2)), Ok(()));
+        assert_eq!(order.check(session(1), conversation_with(2)), Ok(()));
         order.refused(
             session(1),
-            with(2),
+            conversation_with(2),
             &Refusal::new(Code::Unavailable, "for now"),
         );
-        let waits = order
-            .check(session(1), with(2))
+        let outcome = order
+            .check(session(1), conversation_with(2))
             .map_err(|refusal| refusal.code);
-        assert_eq!(waits, Err(Code::EarlierSendFailed));
-        assert_eq!(order.check(session(1), with(3)), Ok(()));
-        assert_eq!(order.check(session(2), with(2)), Ok(()));
+        assert_eq!(outcome, Err(Code::EarlierSendFailed));
+        assert_eq!(order.check(session(1), conversation_with(3)), Ok(()));
+        assert_eq!(order.check(session(2), conversation_with(2)), Ok(()));
     }
 
     #[test]
     fn a_message_that_was_never_placed_is_unknown_after_a_while() {
         let id = |millis| MessageId::floor_of(Timestamp::from_millis(millis));
-        let accepted = id(1_750_000_000_000);
-        let asked = ChangeRequest {
+        let message_id = id(1_750_000_000_000);
+        let request = ChangeRequest {
             id: id(1_750_000_000_001),
             by: UserId::new(1).expect("positive"),
             at: Timestamp::ZERO,
             send_id: SendId::from_bytes([1; 16]),
-            subject: accepted,
+            subject: message_id,
             change: change::MessageChange::Recall,
         };
         let check = |age| {
-            let now = accepted.timestamp() + age;
-            check_change(&asked, None, None, &ChangeRules::default(), now)
+            let now = message_id.timestamp() + age;
+            check_change(&request, None, None, &ChangeRules::default(), now)
         };
-        assert_eq!(check(PLACED_AFTER), Ok(()));
-        let later = check(PLACED_AFTER + Duration::from_millis(1));
-        assert_eq!(later.map_err(|refusal| refusal.code), Err(Code::NotFound));
-        assert_eq!(PLACED_AFTER, Duration::from_secs(600));
-        assert_eq!(MEMBER_BELIEVED_FOR, Duration::from_secs(3));
+        assert_eq!(check(PLACEMENT_TIMEOUT), Ok(()));
+        let late_check = check(PLACEMENT_TIMEOUT + Duration::from_millis(1));
+        assert_eq!(
+            late_check.map_err(|refusal| refusal.code),
+            Err(Code::NotFound)
+        );
+        assert_eq!(PLACEMENT_TIMEOUT, Duration::from_secs(600));
+        assert_eq!(MEMBERSHIP_CACHE_TTL, Duration::from_secs(3));
     }
 
     const LIMITS: SendLimits = SendLimits { body_bytes_max: 8 };
@@ -379,7 +385,7 @@ mod tests {
         }
     }
 
-    fn code_of(to: Recipient, text: &str) -> Option<Code> {
+    fn refusal_code(to: Recipient, text: &str) -> Option<Code> {
         admit(user(1), &send(to, text), &LIMITS)
             .err()
             .map(|refusal| refusal.code)
@@ -388,17 +394,17 @@ mod tests {
     #[test]
     fn sends_are_refused_for_what_is_wrong_with_them() {
         let peer = Recipient::User(user(2));
-        assert_eq!(code_of(peer, "12345678"), None, "exactly the limit");
-        assert_eq!(code_of(peer, "123456789"), Some(Code::TooLarge));
-        assert_eq!(code_of(peer, ""), Some(Code::InvalidArgument));
+        assert_eq!(refusal_code(peer, "12345678"), None, "exactly the limit");
+        assert_eq!(refusal_code(peer, "123456789"), Some(Code::TooLarge));
+        assert_eq!(refusal_code(peer, ""), Some(Code::InvalidArgument));
         assert_eq!(
-            code_of(Recipient::User(user(1)), "me"),
+            refusal_code(Recipient::User(user(1)), "me"),
             Some(Code::ToSelf),
             "to oneself"
         );
         let group = Recipient::Group(GroupId::new(5).expect("positive"));
-        assert_eq!(code_of(group, "all"), None);
-        assert_eq!(code_of(group, "123456789"), Some(Code::TooLarge));
+        assert_eq!(refusal_code(group, "all"), None);
+        assert_eq!(refusal_code(group, "123456789"), Some(Code::TooLarge));
     }
 
     #[test]
@@ -411,14 +417,14 @@ mod tests {
             command.content.change = Some(Box::new(ChangeOf { subject, kind }));
             command
         };
-        let admitted = |send: &Send| admit(user(1), send, &LIMITS).map_err(|r| r.code);
+        let try_admit = |send: &Send| admit(user(1), send, &LIMITS).map_err(|r| r.code);
         let join = command(Recipient::Group(group), "");
-        assert_eq!(admitted(&join), Ok(ConversationId::Group(group)));
+        assert_eq!(try_admit(&join), Ok(ConversationId::Group(group)));
         assert_eq!(needs_membership(&join), None);
-        let talks = command(Recipient::Group(group), "hello");
-        assert_eq!(admitted(&talks), Err(Code::InvalidArgument));
-        let nobody = command(Recipient::User(user(2)), "");
-        assert_eq!(admitted(&nobody), Err(Code::InvalidArgument));
+        let with_text = command(Recipient::Group(group), "hello");
+        assert_eq!(try_admit(&with_text), Err(Code::InvalidArgument));
+        let to_user = command(Recipient::User(user(2)), "");
+        assert_eq!(try_admit(&to_user), Err(Code::InvalidArgument));
         let message = send(Recipient::Group(group), "hello");
         assert_eq!(needs_membership(&message), Some(group));
         let private = send(Recipient::User(user(2)), "hello");
@@ -464,19 +470,19 @@ mod tests {
     #[test]
     fn a_send_id_of_another_conversation_is_refused() {
         let mut second = send(Recipient::User(user(3)), "x");
-        let offered = FirstSend {
+        let new_send = FirstSend {
             id: id(9),
             conversation: conversation(3),
         };
         for attempt in [0, 1] {
             second.attempt = attempt;
-            for known in [
+            for answer in [
                 DedupeAnswer::Pending(first(4)),
                 DedupeAnswer::Done(first(4)),
             ] {
-                let refused = judge(&second, offered, Some(known)).expect_err("taken");
-                assert_eq!(refused.code, Code::InvalidArgument);
-                assert!(!refused.code.retryable());
+                let refusal = judge(&second, new_send, Some(answer)).expect_err("taken");
+                assert_eq!(refusal.code, Code::InvalidArgument);
+                assert!(!refusal.code.retryable());
             }
         }
     }

@@ -31,7 +31,7 @@ impl Bounds {
 
     pub fn rules(&self) -> change::ChangeRules {
         change::ChangeRules {
-            sender_within: self.change_within,
+            sender_window: self.change_within,
             ..change::ChangeRules::default()
         }
     }

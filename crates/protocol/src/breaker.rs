@@ -9,10 +9,10 @@ use crate::Timestamp;
 
 /// A partition is away once a record has waited this long in it while another partition
 /// acknowledged one.
-pub const SILENCE: Duration = Duration::from_secs(1);
+pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval of the probes that test whether a partition is back.
-pub const PROBE_EVERY: Duration = Duration::from_secs(1);
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Permission to publish to a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +29,17 @@ pub enum Passage {
 #[derive(Debug, Default)]
 pub struct Breakers {
     /// The last acknowledgement of each partition.
-    acknowledged: BTreeMap<u32, Timestamp>,
+    last_acks: BTreeMap<u32, Timestamp>,
     /// Partitions that are away, each with the time of its next probe.
-    away: BTreeMap<u32, Timestamp>,
+    unavailable: BTreeMap<u32, Timestamp>,
 }
 
 impl Breakers {
     pub fn passage(&mut self, partition: u32, now: Timestamp) -> Passage {
-        match self.away.get_mut(&partition) {
+        match self.unavailable.get_mut(&partition) {
             None => Passage::Open,
             Some(probe_at) if *probe_at <= now => {
-                *probe_at = now + PROBE_EVERY;
+                *probe_at = now + PROBE_INTERVAL;
                 Passage::Probe
             }
             Some(probe_at) => Passage::Closed(probe_at.since(now)),
@@ -47,24 +47,25 @@ impl Breakers {
     }
 
     pub fn acknowledged(&mut self, partition: u32, now: Timestamp) {
-        self.acknowledged.insert(partition, now);
-        self.away.remove(&partition);
+        self.last_acks.insert(partition, now);
+        self.unavailable.remove(&partition);
     }
 
-    /// True if a partition is away, given that a record has waited in it since `since`. With no
+    /// Whether a partition is away, given that a record has waited in it since then. With no
     /// acknowledgement from any other partition either, the whole log is slow, and waiting is
     /// better than trying again.
-    pub fn is_away(&mut self, partition: u32, since: Timestamp, now: Timestamp) -> bool {
-        if self.away.contains_key(&partition) {
+    pub fn is_away(&mut self, partition: u32, waiting_since: Timestamp, now: Timestamp) -> bool {
+        if self.unavailable.contains_key(&partition) {
             return true;
         }
-        let mut others = self
-            .acknowledged
+        let mut other_acks = self
+            .last_acks
             .iter()
             .filter(|(other, _)| **other != partition);
-        let is_away = now.since(since) >= SILENCE && others.any(|(_, at)| *at >= since);
+        let is_away = now.since(waiting_since) >= ACK_TIMEOUT
+            && other_acks.any(|(_, at)| *at >= waiting_since);
         if is_away {
-            self.away.insert(partition, now + PROBE_EVERY);
+            self.unavailable.insert(partition, now + PROBE_INTERVAL);
         }
         is_away
     }

@@ -40,7 +40,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// True if `self` reaches at least as far as `other`.
+    /// Whether `self` reaches at least as far as `other`.
     pub fn covers(self, other: Coverage) -> bool {
         self.seq >= other.seq && self.rev >= other.rev
     }
@@ -94,13 +94,13 @@ impl GroupEntry {
         if self.head.version > head.version {
             return None;
         }
-        let mut copy = GroupEntry::read(head.stamp, head, self.settings);
-        let mut since = self.head.rev + 1..=head.rev;
-        if since.all(|rev| changes.contains_key(&rev)) {
-            let changed = changes.values().copied().max();
-            copy.changed_to = self.changed_to.max(changed.unwrap_or_default());
+        let mut entry = GroupEntry::read(head.stamp, head, self.settings);
+        let mut new_revs = self.head.rev + 1..=head.rev;
+        if new_revs.all(|rev| changes.contains_key(&rev)) {
+            let last_changed = changes.values().copied().max();
+            entry.changed_to = self.changed_to.max(last_changed.unwrap_or_default());
         }
-        Some(copy)
+        Some(entry)
     }
 
     pub fn reach(&self) -> Coverage {
@@ -120,18 +120,18 @@ pub struct MemberEntry {
 
 impl MemberEntry {
     /// Entry for the user's list.
-    pub fn listed(&self, group: GroupId, copy: &GroupEntry) -> GroupListEntry {
+    pub fn listed(&self, group: GroupId, group_entry: &GroupEntry) -> GroupListEntry {
         let MemberEntry { member, registers } = *self;
         GroupListEntry {
             group,
             member,
-            head: copy.head,
-            changed_to: copy.changed_to,
+            head: group_entry.head,
+            changed_to: group_entry.changed_to,
             read_seq: registers.read_seq,
-            cleared: registers.cleared,
-            touched: registers.touched,
-            arranged: registers.arranged,
-            hidden: registers.hidden,
+            cleared_tally: registers.cleared,
+            touched_at: registers.touched,
+            arrangement: registers.arranged,
+            hide_mark: registers.hidden,
         }
     }
 }
@@ -148,15 +148,15 @@ pub struct UserEntry {
 }
 
 impl UserEntry {
-    /// True if no private conversation is in a list difference from `from` on.
+    /// Whether no private conversation is in a list difference from `from` on.
     pub fn is_private_quiet(&self, from: Timestamp) -> bool {
         self.private_before <= from
     }
 
     /// Position behind which the user may read a group; `None` if only the stores can tell.
-    pub fn readable_after(&self, group: GroupId, copy: &GroupEntry) -> Option<Seq> {
+    pub fn readable_after(&self, group: GroupId, entry: &GroupEntry) -> Option<Seq> {
         let member = self.groups.get(&group)?.member;
-        readable_after(copy.settings?, Some(&member)).ok()
+        readable_after(entry.settings?, Some(&member)).ok()
     }
 
     /// Takes up a read marker written at `at`. As the registers do, it only moves forward.
@@ -170,23 +170,23 @@ impl UserEntry {
                 }
             }
             ConversationId::Private { .. } | ConversationId::System(_) => {
-                let behind = at + Duration::from_millis(1);
-                self.private_before = self.private_before.max(behind);
+                let upper_bound = at + Duration::from_millis(1);
+                self.private_before = self.private_before.max(upper_bound);
             }
         }
     }
 }
 
-/// True if an entry read at `at` is believed. An entry may be found for longer than it is valid, and
+/// Whether an entry read at `at` is believed. An entry may be found for longer than it is valid, and
 /// nobody knows the age of one that is of a clock far ahead.
 pub fn is_valid(at: Timestamp, keep_for: Duration, now: Timestamp) -> bool {
     at + keep_for > now && at <= now + keep_for
 }
 
-/// Time from which on no private conversation has changed, given that `changed` are all that did
-/// from `from` on.
-pub fn private_before(changed: &[ListEntry], from: Timestamp) -> Timestamp {
-    let newest = changed.iter().map(ListEntry::version).max();
+/// Time from which on no private conversation has changed, given that `changed_entries`
+/// are all that did from `from` on.
+pub fn private_before(changed_entries: &[ListEntry], from: Timestamp) -> Timestamp {
+    let newest = changed_entries.iter().map(ListEntry::version).max();
     newest.map_or(from, |newest| newest + Duration::from_millis(1))
 }
 
@@ -203,21 +203,21 @@ pub fn changed_to(rev: u64, end: Seq) -> Seq {
 /// rev, if it is one. The writer may have renewed the group's entry already; a member's role and
 /// registers are in the user's entry.
 pub fn outdated(placed: &Placed, rev: u64, user: UserId) -> Vec<Invalidation> {
-    let of_user = Invalidation::of(CacheKey::User(user));
+    let user_invalidation = Invalidation::of(CacheKey::User(user));
     let ConversationId::Group(group) = placed.conversation else {
-        return vec![of_user];
+        return vec![user_invalidation];
     };
-    let of_group = |unless| Invalidation {
+    let group_invalidation = |unless| Invalidation {
         owner: CacheKey::Group(group),
         unless,
     };
     let change = placed.message.content.change.as_deref();
     match change.map(|change| change.kind.scope()) {
-        Some(ChangeScope::Group) => vec![of_group(None), of_user],
-        Some(ChangeScope::List) => vec![of_user],
+        Some(ChangeScope::Group) => vec![group_invalidation(None), user_invalidation],
+        Some(ChangeScope::List) => vec![user_invalidation],
         Some(ChangeScope::Message) | None => {
             let seq = placed.position.seq;
-            vec![of_group(Some(Coverage { seq, rev }))]
+            vec![group_invalidation(Some(Coverage { seq, rev }))]
         }
     }
 }
@@ -267,30 +267,43 @@ mod tests {
 
     #[test]
     fn a_record_makes_old_what_speaks_of_it() {
-        let of_user = Invalidation {
+        let user_invalidation = Invalidation {
             owner: CacheKey::User(user(2)),
             unless: None,
         };
-        let of_group = |unless| Invalidation {
+        let group_invalidation = |unless| Invalidation {
             owner: CacheKey::Group(group()),
             unless,
         };
-        let reach = |rev| Some(Coverage { seq: Seq(5), rev });
+        let coverage = |rev| Some(Coverage { seq: Seq(5), rev });
         let private = Recipient::User(user(2));
         let recall = || Some(ChangeKind::Recall);
         let arrange = || Some(ChangeKind::Arrange(ListArrangement::default()));
         for kind in [None, recall(), arrange(), Some(ChangeKind::Hide)] {
-            assert_eq!(outdated(&placed(private, kind), 3, user(2)), [of_user]);
+            assert_eq!(
+                outdated(&placed(private, kind), 3, user(2)),
+                [user_invalidation]
+            );
         }
-        let here = |kind, rev| outdated(&placed(Recipient::Group(group()), kind), rev, user(2));
-        assert_eq!(here(None, 0), [of_group(reach(0))]);
-        assert_eq!(here(recall(), 3), [of_group(reach(3))]);
+        let group_invalidations =
+            |kind, rev| outdated(&placed(Recipient::Group(group()), kind), rev, user(2));
+        assert_eq!(
+            group_invalidations(None, 0),
+            [group_invalidation(coverage(0))]
+        );
+        assert_eq!(
+            group_invalidations(recall(), 3),
+            [group_invalidation(coverage(3))]
+        );
         for kind in [ChangeKind::Clear, ChangeKind::Hide] {
-            assert_eq!(here(Some(kind), 0), [of_user]);
+            assert_eq!(group_invalidations(Some(kind), 0), [user_invalidation]);
         }
-        assert_eq!(here(arrange(), 0), [of_user]);
+        assert_eq!(group_invalidations(arrange(), 0), [user_invalidation]);
         let command = Some(ChangeKind::GroupCommand(GroupCommand::Leave));
-        assert_eq!(here(command, 0), [of_group(None), of_user]);
+        assert_eq!(
+            group_invalidations(command, 0),
+            [group_invalidation(None), user_invalidation]
+        );
     }
 
     #[test]
@@ -321,23 +334,29 @@ mod tests {
         };
         let read = |head| GroupEntry::read(Timestamp::ZERO, head, settings);
         assert_eq!(read(head(5, 0, 10)).changed_to, Seq::ZERO);
-        let before = read(head(5, 2, 10));
-        assert_eq!(before.changed_to, Seq(5));
-        let after = before.moved(head(9, 2, 14), &changes(&[]));
-        let after = after.expect("a later one");
-        assert_eq!((after.changed_to, after.at.millis()), (Seq(5), 14));
-        assert_eq!((after.settings, after.head), (settings, head(9, 2, 14)));
-        let changed = after.moved(head(9, 4, 16), &changes(&[(3, 2), (4, 7)]));
-        assert_eq!(changed.expect("a later one").changed_to, Seq(7));
+        let entry = read(head(5, 2, 10));
+        assert_eq!(entry.changed_to, Seq(5));
+        let next_entry = entry.moved(head(9, 2, 14), &changes(&[]));
+        let next_entry = next_entry.expect("a later one");
+        assert_eq!(
+            (next_entry.changed_to, next_entry.at.millis()),
+            (Seq(5), 14)
+        );
+        assert_eq!(
+            (next_entry.settings, next_entry.head),
+            (settings, head(9, 2, 14))
+        );
+        let changed_entry = next_entry.moved(head(9, 4, 16), &changes(&[(3, 2), (4, 7)]));
+        assert_eq!(changed_entry.expect("a later one").changed_to, Seq(7));
         // Rev 3 is missing: any message may have changed.
-        let unknown = after.moved(head(9, 4, 16), &changes(&[(4, 7)]));
-        assert_eq!(unknown.expect("a later one").changed_to, Seq(9));
-        assert_eq!(after.moved(head(8, 2, 13), &changes(&[])), None);
-        assert!(after.moved(head(9, 2, 14), &changes(&[])).is_some());
+        let partial_entry = next_entry.moved(head(9, 4, 16), &changes(&[(4, 7)]));
+        assert_eq!(partial_entry.expect("a later one").changed_to, Seq(9));
+        assert_eq!(next_entry.moved(head(8, 2, 13), &changes(&[])), None);
+        assert!(next_entry.moved(head(9, 2, 14), &changes(&[])).is_some());
     }
 
     #[test]
-    fn what_was_read_only_moves_forward() {
+    fn read_marker_only_moves_forward() {
         let at = Timestamp::from_millis;
         let member = Member {
             role: Some(Role::Member),
@@ -350,30 +369,30 @@ mod tests {
             touched: at(50),
             ..ListRegisters::default()
         };
-        let mut copy = UserEntry {
+        let mut entry = UserEntry {
             at: at(10),
             private_before: at(40),
             groups: BTreeMap::from([(group(), MemberEntry { member, registers })]),
         };
-        assert!(copy.is_private_quiet(at(40)) && !copy.is_private_quiet(at(39)));
-        let here = ConversationId::Group(group());
-        copy.read(here, Seq(3), at(40));
-        assert_eq!(copy.groups[&group()].registers, registers);
-        copy.read(here, Seq(7), at(60));
-        let moved = ListRegisters {
+        assert!(entry.is_private_quiet(at(40)) && !entry.is_private_quiet(at(39)));
+        let conversation = ConversationId::Group(group());
+        entry.read(conversation, Seq(3), at(40));
+        assert_eq!(entry.groups[&group()].registers, registers);
+        entry.read(conversation, Seq(7), at(60));
+        let expected = ListRegisters {
             read_seq: Seq(7),
             touched: at(60),
             ..registers
         };
-        assert_eq!(copy.groups[&group()].registers, moved);
-        let elsewhere = ConversationId::Group(GroupId::new(8).expect("positive"));
-        copy.read(elsewhere, Seq(1), at(70));
-        assert_eq!(copy.groups.len(), 1);
+        assert_eq!(entry.groups[&group()].registers, expected);
+        let other_conversation = ConversationId::Group(GroupId::new(8).expect("positive"));
+        entry.read(other_conversation, Seq(1), at(70));
+        assert_eq!(entry.groups.len(), 1);
         // A list from that time on has the row.
         let private = ConversationId::private(user(1), user(2)).expect("two users");
-        copy.read(private, Seq(1), at(80));
-        assert!(!copy.is_private_quiet(at(80)) && copy.is_private_quiet(at(81)));
-        assert_eq!(copy.at, at(10));
+        entry.read(private, Seq(1), at(80));
+        assert!(!entry.is_private_quiet(at(80)) && entry.is_private_quiet(at(81)));
+        assert_eq!(entry.at, at(10));
     }
 
     #[test]

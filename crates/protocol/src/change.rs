@@ -7,22 +7,23 @@
 //!
 //! ```text
 //! head.place_change(record, overlay)
-//!     New(rev)      => judge(asked, subject, …)   Change: write it there · Nothing, refusal: no place is used
+//!     New(rev)      => judge(request, subject, …) Change: write it there · Nothing, refusal: no place is used
 //!     Interrupted   => the change row that this record wrote, if it wrote one; the head moves
 //!     Redelivery    => the change row that this record wrote, if it wrote one
 //! ```
 //!
-//! A record that dies by chance (a store refuses its row for a while, a bug panics once) has a place,
-//! too: its row says *died*, and is written as other rows are, before the head and the dead letter.
-//! Read again, it finds that row and is dead again; the letter may still be missing. Where only the
-//! row was written, and not the head, the record is judged anew and keeps the place.
+//! A record that becomes a dead letter by chance (a store refuses its row for a while, a bug panics
+//! once) has a place, too: its row says *died*, and is written like other rows, before the head and
+//! the dead letter. When the record is read again, it finds that row and stays dead; its dead
+//! letter may still have to be written. If only the row was written, and not the head, the record
+//! is judged anew and keeps its place.
 //!
 //! The order of effects is change rows → overlays → head → conversation rows → commit. A crash
-//! between any two brings the records back, and each must come to the same: if a rev went to another
-//! change, devices that are past it would never read that one. A change is judged against an
-//! overlay, which may have the effects of this record or of later ones by then. Every register
-//! bears the version of its record, so that shows; and as no overlay is written before all change
-//! rows of its part, these rows say then what each record came to.
+//! between any two causes a redelivery of the records, and each must have the same result: if a rev
+//! were given to another change, devices that are past it would never read that change. A change is
+//! judged against an overlay, which may by then have the effects of this record or of later ones.
+//! Every register has the version of its record, so this can be detected; and as no overlay is
+//! written before all change rows of its part, these rows then tell the result of each record.
 
 mod ruling;
 
@@ -142,7 +143,7 @@ impl ChangeKind {
 
     /// The change of a message that it asks for, with `content` where it carries a text; `None` for
     /// one of another scope.
-    pub fn of_message(&self, content: &Content) -> Option<MessageChange> {
+    pub fn message_change(&self, content: &Content) -> Option<MessageChange> {
         match self {
             ChangeKind::Recall => Some(MessageChange::Recall),
             ChangeKind::Edit => Some(MessageChange::Edit(Content {
@@ -161,7 +162,7 @@ impl ChangeKind {
         }
     }
 
-    /// True if the content beside it carries a text.
+    /// Whether the content beside it carries a text.
     pub const fn has_text(&self) -> bool {
         matches!(self, ChangeKind::Edit)
     }
@@ -187,7 +188,7 @@ pub struct ListArrangement {
 
 impl ListArrangement {
     pub fn is_muted(&self, now: Timestamp) -> bool {
-        self.muted_until.is_some_and(|until| now < until)
+        self.muted_until.is_some_and(|end| now < end)
     }
 }
 
@@ -211,11 +212,11 @@ pub enum MessageChange {
 }
 
 impl MessageChange {
-    /// Leaves the message's content as it is behind this change.
+    /// Changes `content` to what it is after this change.
     pub fn apply_to(&self, content: &mut Content) {
         match self {
             MessageChange::Recall => *content = content.emptied(),
-            MessageChange::Edit(edited) => content.clone_from(edited),
+            MessageChange::Edit(new_content) => content.clone_from(new_content),
             MessageChange::React { .. }
             | MessageChange::Pin { .. }
             | MessageChange::Unknown
@@ -295,7 +296,7 @@ impl ChangeRequest {
     /// operation or a group command.
     pub fn of(message: &Message) -> Option<ChangeRequest> {
         let ChangeOf { subject, kind } = message.content.change.as_deref()?;
-        let change = kind.of_message(&message.content)?;
+        let change = kind.message_change(&message.content)?;
         Some(ChangeRequest {
             id: message.id,
             send_id: message.send_id,
@@ -317,9 +318,9 @@ pub struct OrderedChange {
 }
 
 impl OrderedChange {
-    /// Place of a change that died. It names no message and no send: nobody takes it for the change
-    /// that was asked for, also where that is made later, from its dead letter.
-    pub fn died(rev: u64, asked: &ChangeRequest) -> OrderedChange {
+    /// Place of a change that died. It names no message and no send, so nobody takes it for the
+    /// requested change, not even when that is made later, from its dead letter.
+    pub fn died(rev: u64, request: &ChangeRequest) -> OrderedChange {
         OrderedChange {
             rev,
             seq: Seq::ZERO,
@@ -327,7 +328,7 @@ impl OrderedChange {
                 send_id: SendId::from_bytes([0; 16]),
                 subject: MessageId::floor_of(Timestamp::ZERO),
                 change: MessageChange::Died,
-                ..asked.clone()
+                ..request.clone()
             },
         }
     }
@@ -387,33 +388,34 @@ pub struct Overlay {
 impl Overlay {
     /// Newest record with an effect here.
     pub fn newest(&self) -> Option<Version> {
-        let reactions = self.reactions.values().map(|written| written.version);
-        let recalled = self.recalled.as_ref().map(|written| written.version);
-        let edited = self.edited.as_ref().map(|written| written.version);
-        let pinned = self.pinned.as_ref().map(|written| written.version);
-        reactions.max().max(recalled).max(edited).max(pinned)
+        let reactions = self.reactions.values().map(|register| register.version);
+        let recall = self.recalled.as_ref().map(|register| register.version);
+        let edit = self.edited.as_ref().map(|register| register.version);
+        let pin = self.pinned.as_ref().map(|register| register.version);
+        reactions.max().max(recall).max(edit).max(pin)
     }
 
     /// Applies a change. Any order and any repetition of changes leads to the same state. `version`
     /// is the version of the requesting record.
-    pub fn apply(&mut self, version: Version, changed: &OrderedChange) {
-        let asked = &changed.asked;
-        let done = Authorship {
-            by: asked.by,
-            at: asked.at,
+    pub fn apply(&mut self, version: Version, change: &OrderedChange) {
+        let request = &change.asked;
+        let authorship = Authorship {
+            by: request.by,
+            at: request.at,
         };
-        match &asked.change {
-            MessageChange::Recall => write(&mut self.recalled, version, done),
+        match &request.change {
+            MessageChange::Recall => write(&mut self.recalled, version, authorship),
             MessageChange::Edit(content) => {
-                write(&mut self.edited, version, (content.clone(), done))
+                write(&mut self.edited, version, (content.clone(), authorship))
             }
             MessageChange::React { reaction, on } => {
-                let key = (reaction.clone(), asked.by);
-                let mut now = self.reactions.remove(&key);
-                write(&mut now, version, *on);
-                self.reactions.extend(now.map(|now| (key, now)));
+                let key = (reaction.clone(), request.by);
+                let mut register = self.reactions.remove(&key);
+                write(&mut register, version, *on);
+                self.reactions
+                    .extend(register.map(|register| (key, register)));
             }
-            MessageChange::Pin { on } => write(&mut self.pinned, version, on.then_some(done)),
+            MessageChange::Pin { on } => write(&mut self.pinned, version, on.then_some(authorship)),
             MessageChange::Unknown | MessageChange::Died => {}
         }
     }
@@ -422,7 +424,7 @@ impl Overlay {
     pub fn content<'a>(&'a self, original: &'a Content) -> Option<&'a Content> {
         match (&self.recalled, &self.edited) {
             (Some(_), _) => None,
-            (None, Some(edited)) => Some(&edited.value.0),
+            (None, Some(edit)) => Some(&edit.value.0),
             (None, None) => Some(original),
         }
     }
@@ -453,16 +455,16 @@ impl Overlay {
     /// Marks beside the content; `None` for a message that never changed.
     pub fn marks(&self) -> Option<MessageMarks> {
         let mut reactions: Vec<(Reaction, Vec<UserId>)> = Vec::new();
-        let on = self.reactions.iter().filter(|(_, written)| written.value);
-        for ((reaction, user), _) in on.filter(|_| self.recalled.is_none()) {
+        let active = self.reactions.iter().filter(|(_, register)| register.value);
+        for ((reaction, user), _) in active.filter(|_| self.recalled.is_none()) {
             match reactions.last_mut() {
                 Some((last, users)) if last == reaction => users.push(*user),
                 _ => reactions.push((reaction.clone(), vec![*user])),
             }
         }
         let marks = MessageMarks {
-            recalled: self.recalled.as_ref().map(|recalled| recalled.value),
-            edited: self.edited.as_ref().map(|edited| edited.value.1),
+            recalled: self.recalled.as_ref().map(|recall| recall.value),
+            edited: self.edited.as_ref().map(|edit| edit.value.1),
             reactions,
             pinned: self.pin(),
             hidden: false,
@@ -472,14 +474,14 @@ impl Overlay {
 
     /// Author of the pin that is on; a recalled message has none.
     pub fn pin(&self) -> Option<Authorship> {
-        let pinned = self.pinned.as_ref().and_then(|pinned| pinned.value);
-        pinned.filter(|_| self.recalled.is_none())
+        let pin = self.pinned.as_ref().and_then(|pin| pin.value);
+        pin.filter(|_| self.recalled.is_none())
     }
 
     /// Distinct reactions in effect.
     fn reactions_on(&self) -> impl Iterator<Item = &Reaction> {
         let mut kinds: Vec<&Reaction> = (self.reactions.iter())
-            .filter(|(_, written)| written.value)
+            .filter(|(_, register)| register.value)
             .map(|((reaction, _), _)| reaction)
             .collect();
         kinds.dedup();
@@ -495,41 +497,44 @@ pub struct MessageMarks {
     /// Reactions in order, each with its users in order.
     pub reactions: Vec<(Reaction, Vec<UserId>)>,
     pub pinned: Option<Authorship>,
-    /// True if the reader hid the message. Only the reader's own devices set this: the server
+    /// Whether the reader hid the message. Only the reader's own devices set this: the server
     /// stores hidden messages apart, and always sends false.
     pub hidden: bool,
 }
 
 impl MessageMarks {
     /// Applies the message's next change.
-    pub fn apply(&mut self, asked: &ChangeRequest) {
-        let done = Authorship {
-            by: asked.by,
-            at: asked.at,
+    pub fn apply(&mut self, request: &ChangeRequest) {
+        let authorship = Authorship {
+            by: request.by,
+            at: request.at,
         };
-        match &asked.change {
+        match &request.change {
             MessageChange::Recall => {
-                self.recalled = Some(done);
+                self.recalled = Some(authorship);
                 self.reactions.clear();
                 self.pinned = None;
             }
-            MessageChange::Edit(_) => self.edited = Some(done),
+            MessageChange::Edit(_) => self.edited = Some(authorship),
             MessageChange::React { reaction, on } => {
-                let mut all: BTreeMap<Reaction, BTreeSet<UserId>> = BTreeMap::new();
+                let mut users_by_reaction: BTreeMap<Reaction, BTreeSet<UserId>> = BTreeMap::new();
                 for (reaction, users) in std::mem::take(&mut self.reactions) {
-                    all.entry(reaction).or_default().extend(users);
+                    users_by_reaction.entry(reaction).or_default().extend(users);
                 }
-                let users = all.entry(reaction.clone()).or_default();
-                match on {
-                    true => users.insert(asked.by),
-                    false => users.remove(&asked.by),
+                let users = users_by_reaction.entry(reaction.clone()).or_default();
+                if *on {
+                    users.insert(request.by)
+                } else {
+                    users.remove(&request.by)
                 };
-                let some = all.into_iter().filter(|(_, users)| !users.is_empty());
-                self.reactions = some
+                let nonempty = users_by_reaction
+                    .into_iter()
+                    .filter(|(_, users)| !users.is_empty());
+                self.reactions = nonempty
                     .map(|(r, users)| (r, users.into_iter().collect()))
                     .collect();
             }
-            MessageChange::Pin { on } => self.pinned = on.then_some(done),
+            MessageChange::Pin { on } => self.pinned = on.then_some(authorship),
             MessageChange::Unknown | MessageChange::Died => {}
         }
     }
@@ -543,7 +548,10 @@ impl MessageMarks {
 }
 
 fn write<T>(register: &mut Option<Register<T>>, version: Version, value: T) {
-    if register.as_ref().is_none_or(|now| now.version <= version) {
+    if register
+        .as_ref()
+        .is_none_or(|current| current.version <= version)
+    {
         *register = Some(Register { version, value });
     }
 }
@@ -555,14 +563,14 @@ pub struct ChangeSubject<'a> {
     pub from: UserId,
     pub accepted_at: Timestamp,
     pub content: &'a Content,
-    pub altered: &'a Overlay,
+    pub overlay: &'a Overlay,
 }
 
 /// Bounds of changes.
 #[derive(Clone, Debug)]
 pub struct ChangeRules {
     /// Time after acceptance in which a message's sender may recall or edit it.
-    pub sender_within: Duration,
+    pub sender_window: Duration,
     /// Maximum number of distinct reactions to one message.
     pub reactions_max: usize,
 }
@@ -570,7 +578,7 @@ pub struct ChangeRules {
 impl Default for ChangeRules {
     fn default() -> Self {
         ChangeRules {
-            sender_within: Duration::from_secs(24 * 3600),
+            sender_window: Duration::from_secs(24 * 3600),
             reactions_max: 32,
         }
     }
@@ -592,7 +600,7 @@ pub enum ChangeVerdict {
 /// `NotFound` if the message does not exist or was recalled; `Forbidden`, also at the bound of
 /// reactions; `Unsupported` for an unknown change.
 pub fn judge(
-    asked: &ChangeRequest,
+    request: &ChangeRequest,
     subject: Option<ChangeSubject<'_>>,
     role: Option<Role>,
     rules: &ChangeRules,
@@ -601,14 +609,16 @@ pub fn judge(
     let Some(subject) = subject else {
         return refuse(Code::NotFound, "no such message in this conversation");
     };
-    let altered = subject.altered;
-    let is_recalled = altered.recalled.is_some();
-    match &asked.change {
-        MessageChange::Recall | MessageChange::Edit(_) => may_alter(asked, &subject, role, rules)?,
+    let overlay = subject.overlay;
+    let is_recalled = overlay.recalled.is_some();
+    match &request.change {
+        MessageChange::Recall | MessageChange::Edit(_) => {
+            may_alter(request, &subject, role, rules)?
+        }
         MessageChange::Pin { .. } => may_pin(role)?,
         MessageChange::React { .. } | MessageChange::Unknown | MessageChange::Died => {}
     }
-    match &asked.change {
+    match &request.change {
         MessageChange::Unknown | MessageChange::Died => {
             refuse(Code::Unsupported, "this server has no such change")
         }
@@ -620,32 +630,33 @@ pub fn judge(
             refuse(Code::NotFound, "the message was recalled")
         }
         MessageChange::Edit(content) => {
-            let now = altered.content(subject.content);
-            Ok(verdict(now != Some(content)))
+            let current = overlay.content(subject.content);
+            Ok(verdict(current != Some(content)))
         }
         MessageChange::React { reaction, on } => {
-            let key = (reaction.clone(), asked.by);
-            let is_on = (altered.reactions.get(&key)).is_some_and(|written| written.value);
+            let key = (reaction.clone(), request.by);
+            let is_on = (overlay.reactions.get(&key)).is_some_and(|register| register.value);
             if is_on != *on {
-                may_react(asked, reaction, *on, altered, rules)?;
+                may_react(request, reaction, *on, overlay, rules)?;
             }
             Ok(verdict(is_on != *on))
         }
-        MessageChange::Pin { on } => Ok(verdict(altered.pin().is_some() != *on)),
+        MessageChange::Pin { on } => Ok(verdict(overlay.pin().is_some() != *on)),
     }
 }
 
 const fn verdict(is_news: bool) -> ChangeVerdict {
-    match is_news {
-        true => ChangeVerdict::Change,
-        false => ChangeVerdict::Nothing,
+    if is_news {
+        ChangeVerdict::Change
+    } else {
+        ChangeVerdict::Nothing
     }
 }
 
 /// Recall and edit are open to the sender for some time, and to the group's owner and
 /// administrators at any time (S0-61h).
 fn may_alter(
-    asked: &ChangeRequest,
+    request: &ChangeRequest,
     subject: &ChangeSubject<'_>,
     role: Option<Role>,
     rules: &ChangeRules,
@@ -653,12 +664,12 @@ fn may_alter(
     if role.is_some_and(Role::administers) {
         return Ok(());
     }
-    if asked.by != subject.from {
+    if request.by != subject.from {
         let text = "only its sender, and the owner and the administrators of its group may do that";
         return Err(Refusal::new(Code::Forbidden, text));
     }
-    if asked.at.since(subject.accepted_at) > rules.sender_within {
-        let limit = humantime::format_duration(rules.sender_within);
+    if request.at.since(subject.accepted_at) > rules.sender_window {
+        let limit = humantime::format_duration(rules.sender_window);
         let text = format!("it was sent more than {limit} ago");
         return Err(Refusal::new(Code::Forbidden, text));
     }
@@ -667,33 +678,34 @@ fn may_alter(
 
 /// Either user of a private conversation may pin; in a group its owner and administrators.
 fn may_pin(role: Option<Role>) -> Result<(), Refusal> {
-    match role.is_none_or(Role::administers) {
-        true => Ok(()),
-        false => {
-            let text = "only the owner and the administrators of the group may pin messages in it";
-            Err(Refusal::new(Code::Forbidden, text))
-        }
+    if role.is_none_or(Role::administers) {
+        Ok(())
+    } else {
+        let text = "only the owner and the administrators of the group may pin messages in it";
+        Err(Refusal::new(Code::Forbidden, text))
     }
 }
 
 /// Reactions stay stored once taken back, so both the reactions in effect and those that one user
 /// has ever tried are bounded.
 fn may_react(
-    asked: &ChangeRequest,
+    request: &ChangeRequest,
     reaction: &Reaction,
     on: bool,
-    altered: &Overlay,
+    overlay: &Overlay,
     rules: &ChangeRules,
 ) -> Result<(), Refusal> {
-    let tried = (altered.reactions.keys()).filter(|(_, user)| *user == asked.by);
-    let is_known = |(known, _): &(Reaction, UserId)| known == reaction;
-    if tried.clone().count() >= rules.reactions_max && !tried.into_iter().any(is_known) {
+    let user_reactions = (overlay.reactions.keys()).filter(|(_, user)| *user == request.by);
+    let is_known = |(existing, _): &(Reaction, UserId)| existing == reaction;
+    if user_reactions.clone().count() >= rules.reactions_max
+        && !user_reactions.into_iter().any(is_known)
+    {
         let text = "you have tried too many different reactions on it";
         return Err(Refusal::new(Code::Forbidden, text));
     }
     let mut kinds = 0;
-    for known in altered.reactions_on() {
-        if known == reaction {
+    for existing in overlay.reactions_on() {
+        if existing == reaction {
             return Ok(());
         }
         kinds += 1;
@@ -759,7 +771,7 @@ impl Head {
         }
     }
 
-    /// True if a change with this id may be a first try that reached the log after its resend. With
+    /// Whether a change with this id may be a first try that reached the log after its resend. With
     /// the largest id so far, it cannot be.
     pub fn may_be_late(&self, id: MessageId) -> bool {
         self.max_id.is_some_and(|max| id <= max)

@@ -49,13 +49,13 @@ impl Circuit {
         }
     }
 
-    /// Records an answer, of any content. True if the circuit was open.
+    /// Records an answer, of any content. Returns whether the circuit was open.
     pub fn answered(&mut self) -> bool {
         self.failures = 0;
         self.open.take().is_some()
     }
 
-    /// Records a missing or late answer. True if this opens the circuit.
+    /// Records a missing or late answer. Returns whether this opens the circuit.
     pub fn failed(&mut self, pass: Pass, now: Timestamp) -> bool {
         match (&mut self.open, pass) {
             (Some(open), Pass::Probe) => {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_in_a_row_open_it_and_an_answer_between_them_does_not() {
+    fn consecutive_failures_open_it_and_an_answer_resets_the_count() {
         let mut circuit = Circuit::default();
         for _ in 0..3 * FAILURES_MAX {
             for _ in 1..FAILURES_MAX {

@@ -107,7 +107,7 @@ impl Code {
         Code::ALL.into_iter().find(|code| code.number() == number)
     }
 
-    /// True if the same request may succeed later.
+    /// Whether the same request may succeed later.
     pub const fn retryable(self) -> bool {
         self.number() < 4500
     }

@@ -12,7 +12,7 @@ use crate::{Code, Timestamp};
 pub const EDGES_MAX: usize = 256;
 
 /// Interval between a station's reads of discovery, and age that readers may give to a list.
-pub const LIST_FRESH: Duration = Duration::from_secs(5);
+pub const LIST_REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Age beyond which a station gives no list: its boats may all have gone.
 pub const LIST_AGE_MAX: Duration = Duration::from_secs(60);
@@ -21,17 +21,17 @@ pub const LIST_AGE_MAX: Duration = Duration::from_secs(60);
 pub const URL_BYTES_MAX: usize = 1024;
 
 /// Age of a list at which a client asks for a new one before it connects.
-pub const LIST_RENEWED_AFTER: Duration = Duration::from_secs(60 * 60);
+pub const LIST_RENEWAL_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// Age up to which a client uses a list if it gets no other.
-pub const LIST_KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+pub const LIST_USABLE_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Time for which a client avoids an edge after a connection to it failed, or after its boat sent
 /// the client away.
-pub const FAILED_FOR: Duration = Duration::from_secs(60);
+pub const FAILURE_TTL: Duration = Duration::from_secs(60);
 
 /// Interval between requests for a list, while an edge is known.
-pub const ASK_PAUSE: Duration = Duration::from_secs(60);
+pub const LIST_REQUEST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// One address, of one boat or of several behind a balancer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,24 +84,24 @@ pub struct EdgeBook {
 }
 
 impl EdgeBook {
-    /// True if the client should ask for a new list, which then counts as asked for now: no usable
+    /// Whether the client should ask for a new list, which then counts as asked for now: no usable
     /// list; or an hour old, dated in the future or with every edge failed, and the last request a
     /// minute ago.
     pub fn asks(&mut self, now: Timestamp) -> bool {
-        let is_old = self.listed_at > now || now.since(self.listed_at) >= LIST_RENEWED_AFTER;
-        let has_asked = |at: Timestamp| at <= now && now.since(at) < ASK_PAUSE;
-        let asks = match self.choose(None, now, 0) {
+        let is_old = self.listed_at > now || now.since(self.listed_at) >= LIST_RENEWAL_AGE;
+        let has_asked = |at: Timestamp| at <= now && now.since(at) < LIST_REQUEST_INTERVAL;
+        let should_ask = match self.choose(None, now, 0) {
             None => true,
             Some(_) if self.asked_at.is_some_and(has_asked) => false,
             Some(_) => is_old || self.all_failed(now),
         };
-        if asks {
+        if should_ask {
             self.asked_at = Some(now);
         }
-        asks
+        should_ask
     }
 
-    /// True if every edge has failed.
+    /// Whether every edge has failed.
     pub fn all_failed(&self, now: Timestamp) -> bool {
         self.list.iter().all(|edge| self.has_failed(&edge.url, now))
     }
@@ -120,24 +120,24 @@ impl EdgeBook {
 
     /// Edge for the next connection; see [`choose`]. `None` without a list younger than a day.
     pub fn choose(&self, zone: Option<&str>, now: Timestamp, at_random: u64) -> Option<&Edge> {
-        if now.since(self.listed_at) > LIST_KEPT_FOR {
+        if now.since(self.listed_at) > LIST_USABLE_AGE {
             return None;
         }
-        let failed = self.failed.keys().filter(|url| self.has_failed(url, now));
-        choose(&self.list, zone, &failed.cloned().collect(), at_random)
+        let failed_urls = self.failed.keys().filter(|url| self.has_failed(url, now));
+        choose(&self.list, zone, &failed_urls.cloned().collect(), at_random)
     }
 
     /// Records that a connection to this edge failed, or that its boat sent the client away: see
     /// [`blames_edge`].
     pub fn fail(&mut self, url: &str, now: Timestamp) {
         self.failed
-            .retain(|_, at| now.since(*at) < FAILED_FOR && *at <= now);
+            .retain(|_, at| now.since(*at) < FAILURE_TTL && *at <= now);
         self.failed.insert(url.to_owned(), now);
     }
 
     fn has_failed(&self, url: &str, now: Timestamp) -> bool {
         let at = self.failed.get(url);
-        at.is_some_and(|at| now.since(*at) < FAILED_FOR)
+        at.is_some_and(|at| now.since(*at) < FAILURE_TTL)
     }
 }
 
@@ -153,13 +153,13 @@ pub const fn blames_edge(code: Code) -> bool {
 pub fn choose<'a>(
     edges: &'a [Edge],
     zone: Option<&str>,
-    failed: &BTreeSet<String>,
+    failed_urls: &BTreeSet<String>,
     at_random: u64,
 ) -> Option<&'a Edge> {
     let rank = |edge: &Edge| {
         let is_near = zone.is_some() && edge.zone.as_deref() == zone;
         // Room elsewhere is worth more than a near edge that is full.
-        (failed.contains(&edge.url), edge.weight == 0, !is_near)
+        (failed_urls.contains(&edge.url), edge.weight == 0, !is_near)
     };
     let best = edges.iter().map(rank).min()?;
     let nearest = || edges.iter().filter(|edge| rank(edge) == best);
@@ -169,8 +169,8 @@ pub fn choose<'a>(
     // with it.
     let mut place = scaled(at_random, total);
     nearest().find(|edge| match place.checked_sub(weight(edge)) {
-        Some(rest) => {
-            place = rest;
+        Some(remaining) => {
+            place = remaining;
             false
         }
         None => true,
@@ -232,9 +232,9 @@ mod tests {
             .into_iter()
             .enumerate()
         {
-            let mut leaving = boat(6 + n, Some("wss://c"), None, 50);
-            leaving.load.state = state;
-            loads.push(leaving);
+            let mut closed_boat = boat(6 + n, Some("wss://c"), None, 50);
+            closed_boat.load.state = state;
+            loads.push(closed_boat);
         }
         let expected = [
             edge("wss://a", None, 7),
@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn a_list_has_an_end_and_names_those_with_room() {
-        let many: Vec<Load> = (0..EDGES_MAX + 3)
+        let loads: Vec<Load> = (0..EDGES_MAX + 3)
             .map(|n| boat(n, Some(&format!("wss://{n:03}")), None, n))
             .collect();
-        let list = edges(&many);
+        let list = edges(&loads);
         assert_eq!(list.len(), EDGES_MAX);
         assert_eq!(EDGES_MAX, 256);
         assert_eq!(list[0], edge("wss://003", None, 3));
@@ -264,22 +264,23 @@ mod tests {
         let expected =
             r#"[{"url":"wss://a","zone":"west","weight":7},{"url":"wss://b","weight":0}]"#;
         assert_eq!(text, expected);
-        let read: Vec<Edge> = serde_json::from_str(&text).expect("read");
-        assert_eq!(read, list);
+        let parsed: Vec<Edge> = serde_json::from_str(&text).expect("read");
+        assert_eq!(parsed, list);
     }
 
     #[test]
     fn room_decides_among_equals() {
         let list = [edge("a", None, 1), edge("b", None, 0), edge("c", None, 3)];
-        let mut chosen = BTreeMap::<&str, u32>::new();
+        let mut choices = BTreeMap::<&str, u32>::new();
         for n in 0..1_000 {
             let at_random = u64::MAX / 2_000 * (2 * n + 1);
             let edge = choose(&list, None, &none(), at_random).expect("an edge");
-            *chosen.entry(&edge.url).or_default() += 1;
+            *choices.entry(&edge.url).or_default() += 1;
         }
-        assert_eq!(chosen, BTreeMap::from([("a", 250), ("c", 750)]));
-        let ends = [0, u64::MAX].map(|n| choose(&list, None, &none(), n).map(|edge| &*edge.url));
-        assert_eq!(ends, [Some("a"), Some("c")]);
+        assert_eq!(choices, BTreeMap::from([("a", 250), ("c", 750)]));
+        let extremes =
+            [0, u64::MAX].map(|n| choose(&list, None, &none(), n).map(|edge| &*edge.url));
+        assert_eq!(extremes, [Some("a"), Some("c")]);
     }
 
     #[test]
@@ -293,8 +294,11 @@ mod tests {
             let near = choose(&list, Some("west"), &none(), at_random);
             assert_eq!(near, Some(&list[1]));
         }
-        let full = [list[0].clone(), edge("near", Some("west"), 0)];
-        assert_eq!(choose(&full, Some("west"), &none(), 9), Some(&full[0]));
+        let full_near = [list[0].clone(), edge("near", Some("west"), 0)];
+        assert_eq!(
+            choose(&full_near, Some("west"), &none(), 9),
+            Some(&full_near[0])
+        );
         // A client without a zone is near no boat, not even one without a zone.
         assert_eq!(choose(&list, None, &none(), 0), Some(&list[0]));
     }
@@ -302,11 +306,11 @@ mod tests {
     #[test]
     fn an_edge_that_failed_is_left_while_there_is_another() {
         let list = [edge("near", Some("west"), 100), edge("far", None, 0)];
-        let mut failed = BTreeSet::from(["near".to_owned()]);
-        assert_eq!(choose(&list, Some("west"), &failed, 0), Some(&list[1]));
-        failed.insert("far".to_owned());
-        assert_eq!(choose(&list, Some("west"), &failed, 0), Some(&list[0]));
-        assert_eq!(choose(&[], Some("west"), &failed, 0), None);
+        let mut failed_urls = BTreeSet::from(["near".to_owned()]);
+        assert_eq!(choose(&list, Some("west"), &failed_urls, 0), Some(&list[1]));
+        failed_urls.insert("far".to_owned());
+        assert_eq!(choose(&list, Some("west"), &failed_urls, 0), Some(&list[0]));
+        assert_eq!(choose(&[], Some("west"), &failed_urls, 0), None);
     }
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -324,20 +328,20 @@ mod tests {
         let book = book(&list);
         assert!(EdgeBook::default().asks(NOW));
         assert_eq!(EdgeBook::default().choose(None, NOW, 0), None);
-        for (at, wants, is_good) in [
+        for (at, asks, is_good) in [
             (NOW, false, true),
             (minutes(59), false, true),
             (minutes(60), true, true),
             (minutes(24 * 60), true, true),
             (minutes(24 * 60 + 1), true, false),
         ] {
-            assert_eq!(book.clone().asks(at), wants, "{at:?}");
+            assert_eq!(book.clone().asks(at), asks, "{at:?}");
             assert_eq!(book.choose(None, at, 0).is_some(), is_good, "{at:?}");
         }
         // A clock that was set back tells nothing about the age, and the list may do.
-        let before = Timestamp::from_millis(NOW.millis() - 1);
-        assert!(book.clone().asks(before));
-        assert_eq!(book.choose(None, before, 0), Some(&list[0]));
+        let earlier = Timestamp::from_millis(NOW.millis() - 1);
+        assert!(book.clone().asks(earlier));
+        assert_eq!(book.choose(None, earlier, 0), Some(&list[0]));
     }
 
     #[test]
@@ -362,19 +366,22 @@ mod tests {
     #[test]
     fn a_list_is_asked_for_once_a_minute_while_an_edge_is_known() {
         let mut book = book(&[edge("a", None, 1)]);
-        let at = |seconds: u64| NOW + LIST_RENEWED_AFTER + Duration::from_secs(seconds);
-        let asked = [0, 1, 59, 60, 61].map(|seconds| book.asks(at(seconds)));
-        assert_eq!(asked, [true, false, false, true, false]);
-        let mut empty = EdgeBook::default();
-        assert!(empty.asks(NOW) && empty.asks(NOW), "nothing else is known");
+        let at = |seconds: u64| NOW + LIST_RENEWAL_AGE + Duration::from_secs(seconds);
+        let requests = [0, 1, 59, 60, 61].map(|seconds| book.asks(at(seconds)));
+        assert_eq!(requests, [true, false, false, true, false]);
+        let mut empty_book = EdgeBook::default();
+        assert!(
+            empty_book.asks(NOW) && empty_book.asks(NOW),
+            "nothing else is known"
+        );
     }
 
     #[test]
     fn boats_that_leave_or_are_full_are_to_blame() {
-        let blamed: Vec<Code> = (Code::ALL.into_iter())
+        let blamed_codes: Vec<Code> = (Code::ALL.into_iter())
             .filter(|code| blames_edge(*code))
             .collect();
-        assert_eq!(blamed, [Code::Draining, Code::Reconnect, Code::Full]);
+        assert_eq!(blamed_codes, [Code::Draining, Code::Reconnect, Code::Full]);
     }
 
     #[test]
@@ -383,23 +390,23 @@ mod tests {
         let mut book = book(&list);
         let later = NOW + Duration::from_secs(1);
         let monster = edge(&"x".repeat(URL_BYTES_MAX + 1), None, 1);
-        for useless in [vec![], vec![monster]] {
-            assert!(!book.learn(useless, later));
+        for rejected in [vec![], vec![monster]] {
+            assert!(!book.learn(rejected, later));
             assert_eq!(book.list, list);
         }
-        let many = vec![list[0].clone(); EDGES_MAX + 1];
-        assert!(book.learn(many, later));
+        let long_list = vec![list[0].clone(); EDGES_MAX + 1];
+        assert!(book.learn(long_list, later));
         assert_eq!(book.list.len(), EDGES_MAX);
         let text = serde_json::to_string(&book).expect("written");
-        let read: EdgeBook = serde_json::from_str(&text).expect("read");
-        assert_eq!(read, book);
+        let parsed: EdgeBook = serde_json::from_str(&text).expect("read");
+        assert_eq!(parsed, book);
     }
 
     #[test]
     fn where_none_has_room_each_is_tried() {
         let list = [edge("a", None, 0), edge("b", None, 0)];
-        let chosen = [0, u64::MAX].map(|n| choose(&list, None, &none(), n));
-        assert_eq!(chosen, [Some(&list[0]), Some(&list[1])]);
+        let choices = [0, u64::MAX].map(|n| choose(&list, None, &none(), n));
+        assert_eq!(choices, [Some(&list[0]), Some(&list[1])]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Events: what sessions get of a record.
+//! Events: the frames that sessions get for a record.
 //!
 //! A message goes out as itself, a change as the change of another message, and what somebody does to a list or a group
 //! as a line about that. Bytes are made by an [`Encode`].
@@ -95,11 +95,11 @@ pub fn own_frames(
     frames.collect()
 }
 
-/// The line about a list or a group, where the record is one.
+/// The event about a list or a group, if the record changes one.
 fn list_event(placed: &Placed) -> Option<ListEventKind> {
     match placed.message.content.change.as_deref()?.kind {
         ChangeKind::Clear => Some(ListEventKind::Cleared(placed.position.seq)),
-        ChangeKind::Arrange(arranged) => Some(ListEventKind::Arranged(arranged)),
+        ChangeKind::Arrange(arrangement) => Some(ListEventKind::Arranged(arrangement)),
         ChangeKind::Hide => Some(ListEventKind::Hidden(placed.position.seq)),
         // Members concerned have frames of their own.
         ChangeKind::GroupCommand(_) => Some(ListEventKind::Member(None)),

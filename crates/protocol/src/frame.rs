@@ -142,7 +142,7 @@ pub enum SyncQuery {
     /// after `after` if the list has several pages.
     List {
         since: Timestamp,
-        after: Option<ConversationId>,
+        cursor: Option<ConversationId>,
     },
     /// One conversation's list entry, listed or not: for a conversation that no list named.
     Row { conversation: ConversationId },
@@ -318,7 +318,7 @@ pub struct Acked {
     /// Ids now recorded.
     pub ids: Vec<MessageId>,
     /// Refused items: acks of messages that were never sent to this user, or with a wrong seq.
-    pub refused: Vec<(MessageId, Refusal)>,
+    pub refusals: Vec<(MessageId, Refusal)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -386,7 +386,7 @@ pub struct UnreadPage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountSince {
     pub count: u64,
-    /// True if the count stopped at the limit of one query.
+    /// Whether the count stopped at the limit of one query.
     pub more: bool,
 }
 
@@ -487,9 +487,9 @@ impl ServerFrame {
             ServerFrame::Changed { changed, .. } => SMALL + change_weight(changed),
             ServerFrame::Receipts(receipts) => receipts.len() * SMALL,
             ServerFrame::Acked(acked) => {
-                let refused = acked.refused.iter();
-                let refused = refused.map(|(_, refusal)| 20 + refusal.text.len());
-                acked.ids.len() * 10 + refused.sum::<usize>()
+                let refusals = acked.refusals.iter();
+                let refusals = refusals.map(|(_, refusal)| 20 + refusal.text.len());
+                acked.ids.len() * 10 + refusals.sum::<usize>()
             }
             ServerFrame::Page(page) => page.answer.weight(),
             ServerFrame::Refused { refusal, .. } | ServerFrame::Error { refusal, .. } => {
@@ -566,6 +566,6 @@ fn summary_weight(summary: &Summary) -> usize {
     SMALL + newest + summary.marks.as_ref().map_or(0, MessageMarks::weight)
 }
 
-fn change_weight(changed: &OrderedChange) -> usize {
-    SMALL + changed.asked.change.weight()
+fn change_weight(change: &OrderedChange) -> usize {
+    SMALL + change.asked.change.weight()
 }

@@ -32,7 +32,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// True if the role may change others' messages, and the membership.
+    /// Whether the role may change others' messages, and the membership.
     pub const fn administers(self) -> bool {
         matches!(self, Role::Admin | Role::Owner)
     }
@@ -53,14 +53,15 @@ impl Member {
     /// Position behind which the member may read; `None` for a former member.
     pub fn readable_after(&self, settings: GroupSettings) -> Option<Seq> {
         self.role?;
-        match settings.open_history {
-            true => Some(Seq::ZERO),
-            false => Some(self.since),
+        if settings.open_history {
+            Some(Seq::ZERO)
+        } else {
+            Some(self.since)
         }
     }
 }
 
-/// True if a present or former member may read an edit that this record made of the message at
+/// Whether a present or former member may read an edit that this record made of the message at
 /// `seq`, which was theirs to read when it came. Of a former member's, edits up to the leave are.
 /// `None`: the user never was a member, as far as the store knows.
 pub fn reads_edit(member: Option<&(GroupSettings, Member)>, seq: Seq, edit: Version) -> bool {
@@ -116,14 +117,14 @@ pub enum GroupCommand {
 pub struct GroupLimits {
     pub members: usize,
     /// Users added by one command.
-    pub added: usize,
+    pub added_per_command: usize,
 }
 
 impl Default for GroupLimits {
     fn default() -> Self {
         GroupLimits {
             members: 100_000,
-            added: 500,
+            added_per_command: 500,
         }
     }
 }
@@ -170,13 +171,17 @@ impl Group {
         let GroupCommand::Create { settings, members } = command else {
             return refuse(Code::NotFound, "there is no such group");
         };
-        if members.len() > limits.added {
-            let text = format!("{} at a time; {} at most", members.len(), limits.added);
+        if members.len() > limits.added_per_command {
+            let text = format!(
+                "{} at a time; {} at most",
+                members.len(),
+                limits.added_per_command
+            );
             return refuse(Code::InvalidArgument, &text);
         }
         let mut group = Group::new(by, *settings, record);
-        let brought = group.bring(record, members, Seq::ZERO, limits)?;
-        group.apply(brought);
+        let update = group.add_members(record, members, Seq::ZERO, limits)?;
+        group.apply(update);
         Ok(group)
     }
 
@@ -201,9 +206,10 @@ impl Group {
         present.filter(move |user| self.reads_now(*user, seq))
     }
 
-    /// True if `user` is a member who may read the message at `seq`.
+    /// Whether `user` is a member who may read the message at `seq`.
     pub(super) fn reads_now(&self, user: UserId, seq: Seq) -> bool {
-        self.readable_after(user).is_some_and(|after| seq > after)
+        self.readable_after(user)
+            .is_some_and(|lower_bound| seq > lower_bound)
     }
 
     /// Judges a command of `by`; `end` is the end of the conversation.
@@ -219,37 +225,43 @@ impl Group {
         end: Seq,
         limits: &GroupLimits,
     ) -> Result<GroupUpdate, Refusal> {
-        let mine = self.role(by);
+        let own_role = self.role(by);
         match command {
             GroupCommand::Create { .. } => {
                 refuse(Code::InvalidArgument, "there is such a group already")
             }
-            GroupCommand::Join if mine.is_some() => Ok(GroupUpdate::default()),
+            GroupCommand::Join if own_role.is_some() => Ok(GroupUpdate::default()),
             _ if self.members.present() == 0 => {
                 refuse(Code::NotFound, "everybody has left this group: it is over")
             }
-            GroupCommand::Join if self.settings.open_door => self.bring(record, &[by], end, limits),
+            GroupCommand::Join if self.settings.open_door => {
+                self.add_members(record, &[by], end, limits)
+            }
             GroupCommand::Join => refuse(
                 Code::Forbidden,
                 "somebody who administers it brings people in",
             ),
             GroupCommand::Leave => self.leave(record, by),
-            _ if mine.is_none() => refuse(Code::Forbidden, "you are not in this group"),
-            GroupCommand::Add(users) if users.len() > limits.added => {
-                let text = format!("{} at a time; {} at most", users.len(), limits.added);
+            _ if own_role.is_none() => refuse(Code::Forbidden, "you are not in this group"),
+            GroupCommand::Add(users) if users.len() > limits.added_per_command => {
+                let text = format!(
+                    "{} at a time; {} at most",
+                    users.len(),
+                    limits.added_per_command
+                );
                 refuse(Code::InvalidArgument, &text)
             }
-            GroupCommand::Add(users) if self.settings.open_door || administers(mine) => {
-                self.bring(record, users, end, limits)
+            GroupCommand::Add(users) if self.settings.open_door || administers(own_role) => {
+                self.add_members(record, users, end, limits)
             }
-            GroupCommand::Remove(user) => self.remove(record, mine, *user),
-            GroupCommand::SetRole(user, role) if mine == Some(Role::Owner) => {
+            GroupCommand::Remove(user) => self.remove(record, own_role, *user),
+            GroupCommand::SetRole(user, role) if own_role == Some(Role::Owner) => {
                 self.set_role(record, by, *user, *role)
             }
-            GroupCommand::HandOver(user) if mine == Some(Role::Owner) => {
+            GroupCommand::HandOver(user) if own_role == Some(Role::Owner) => {
                 self.hand_over(record, by, *user)
             }
-            GroupCommand::Set(settings) if administers(mine) => Ok(GroupUpdate {
+            GroupCommand::Set(settings) if administers(own_role) => Ok(GroupUpdate {
                 settings: (self.settings != *settings).then_some((*settings, record)),
                 ..GroupUpdate::default()
             }),
@@ -271,7 +283,7 @@ impl Group {
         }
     }
 
-    fn bring(
+    fn add_members(
         &self,
         record: Version,
         users: &[UserId],
@@ -287,9 +299,9 @@ impl Group {
         let members: BTreeMap<UserId, Member> = (users.iter().filter(newcomer))
             .map(|user| (*user, member))
             .collect();
-        let present = self.members.present();
-        if present + members.len() > limits.members {
-            let text = format!("{present} are in; {} at most", limits.members);
+        let member_count = self.members.present();
+        if member_count + members.len() > limits.members {
+            let text = format!("{member_count} are in; {} at most", limits.members);
             return refuse(Code::RateLimited, &text);
         }
         Ok(GroupUpdate {
@@ -308,7 +320,7 @@ impl Group {
                 "hand the group over first: it is yours",
             );
         }
-        self.with(record, &[(by, None)])
+        self.update_roles(record, &[(by, None)])
     }
 
     fn remove(
@@ -327,7 +339,7 @@ impl Group {
                 Code::Forbidden,
                 "only its owner may remove an administrator",
             ),
-            Some(_) => self.with(record, &[(user, None)]),
+            Some(_) => self.update_roles(record, &[(user, None)]),
         }
     }
 
@@ -344,8 +356,8 @@ impl Group {
                 "a group is handed over, with its owner's role",
             ),
             None => refuse(Code::NotFound, "they are not in this group"),
-            Some(now) if now == role => Ok(GroupUpdate::default()),
-            Some(_) => self.with(record, &[(user, Some(role))]),
+            Some(current) if current == role => Ok(GroupUpdate::default()),
+            Some(_) => self.update_roles(record, &[(user, Some(role))]),
         }
     }
 
@@ -354,29 +366,29 @@ impl Group {
             _ if user == by => Ok(GroupUpdate::default()),
             None => refuse(Code::NotFound, "they are not in this group"),
             Some(_) => {
-                let both = [(user, Some(Role::Owner)), (by, Some(Role::Admin))];
-                self.with(record, &both)
+                let roles = [(user, Some(Role::Owner)), (by, Some(Role::Admin))];
+                self.update_roles(record, &roles)
             }
         }
     }
 
-    fn with(
+    fn update_roles(
         &self,
         record: Version,
         roles: &[(UserId, Option<Role>)],
     ) -> Result<GroupUpdate, Refusal> {
         Ok(GroupUpdate {
-            members: self.changed(record, roles),
+            members: self.with_roles(record, roles),
             settings: None,
         })
     }
 
-    fn changed(
+    fn with_roles(
         &self,
         record: Version,
         roles: &[(UserId, Option<Role>)],
     ) -> BTreeMap<UserId, Member> {
-        let changed = roles.iter().filter_map(|(user, role)| {
+        let members = roles.iter().filter_map(|(user, role)| {
             let member = self.members.get(*user)?;
             let member = Member {
                 role: *role,
@@ -385,7 +397,7 @@ impl Group {
             };
             Some((*user, member))
         });
-        changed.collect()
+        members.collect()
     }
 }
 

@@ -53,13 +53,13 @@ mod tests {
             accepted_at: Timestamp::from_millis(1),
             body: Bytes::from_static(b"hunter2"),
         };
-        for shown in [
+        for debug_text in [
             format!("{hello:?}"),
             format!("{send:?}"),
             format!("{mail:#?}"),
         ] {
-            assert!(!shown.contains("hunter2"), "{shown}");
-            assert!(shown.contains("(7 bytes)"), "{shown}");
+            assert!(!debug_text.contains("hunter2"), "{debug_text}");
+            assert!(debug_text.contains("(7 bytes)"), "{debug_text}");
         }
     }
 }

@@ -23,14 +23,14 @@ impl Version {
     };
 
     /// A number above zero that orders as versions do, for offsets below 2^42; the reverse is
-    /// [`of_mark`](Version::of_mark).
+    /// [`from_mark`](Version::of_mark).
     pub const fn mark(self) -> u64 {
         let epoch = (self.epoch as u64).saturating_mul(1 << MARK_OFFSET_BITS);
         epoch.saturating_add(self.offset).saturating_add(1)
     }
 
     /// `None` for zero, which is the mark of no version.
-    pub const fn of_mark(mark: u64) -> Option<Version> {
+    pub const fn from_mark(mark: u64) -> Option<Version> {
         let Some(number) = mark.checked_sub(1) else {
             return None;
         };
@@ -79,8 +79,8 @@ impl RowStatus {
 /// Exclusive bounds on ids: `after < id < before`; `None` is an open end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdRange {
-    pub after: Option<MessageId>,
-    pub before: Option<MessageId>,
+    pub after_id: Option<MessageId>,
+    pub before_id: Option<MessageId>,
 }
 
 /// Order of a page, and with it its end of the history.

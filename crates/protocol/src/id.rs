@@ -245,7 +245,7 @@ impl Platform {
         Platform::ALL.into_iter().find(|p| p.number() == number)
     }
 
-    /// True if the mailbox keeps mail for the platform while it is away. A bot fetches what it
+    /// Whether the mailbox keeps mail for the platform while it is away. A bot fetches what it
     /// wants by sync.
     pub const fn keeps_mail(self) -> bool {
         !matches!(self, Platform::Bot)

@@ -17,17 +17,17 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Time from any fetch to one that an unknown `kid` causes.
-const ASK_EVERY: Duration = Duration::from_secs(30);
+const UNKNOWN_KID_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum wait of a sign-in for a fetch.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Sign-ins of one issuer that wait for a fetch; further ones must retry. A boat has 256 calls for
 /// sign-ins, which other issuers share.
 pub const WAITERS_MAX: usize = 64;
 /// Bounds of the retry delay of a sign-in that found no key.
-const AGAIN_MIN: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = PAUSE_MAX;
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = PAUSE_MAX;
 /// Time for which a `kid` that a fetch did not bring causes no further one.
-const UNKNOWN_FOR: Duration = Duration::from_secs(60);
+const UNKNOWN_KID_TTL: Duration = Duration::from_secs(60);
 const UNKNOWN_MAX: usize = 1024;
 /// Maximum bytes of a `kid` that causes a fetch; a longer one is never remembered either.
 const KID_BYTES_MAX: usize = 256;
@@ -37,9 +37,10 @@ const KID_BYTES_MAX: usize = 256;
 const AGE_WARN: Duration = Duration::from_secs(30 * 60);
 /// Time after which a due fetch counts as missed.
 const OVERDUE: Duration = Duration::from_secs(60);
-const WARN_EVERY: Duration = Duration::from_secs(600);
+const WARN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Maximum lead of a copy's date over now, since two clocks differ. A later date gives no age.
+/// Maximum time by which a copy's date may be ahead of this clock, since clocks differ. The age of
+/// a copy with a later date is unknown.
 const COPY_AHEAD_MAX: Duration = Duration::from_secs(60);
 
 /// Answer to a token without a key.
@@ -60,9 +61,9 @@ pub struct KeyRefresh {
     start: Timestamp,
     /// Arrival of the present set.
     set_at: Option<Timestamp>,
-    due: Timestamp,
+    due_at: Timestamp,
     begun_at: Option<Timestamp>,
-    is_looking: bool,
+    is_fetching: bool,
     failures: u32,
     /// Unknown `kid`s, in order of expiry.
     unknown: VecDeque<(Timestamp, String)>,
@@ -78,9 +79,9 @@ impl KeyRefresh {
             stale_max,
             start: now,
             set_at: None,
-            due: now,
+            due_at: now,
             begun_at: None,
-            is_looking: false,
+            is_fetching: false,
             failures: 0,
             unknown: VecDeque::new(),
             names: BTreeSet::new(),
@@ -95,60 +96,61 @@ impl KeyRefresh {
 
     /// Time of the next fetch.
     pub fn due(&self) -> Timestamp {
-        self.due
+        self.due_at
     }
 
-    /// True if a fetch is due; it has then begun, and no other begins before its end.
+    /// Whether a fetch is due; it has then begun, and no other begins before its end.
     pub fn begin(&mut self, now: Timestamp) -> bool {
-        let begins = !self.is_looking && now >= self.due;
-        if begins {
-            self.is_looking = true;
+        let is_due = !self.is_fetching && now >= self.due_at;
+        if is_due {
+            self.is_fetching = true;
             self.begun_at = Some(now);
         }
-        begins
+        is_due
     }
 
     /// The fetch brought a set, which replaces the one before. `fresh_for` is the provider's
     /// freshness, see [`fresh_for`].
     pub fn arrived(&mut self, fresh_for: Option<Duration>, now: Timestamp, random: u64) {
-        self.is_looking = false;
+        self.is_fetching = false;
         self.failures = 0;
         self.set_at = Some(now);
         self.warned_at = None;
-        self.due = now + period(fresh_for, random);
+        self.due_at = now + period(fresh_for, random);
     }
 
     /// The fetch brought nothing usable: the previous set stays.
     pub fn failed(&mut self, now: Timestamp, random: u64) {
-        self.is_looking = false;
-        self.due = now + pause(self.failures, random);
+        self.is_fetching = false;
+        self.due_at = now + pause(self.failures, random);
         self.failures = self.failures.saturating_add(1);
     }
 
     /// Answers a token that names this `kid`, or none, and has no key. If keys are too old, or none
     /// ever came, every token may cause a fetch.
     pub fn missing(&mut self, kid: Option<&str>, now: Timestamp) -> MissingKey {
-        let asks = kid.is_some_and(|kid| kid.len() <= KID_BYTES_MAX && !self.is_unknown(kid, now));
-        if self.is_fit(now) && !asks {
+        let is_new_kid =
+            kid.is_some_and(|kid| kid.len() <= KID_BYTES_MAX && !self.is_unknown(kid, now));
+        if self.is_fit(now) && !is_new_kid {
             return MissingKey::Refuse;
         }
-        if self.is_looking || now >= self.due {
+        if self.is_fetching || now >= self.due_at {
             return MissingKey::Wait;
         }
-        let is_early = |begun: Timestamp| now.since(begun) < ASK_EVERY;
+        let is_early = |begun_at: Timestamp| now.since(begun_at) < UNKNOWN_KID_INTERVAL;
         if self.begun_at.is_some_and(is_early) {
             return match self.failures {
                 0 => MissingKey::Refuse,
                 _ => MissingKey::Away,
             };
         }
-        self.due = now;
+        self.due_at = now;
         MissingKey::Wait
     }
 
     /// Retry delay of a sign-in: until after the next fetch.
     pub fn again_after(&self, now: Timestamp) -> Duration {
-        self.due.since(now).clamp(AGAIN_MIN, AGAIN_MAX)
+        self.due_at.since(now).clamp(RETRY_MIN, RETRY_MAX)
     }
 
     /// Remembers that a fetched set has no key of this name. A failed fetch tells nothing about
@@ -158,13 +160,13 @@ impl KeyRefresh {
         if kid.len() > KID_BYTES_MAX || !self.names.insert(kid.into()) {
             return;
         }
-        self.unknown.push_back((now + UNKNOWN_FOR, kid.into()));
+        self.unknown.push_back((now + UNKNOWN_KID_TTL, kid.into()));
         if self.unknown.len() > UNKNOWN_MAX {
             self.forget_first();
         }
     }
 
-    /// True if the present keys may prove a token.
+    /// Whether the present keys may prove a token.
     pub fn is_fit(&self, now: Timestamp) -> bool {
         self.set_at
             .is_some_and(|at| now.since(at) <= self.stale_max)
@@ -175,15 +177,17 @@ impl KeyRefresh {
         now.since(self.set_at.unwrap_or(self.start))
     }
 
-    /// True if a warning about the age is due.
+    /// Whether a warning about the age is due.
     pub fn warns(&mut self, now: Timestamp) -> bool {
-        let is_calm = self.warned_at.is_none_or(|at| now.since(at) >= WARN_EVERY);
-        let is_late = self.failures > 0 || now.since(self.due) >= OVERDUE;
-        let warns = is_calm && is_late && self.age(now) >= AGE_WARN;
-        if warns {
+        let is_calm = self
+            .warned_at
+            .is_none_or(|at| now.since(at) >= WARN_INTERVAL);
+        let is_late = self.failures > 0 || now.since(self.due_at) >= OVERDUE;
+        let should_warn = is_calm && is_late && self.age(now) >= AGE_WARN;
+        if should_warn {
             self.warned_at = Some(now);
         }
-        warns
+        should_warn
     }
 
     fn is_unknown(&mut self, kid: &str, now: Timestamp) -> bool {
@@ -207,14 +211,14 @@ impl KeyRefresh {
 /// Period within ten percent of the mean, and within the bounds.
 fn period(fresh_for: Option<Duration>, random: u64) -> Duration {
     let mean = fresh_for.unwrap_or(PERIOD).clamp(PERIOD_MIN, PERIOD_MAX);
-    let least = mean - mean / 10;
-    (least + below(mean / 5, random)).clamp(PERIOD_MIN, PERIOD_MAX)
+    let min_period = mean - mean / 10;
+    (min_period + below(mean / 5, random)).clamp(PERIOD_MIN, PERIOD_MAX)
 }
 
 fn pause(failures: u32, random: u64) -> Duration {
     let doubled = PAUSE_MIN.saturating_mul(2_u32.saturating_pow(failures));
-    let most = doubled.min(PAUSE_MAX);
-    most - below(most / 2, random)
+    let max_pause = doubled.min(PAUSE_MAX);
+    max_pause - below(max_pause / 2, random)
 }
 
 /// A random duration up to `end`.
@@ -223,9 +227,9 @@ fn below(end: Duration, random: u64) -> Duration {
     Duration::from_millis(random % millis.saturating_add(1))
 }
 
-/// Age of a copy by the time of day, if its date gives one.
-pub fn age_of_copy(written: Timestamp, now: Timestamp) -> Option<Duration> {
-    (written.since(now) <= COPY_AHEAD_MAX).then(|| now.since(written))
+/// Age of a copy by the time of day; `None` if its date is too far ahead.
+pub fn copy_age(written_at: Timestamp, now: Timestamp) -> Option<Duration> {
+    (written_at.since(now) <= COPY_AHEAD_MAX).then(|| now.since(written_at))
 }
 
 /// Freshness in a provider's `Cache-Control` (RFC 9111, 5.2.2); `None` if it names no time.

@@ -103,8 +103,8 @@ pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    let folded = (hash >> 32) as u32 ^ hash as u32;
-    folded % partitions.max(1)
+    let hash32 = (hash >> 32) as u32 ^ hash as u32;
+    hash32 % partitions.max(1)
 }
 
 /// Placement buckets of users, fixed at installation.

@@ -139,17 +139,17 @@ pub fn has_ended_for(user: UserId, entries: &[LedgerEntry]) -> bool {
                 | LedgerEvent::Dropped
         )
     };
-    let mut ended = BTreeMap::new();
+    let mut ended_platforms = BTreeMap::new();
     for entry in entries {
         if let Some(target) = entry.target.filter(|target| target.user == user) {
-            *ended.entry(target.platform).or_insert(false) |= ends(&entry.event);
+            *ended_platforms.entry(target.platform).or_insert(false) |= ends(&entry.event);
         }
     }
     // Before `Settled`, there may be targets without an entry yet.
     entries
         .iter()
         .any(|entry| entry.event == LedgerEvent::Settled)
-        && ended.into_values().all(|is| is)
+        && ended_platforms.into_values().all(|has_ended| has_ended)
 }
 
 /// Reason for a failed push.
@@ -254,8 +254,8 @@ mod tests {
         let user = UserId::new(2).expect("positive");
         let target = |platform| Target { user, platform };
         let ends = |targets: &[Target], is_live| {
-            let (reason, of) = (DeadReason::TooLarge, (targets, is_live));
-            let entries = dead_entries(message, source, of, reason, Timestamp::ZERO);
+            let (reason, dead_targets) = (DeadReason::TooLarge, (targets, is_live));
+            let entries = dead_entries(message, source, dead_targets, reason, Timestamp::ZERO);
             let ends = entries.into_iter().map(|entry| (entry.target, entry.event));
             ends.collect::<Vec<_>>()
         };
@@ -263,17 +263,20 @@ mod tests {
             reason: DeadReason::TooLarge,
             letter,
         };
-        let settled = (None, LedgerEvent::Settled);
+        let settled_event = (None, LedgerEvent::Settled);
         let whole = (None, dead("message-3-1042".to_owned()));
-        assert_eq!(ends(&[], false), [whole.clone(), settled.clone()]);
-        assert_eq!(ends(&[], true), [whole, settled.clone()]);
+        assert_eq!(ends(&[], false), [whole.clone(), settled_event.clone()]);
+        assert_eq!(ends(&[], true), [whole, settled_event.clone()]);
         let targets = [target(Platform::Ios), target(Platform::Web)];
         let each = targets.map(|target| (Some(target), dead(source.letter(&targets))));
         assert_eq!(ends(&targets, false)[..2], each);
-        assert_eq!(&ends(&targets, false)[2..], std::slice::from_ref(&settled));
+        assert_eq!(
+            &ends(&targets, false)[2..],
+            std::slice::from_ref(&settled_event)
+        );
         let live = (None, dead(source.letter(&targets)));
         assert_eq!(ends(&targets, true)[..2], each);
-        assert_eq!(ends(&targets, true)[2..], [live, settled]);
+        assert_eq!(ends(&targets, true)[2..], [live, settled_event]);
     }
 
     #[test]
@@ -286,7 +289,7 @@ mod tests {
         };
         let user = UserId::new(2).expect("positive");
         let [ios, web] = [Platform::Ios, Platform::Web].map(|platform| Target { user, platform });
-        let retried = |target| LedgerEntry {
+        let retry_entry = |target| LedgerEntry {
             message,
             at: Timestamp::ZERO,
             target: Some(target),
@@ -295,7 +298,7 @@ mod tests {
                 tier: 1,
             },
         };
-        let mut entries = vec![retried(ios), retried(web)];
+        let mut entries = vec![retry_entry(ios), retry_entry(web)];
         let reason = DeadReason::HandlerPanic;
         let dead = dead_entries(message, source, (&[web], false), reason, Timestamp::ZERO);
         entries.extend(dead);
@@ -311,16 +314,16 @@ mod tests {
     fn a_message_has_ended_when_each_platform_has_it() {
         let user = |number| UserId::new(number).expect("positive");
         let session = SessionId::new(1).expect("positive");
-        let entry = |of, platform, event| LedgerEntry {
+        let entry = |user_number, platform, event| LedgerEntry {
             message: MessageId::new(9).expect("positive"),
             at: Timestamp::ZERO,
             target: Some(Target {
-                user: user(of),
+                user: user(user_number),
                 platform,
             }),
             event,
         };
-        let settled = LedgerEntry {
+        let settled_entry = LedgerEntry {
             target: None,
             ..entry(2, Platform::Ios, LedgerEvent::Settled)
         };
@@ -331,7 +334,7 @@ mod tests {
             ),
             (entry(2, Platform::Web, LedgerEvent::StoredOffline), false),
             (entry(1, Platform::Web, LedgerEvent::StoredOffline), false),
-            (settled, false),
+            (settled_entry, false),
             (
                 entry(2, Platform::Web, LedgerEvent::Fetched { session }),
                 true,

@@ -37,28 +37,28 @@ impl LoadedRanges {
     }
 
     /// Adds loaded positions, without holes. Returns the edges that went.
-    pub fn add(&mut self, came: RangeInclusive<Seq>) -> Vec<Seq> {
-        let (mut first, mut last) = (*came.start(), *came.end());
+    pub fn add(&mut self, range: RangeInclusive<Seq>) -> Vec<Seq> {
+        let (mut first, mut last) = (*range.start(), *range.end());
         if first > last || first == Seq::ZERO {
             return Vec::new();
         }
-        let before = self.edges();
+        let old_edges = self.edges();
         // Stretches that it touches or overlaps become one with it.
-        let joined: Vec<Seq> = (self.stretches.range(..=last.next()))
+        let merged: Vec<Seq> = (self.stretches.range(..=last.next()))
             .filter(|(_, end)| end.next() >= first)
             .map(|(begin, _)| *begin)
             .collect();
-        for begin in joined {
+        for begin in merged {
             if let Some(end) = self.stretches.remove(&begin) {
                 first = first.min(begin);
                 last = last.max(end);
             }
         }
         self.stretches.insert(first, last);
-        let after = self.edges();
-        before
+        let new_edges = self.edges();
+        old_edges
             .into_iter()
-            .filter(|edge| !after.contains(edge))
+            .filter(|edge| !new_edges.contains(edge))
             .collect()
     }
 
@@ -72,18 +72,18 @@ impl LoadedRanges {
 
     /// Place of the messages before `seq`.
     pub fn older(&self, seq: Seq) -> OlderRange {
-        let Some(wanted) = seq.0.checked_sub(1).filter(|seq| *seq > 0).map(Seq) else {
+        let Some(previous) = seq.0.checked_sub(1).filter(|seq| *seq > 0).map(Seq) else {
             return OlderRange::Nothing;
         };
-        match self.stretches.range(..=wanted).next_back() {
-            Some((_, end)) if *end >= wanted => OlderRange::Here,
+        match self.stretches.range(..=previous).next_back() {
+            Some((_, end)) if *end >= previous => OlderRange::Here,
             _ => OlderRange::ToBeLoaded(seq),
         }
     }
 
     pub fn has(&self, seq: Seq) -> bool {
-        let below = self.stretches.range(..=seq).next_back();
-        below.is_some_and(|(_, end)| *end >= seq)
+        let stretch = self.stretches.range(..=seq).next_back();
+        stretch.is_some_and(|(_, end)| *end >= seq)
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
 
-    fn add(loaded: &mut LoadedRanges, first: u64, last: u64) -> Vec<Seq> {
-        loaded.add(Seq(first)..=Seq(last))
+    fn add(ranges: &mut LoadedRanges, first: u64, last: u64) -> Vec<Seq> {
+        ranges.add(Seq(first)..=Seq(last))
     }
 
     // proves S0-68 in part, S0-70 in part, S0-71 in part:
@@ -105,49 +105,49 @@ mod tests {
     // passes it, and another one takes its place where that does not reach what was there.
     #[test]
     fn an_edge_moves_down_until_it_meets_what_was_there() {
-        let mut loaded = LoadedRanges::default();
-        add(&mut loaded, 1, 20);
-        assert_eq!(loaded.edges(), []);
-        add(&mut loaded, 101, 150);
-        assert_eq!(loaded.edges(), [Seq(100)]);
-        assert_eq!(loaded.older(Seq(120)), OlderRange::Here);
-        assert_eq!(loaded.older(Seq(101)), OlderRange::ToBeLoaded(Seq(101)));
-        assert_eq!(add(&mut loaded, 51, 100), [Seq(100)]);
-        assert_eq!(loaded.edges(), [Seq(50)]);
-        assert_eq!(add(&mut loaded, 15, 50), [Seq(50)]);
-        assert_eq!(loaded.edges(), []);
-        assert_eq!(loaded.older(Seq(101)), OlderRange::Here);
-        assert_eq!(loaded.older(Seq(1)), OlderRange::Nothing);
+        let mut ranges = LoadedRanges::default();
+        add(&mut ranges, 1, 20);
+        assert_eq!(ranges.edges(), []);
+        add(&mut ranges, 101, 150);
+        assert_eq!(ranges.edges(), [Seq(100)]);
+        assert_eq!(ranges.older(Seq(120)), OlderRange::Here);
+        assert_eq!(ranges.older(Seq(101)), OlderRange::ToBeLoaded(Seq(101)));
+        assert_eq!(add(&mut ranges, 51, 100), [Seq(100)]);
+        assert_eq!(ranges.edges(), [Seq(50)]);
+        assert_eq!(add(&mut ranges, 15, 50), [Seq(50)]);
+        assert_eq!(ranges.edges(), []);
+        assert_eq!(ranges.older(Seq(101)), OlderRange::Here);
+        assert_eq!(ranges.older(Seq(1)), OlderRange::Nothing);
     }
 
     #[test]
-    fn what_is_empty_or_before_the_first_changes_nothing() {
-        let mut loaded = LoadedRanges::default();
-        add(&mut loaded, 5, 4);
-        add(&mut loaded, 0, 4);
-        assert_eq!(loaded, LoadedRanges::default());
+    fn empty_or_zero_ranges_change_nothing() {
+        let mut ranges = LoadedRanges::default();
+        add(&mut ranges, 5, 4);
+        add(&mut ranges, 0, 4);
+        assert_eq!(ranges, LoadedRanges::default());
     }
 
     proptest! {
         #[test]
         fn stretches_are_what_a_set_of_positions_says(
-            came in vec((1..60_u64, 0..12_u64), 0..30),
+            additions in vec((1..60_u64, 0..12_u64), 0..30),
         ) {
-            let (mut loaded, mut set) = (LoadedRanges::default(), BTreeSet::new());
-            for (first, more) in came {
-                add(&mut loaded, first, first + more);
-                set.extend(first..=first + more);
-                let edges = (1..80).filter(|seq| set.contains(&(seq + 1)) && !set.contains(seq));
+            let (mut ranges, mut positions) = (LoadedRanges::default(), BTreeSet::new());
+            for (first, more) in additions {
+                add(&mut ranges, first, first + more);
+                positions.extend(first..=first + more);
+                let edges = (1..80).filter(|seq| positions.contains(&(seq + 1)) && !positions.contains(seq));
                 let edges: Vec<Seq> = edges.map(Seq).collect();
-                prop_assert_eq!(loaded.edges(), edges);
+                prop_assert_eq!(ranges.edges(), edges);
                 for seq in 1..80 {
-                    prop_assert_eq!(loaded.has(Seq(seq)), set.contains(&seq));
+                    prop_assert_eq!(ranges.has(Seq(seq)), positions.contains(&seq));
                     let older = match seq {
                         1 => OlderRange::Nothing,
-                        seq if set.contains(&(seq - 1)) => OlderRange::Here,
+                        seq if positions.contains(&(seq - 1)) => OlderRange::Here,
                         seq => OlderRange::ToBeLoaded(Seq(seq)),
                     };
-                    prop_assert_eq!(loaded.older(Seq(seq)), older);
+                    prop_assert_eq!(ranges.older(Seq(seq)), older);
                 }
             }
         }

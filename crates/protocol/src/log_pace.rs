@@ -1,29 +1,33 @@
-//! Pace of log lines that strangers cause: one now and then, with the number of events behind it.
+//! Rate limit of log lines that unauthenticated clients can cause: one line per interval, with the
+//! number of events since the last one.
 
 use std::time::Duration;
 
 use crate::Timestamp;
 
 /// Minimum time between two lines.
-const EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Events of one kind so far. Times are monotonic.
 #[derive(Clone, Debug, Default)]
 pub struct LogPace {
-    said_at: Option<Timestamp>,
-    unsaid: u64,
+    logged_at: Option<Timestamp>,
+    unlogged: u64,
 }
 
 impl LogPace {
     /// Counts one more event. If a line is due, returns the events since the last one, this one
     /// included.
     pub fn count(&mut self, now: Timestamp) -> Option<u64> {
-        self.unsaid += 1;
-        if self.said_at.is_some_and(|at| now.since(at) < EVERY) {
+        self.unlogged += 1;
+        if self
+            .logged_at
+            .is_some_and(|at| now.since(at) < LOG_INTERVAL)
+        {
             return None;
         }
-        self.said_at = Some(now);
-        Some(std::mem::take(&mut self.unsaid))
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
     }
 }
 

@@ -32,7 +32,7 @@ pub use self::policy::{MailboxPolicy, Policies};
 pub use self::presence::{Presence, SessionPlacement};
 pub use self::recent_acks::{ACKED_KEEP, ACKED_MAX, RecentAcks};
 pub use self::sessions::{
-    ReassertResult, RegisterResult, Sessions, TooManySessions, signed_in_again,
+    ReassertResult, RegisterResult, Sessions, TooManySessions, replaced_session_refusal,
 };
 pub use self::user::{Mailbox, MailboxChange};
 use crate::presence::{DeniedBoats, SessionEntry, SessionKey};
@@ -54,10 +54,10 @@ pub struct RouteRequest {
     pub platforms: Vec<Platform>,
     /// Platforms to store for although a session lives there: it did not take the message. Subset
     /// of `platforms`.
-    pub forced: Vec<Platform>,
+    pub forced_platforms: Vec<Platform>,
     /// Message to store for platforms without a session; `None`: look only.
     pub mail: Option<Mail>,
-    pub denied: DeniedBoats,
+    pub denied_boats: DeniedBoats,
     pub now: Timestamp,
 }
 
@@ -95,11 +95,11 @@ pub struct RouteAnswer {
     /// All live sessions of the user, on any platform.
     pub live: Vec<SessionEntry>,
     /// Platforms of the request for which the message is now stored, or was already.
-    pub stored: Vec<Platform>,
+    pub stored_platforms: Vec<Platform>,
     /// Platforms whose device acknowledged this id lately: nothing is owed.
-    pub acknowledged: Vec<Platform>,
+    pub acknowledged_platforms: Vec<Platform>,
     /// Number of messages that the policy dropped to make room.
-    pub dropped: u32,
+    pub dropped_count: u32,
 }
 
 /// Request to register a session. A repeat with the same session changes nothing.
@@ -107,7 +107,7 @@ pub struct RouteAnswer {
 pub struct ConnectRequest {
     pub user: UserId,
     pub entry: NewSession,
-    pub denied: DeniedBoats,
+    pub denied_boats: DeniedBoats,
     pub now: Timestamp,
 }
 
@@ -147,13 +147,13 @@ pub struct ConnectAnswer {
     pub login: u64,
     /// Other devices' sessions on the same platform that this login unregistered, oldest first; to
     /// be kicked.
-    pub displaced: Vec<SessionKey>,
+    pub displaced_sessions: Vec<SessionKey>,
     /// Sessions of the same device, likewise. The device may still use one of them, as its sign-ins
     /// reach the store in any order, so it may connect again.
-    pub replaced: Vec<SessionKey>,
+    pub replaced_sessions: Vec<SessionKey>,
     /// Marker of the store's data: a new value means that some data may have been lost.
     pub marker: u64,
-    /// True if mail waits for the platform.
+    /// Whether mail waits for the platform.
     pub mail_waits: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Ceiling of a process's memory: near it, newcomers wait; nearer, the largest holders of memory
-//! go; all others are served as before.
+//! Ceiling of a process's memory. Near it, new connections have to wait; still nearer, the sessions
+//! that hold the most memory are closed; all others are served as before.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::Timestamp;
 /// Default ceiling, in percent of the container's limit.
 pub const CEILING_PERCENT: u64 = 85;
 /// Interval between samples.
-pub const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Percent of the ceiling.
 const TIGHT_FROM: u64 = 80;
@@ -18,7 +18,7 @@ const SHEDDING_UNTIL: u64 = 90;
 
 /// Percentage of sessions closed per second of shedding.
 const SHED_PERCENT: usize = 5;
-const SHED_EVERY: Duration = Duration::from_secs(1);
+const SHED_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
@@ -31,7 +31,7 @@ pub enum Pressure {
 }
 
 /// Ceiling for a container's limit.
-pub fn ceiling_of(limit: u64) -> u64 {
+pub fn memory_ceiling(limit: u64) -> u64 {
     (u128::from(limit) * u128::from(CEILING_PERCENT) / 100) as u64
 }
 
@@ -47,15 +47,17 @@ impl MemoryPressure {
         self.pressure
     }
 
-    /// Takes a sample of the bytes in use, under a ceiling of `max`, and returns the pressure.
-    pub fn sample(&mut self, used: u64, max: u64) -> Pressure {
-        let at_least = |percent: u64| used_is_at_least(used, max, percent);
-        let above = |percent: u64| u128::from(used) * 100 > u128::from(max) * u128::from(percent);
+    /// Takes a sample of the bytes in use, under this ceiling, and returns the pressure.
+    pub fn sample(&mut self, used_bytes: u64, max_bytes: u64) -> Pressure {
+        let at_least = |percent: u64| used_is_at_least(used_bytes, max_bytes, percent);
+        let is_above = |percent: u64| {
+            u128::from(used_bytes) * 100 > u128::from(max_bytes) * u128::from(percent)
+        };
         self.pressure = match self.pressure {
             _ if at_least(SHEDDING_FROM) => Pressure::Shedding,
-            Pressure::Shedding if above(SHEDDING_UNTIL) => Pressure::Shedding,
+            Pressure::Shedding if is_above(SHEDDING_UNTIL) => Pressure::Shedding,
             _ if at_least(TIGHT_FROM) => Pressure::Tight,
-            Pressure::Tight | Pressure::Shedding if above(TIGHT_UNTIL) => Pressure::Tight,
+            Pressure::Tight | Pressure::Shedding if is_above(TIGHT_UNTIL) => Pressure::Tight,
             _ => Pressure::Normal,
         };
         self.pressure
@@ -63,8 +65,8 @@ impl MemoryPressure {
 
     /// Number of sessions to close now: a share of them once a second while shedding, at least one.
     pub fn shed(&mut self, sessions: usize, now: Timestamp) -> usize {
-        let waits = self.shed_at.is_some_and(|at| now.since(at) < SHED_EVERY);
-        if self.pressure != Pressure::Shedding || waits || sessions == 0 {
+        let has_shed = self.shed_at.is_some_and(|at| now.since(at) < SHED_INTERVAL);
+        if self.pressure != Pressure::Shedding || has_shed || sessions == 0 {
             return 0;
         }
         self.shed_at = Some(now);
@@ -72,8 +74,8 @@ impl MemoryPressure {
     }
 }
 
-fn used_is_at_least(used: u64, max: u64, percent: u64) -> bool {
-    u128::from(used) * 100 >= u128::from(max) * u128::from(percent)
+fn used_is_at_least(used_bytes: u64, max_bytes: u64, percent: u64) -> bool {
+    u128::from(used_bytes) * 100 >= u128::from(max_bytes) * u128::from(percent)
 }
 
 #[cfg(test)]
@@ -89,16 +91,16 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_the_design() {
-        assert_eq!(ceiling_of(1 << 30), (1 << 30) * 85 / 100);
-        assert_eq!(ceiling_of(u64::MAX), u64::MAX / 100 * 85 + 12);
-        assert_eq!(SAMPLE_EVERY, Duration::from_millis(250));
+        assert_eq!(memory_ceiling(1 << 30), (1 << 30) * 85 / 100);
+        assert_eq!(memory_ceiling(u64::MAX), u64::MAX / 100 * 85 + 12);
+        assert_eq!(SAMPLE_INTERVAL, Duration::from_millis(250));
     }
 
     #[test]
     fn pressure_begins_high_and_ends_lower() {
         use Pressure::{Normal, Shedding, Tight};
         let mut memory = MemoryPressure::default();
-        for (used, expected) in [
+        for (used_bytes, expected) in [
             (799, Normal),
             (800, Tight),
             (751, Tight),
@@ -116,7 +118,7 @@ mod tests {
             (750, Normal),
             (0, Normal),
         ] {
-            assert_eq!(memory.sample(used, 1000), expected, "{used}");
+            assert_eq!(memory.sample(used_bytes, 1000), expected, "{used_bytes}");
             assert_eq!(memory.now(), expected);
         }
     }
@@ -142,12 +144,12 @@ mod tests {
         fn no_second_sheds_more_than_its_share(
             samples in vec((900..1000_u64, 0..400_i64), 1..100),
         ) {
-            let (mut memory, mut now, mut shed) = (MemoryPressure::default(), 0, Vec::new());
-            for (used, pause) in samples {
+            let (mut memory, mut now, mut sheds) = (MemoryPressure::default(), 0, Vec::new());
+            for (used_bytes, pause) in samples {
                 now += pause;
-                memory.sample(used, 1000);
-                shed.push((now, memory.shed(100, at(now))));
-                let second = shed.iter().filter(|(then, _)| now - then < 1000);
+                memory.sample(used_bytes, 1000);
+                sheds.push((now, memory.shed(100, at(now))));
+                let second = sheds.iter().filter(|(shed_at, _)| now - shed_at < 1000);
                 prop_assert!(second.map(|(_, count)| count).sum::<usize>() <= 5);
             }
         }

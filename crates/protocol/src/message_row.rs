@@ -43,11 +43,11 @@ impl Owner {
 pub struct CopySide {
     pub direction: Direction,
     /// Number of messages by the peer up to this one, itself included.
-    pub incoming: u64,
+    pub incoming_count: u64,
 }
 
-/// A message as its owner keeps it. Members of a group read for themselves: its rows have neither
-/// receiver nor receipt (S0-61b).
+/// A message as stored for its owner. Rows of a group have neither a receiver nor receipts: its
+/// members have read markers of their own (S0-61b).
 ///
 /// Statuses (delivered, read, deleted) are not part of the row: each is a register of its own, so
 /// that writing the row again never undoes one.
@@ -61,9 +61,9 @@ pub struct MessageRow {
 }
 
 impl MessageRow {
-    /// All rows of a message. `sent` is its ordinal among the sender's messages of a private
+    /// All rows of a message. `sent_count` is its ordinal among the sender's messages of a private
     /// conversation. Empty if messages of its kind of conversation have none.
-    pub fn rows_of(placed: &Placed, sent: u64, version: Version) -> Vec<MessageRow> {
+    pub fn from_placed(placed: &Placed, sent_count: u64, version: Version) -> Vec<MessageRow> {
         if let ConversationId::Group(group) = placed.conversation {
             return vec![MessageRow {
                 owner: Owner::Group(group),
@@ -72,29 +72,33 @@ impl MessageRow {
                 side: None,
             }];
         }
-        let pair = MessageRow::pair_of(placed, sent, version);
+        let pair = MessageRow::private_pair(placed, sent_count, version);
         pair.map_or_else(Vec::new, Vec::from)
     }
 
     /// Rows of both sides of a private message, the sender's first (proved in the tests: S0-01,
-    /// S0-53). `sent` is its ordinal among the sender's messages there. `None` for a message that
-    /// is not private.
-    pub fn pair_of(placed: &Placed, sent: u64, version: Version) -> Option<[MessageRow; 2]> {
+    /// S0-53). `sent_count` is its ordinal among the sender's messages there. `None` for a message
+    /// that is not private.
+    pub fn private_pair(
+        placed: &Placed,
+        sent_count: u64,
+        version: Version,
+    ) -> Option<[MessageRow; 2]> {
         let from = placed.message.from;
         let to = placed.conversation.peer_of(from)?;
-        let row = |owner, direction, incoming| MessageRow {
+        let row = |owner, direction, incoming_count| MessageRow {
             owner: Owner::User(owner),
             placed: placed.clone(),
             version,
             side: Some(CopySide {
                 direction,
-                incoming,
+                incoming_count,
             }),
         };
-        let answers = placed.position.seq.0.saturating_sub(sent);
+        let peer_count = placed.position.seq.0.saturating_sub(sent_count);
         Some([
-            row(from, Direction::Out, answers),
-            row(to, Direction::In, sent),
+            row(from, Direction::Out, peer_count),
+            row(to, Direction::In, sent_count),
         ])
     }
 
@@ -125,12 +129,12 @@ impl MessageRow {
         match self.side {
             Some(CopySide {
                 direction: Direction::Out,
-                incoming,
-            }) => self.seq().0.saturating_sub(incoming),
+                incoming_count,
+            }) => self.seq().0.saturating_sub(incoming_count),
             Some(CopySide {
                 direction: Direction::In,
-                incoming,
-            }) => incoming,
+                incoming_count,
+            }) => incoming_count,
             None => 0,
         }
     }
@@ -139,7 +143,7 @@ impl MessageRow {
     pub fn tally(&self) -> Tally {
         Tally {
             seq: self.seq(),
-            incoming: self.side.map_or(0, |side| side.incoming),
+            incoming: self.side.map_or(0, |side| side.incoming_count),
         }
     }
 
@@ -155,13 +159,13 @@ impl MessageRow {
     pub fn place(&self) -> Option<StoredPlace> {
         let CopySide {
             direction,
-            incoming,
+            incoming_count,
         } = self.side?;
         Some(StoredPlace {
             peer: self.peer()?,
             direction,
             seq: self.seq(),
-            incoming,
+            incoming_count,
         })
     }
 }
@@ -172,14 +176,14 @@ pub struct StoredPlace {
     pub peer: UserId,
     pub direction: Direction,
     pub seq: Seq,
-    pub incoming: u64,
+    pub incoming_count: u64,
 }
 
 impl From<StoredPlace> for Tally {
     fn from(place: StoredPlace) -> Tally {
         Tally {
             seq: place.seq,
-            incoming: place.incoming,
+            incoming: place.incoming_count,
         }
     }
 }
@@ -238,7 +242,7 @@ mod tests {
     fn one_row_keeps_the_whole_message_of_a_group() {
         let group = GroupId::new(8).expect("positive");
         let placed = placed(Recipient::Group(group));
-        let rows = MessageRow::rows_of(&placed, 7, VERSION);
+        let rows = MessageRow::from_placed(&placed, 7, VERSION);
         let row = MessageRow {
             owner: Owner::Group(group),
             placed: placed.clone(),
@@ -248,20 +252,20 @@ mod tests {
         assert_eq!(rows, [row]);
         assert_eq!((rows[0].sent(), rows[0].tally().incoming), (0, 0));
         assert_eq!((rows[0].peer(), rows[0].place()), (None, None));
-        assert_eq!(MessageRow::pair_of(&placed, 7, VERSION), None);
+        assert_eq!(MessageRow::private_pair(&placed, 7, VERSION), None);
     }
 
     #[test]
     fn both_sides_count_the_messages_of_the_other() {
         let placed = placed(Recipient::User(user(8)));
-        let pair = MessageRow::pair_of(&placed, 7, VERSION).expect("private");
-        assert_eq!(MessageRow::rows_of(&placed, 7, VERSION), pair);
-        let [out, incoming] = &pair;
-        assert_eq!(out.owner, Owner::User(user(3)));
-        assert_eq!(incoming.owner, Owner::User(user(8)));
+        let pair = MessageRow::private_pair(&placed, 7, VERSION).expect("private");
+        assert_eq!(MessageRow::from_placed(&placed, 7, VERSION), pair);
+        let [out_row, in_row] = &pair;
+        assert_eq!(out_row.owner, Owner::User(user(3)));
+        assert_eq!(in_row.owner, Owner::User(user(8)));
         for (row, peer, direction, from_peer) in [
-            (out, user(8), Direction::Out, 5),
-            (incoming, user(3), Direction::In, 7),
+            (out_row, user(8), Direction::Out, 5),
+            (in_row, user(3), Direction::In, 7),
         ] {
             assert_eq!((&row.placed, row.version), (&placed, VERSION));
             assert_eq!((row.author(), row.sent()), (user(3), 7));
@@ -269,7 +273,7 @@ mod tests {
                 peer,
                 direction,
                 seq: Seq(12),
-                incoming: from_peer,
+                incoming_count: from_peer,
             };
             assert_eq!(row.place(), Some(place));
             assert_eq!(row.tally(), Tally::from(place));
@@ -282,6 +286,6 @@ mod tests {
             conversation: ConversationId::System(user(3)),
             ..placed(Recipient::User(user(8)))
         };
-        assert_eq!(MessageRow::rows_of(&placed, 7, VERSION), []);
+        assert_eq!(MessageRow::from_placed(&placed, 7, VERSION), []);
     }
 }

@@ -19,7 +19,7 @@ pub struct Notification {
     pub accepted_at: Timestamp,
 }
 
-/// True if storing this message offline calls for a notification.
+/// Whether storing this message offline calls for a notification.
 pub fn wants_notification(options: Options) -> bool {
     options.has(Options::NOTIFY_OFFLINE)
 }
@@ -30,9 +30,9 @@ mod tests {
 
     #[test]
     fn only_the_third_bit_asks_for_a_notification() {
-        let asking: Vec<u8> = (0..8)
+        let notifying_bits: Vec<u8> = (0..8)
             .filter(|&bits| Options::from_bits(bits).is_some_and(wants_notification))
             .collect();
-        assert_eq!(asking, [4, 5, 6, 7]);
+        assert_eq!(notifying_bits, [4, 5, 6, 7]);
     }
 }

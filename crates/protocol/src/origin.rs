@@ -31,20 +31,20 @@ impl<'a> Authority<'a> {
             digits => Some(digits.parse().ok()?),
         };
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-        let named = !name.is_empty() && name.chars().all(is_name);
-        named.then_some(Authority { name, port })
+        let is_valid = !name.is_empty() && name.chars().all(is_name);
+        is_valid.then_some(Authority { name, port })
     }
 
     /// Authority of `scheme://host[:port]`; the scheme's default port counts as none.
-    pub fn of_origin(origin: &'a str) -> Option<Authority<'a>> {
+    pub fn from_origin(origin: &'a str) -> Option<Authority<'a>> {
         let (scheme, rest) = origin.split_once("://")?;
         let mut authority = Authority::parse(rest)?;
-        let own = match scheme {
+        let default_port = match scheme {
             "http" => 80,
             "https" => 443,
             _ => return None,
         };
-        authority.port = authority.port.filter(|port| *port != own);
+        authority.port = authority.port.filter(|port| *port != default_port);
         Some(authority)
     }
 
@@ -61,7 +61,7 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// True if a page of this origin may open a connection. `rules` are exact `scheme://host[:port]`,
+/// Whether a page of this origin may open a connection. `rules` are exact `scheme://host[:port]`,
 /// with one label open as in `https://*.example.com`, or `*`. Without rules the page must come from
 /// the host that it calls, and, on a port for this machine only (`on_loopback`), from this machine:
 /// a foreign name that resolves to it belongs to another site's page. All loopback names are one
@@ -70,7 +70,7 @@ pub fn is_welcome(origin: &str, host: Option<&str>, rules: &[String], on_loopbac
     if !rules.is_empty() {
         return rules.iter().any(|rule| matches(rule, origin));
     }
-    let from = Authority::of_origin(origin);
+    let from = Authority::from_origin(origin);
     let (Some(from), Some(to)) = (from, host.and_then(Authority::parse)) else {
         return false;
     };

@@ -4,9 +4,9 @@ mod liveness;
 mod loss_detector;
 mod restoration;
 
-pub use liveness::{BoatLiveness, LEASE_PATIENCE};
+pub use liveness::{BoatLiveness, LEASE_GRACE};
 pub use loss_detector::LossDetector;
-pub use restoration::{RESYNC_REST, Restoration, syncs_restored};
+pub use restoration::{RESYNC_INTERVAL, Restoration, syncs_restored};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -84,8 +84,8 @@ pub enum HeaderError {
 
 /// Reads a version 2 header at the front of `bytes`. Reports an error as early as possible.
 pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
-    let begun = bytes.len().min(SIGNATURE.len());
-    if bytes[..begun] != SIGNATURE[..begun] {
+    let prefix_len = bytes.len().min(SIGNATURE.len());
+    if bytes[..prefix_len] != SIGNATURE[..prefix_len] {
         return no_signature(bytes);
     }
     if let Some(&byte) = bytes.get(12)
@@ -93,10 +93,10 @@ pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
     {
         return Err(HeaderError::Version(byte >> 4));
     }
-    let Some(fixed) = bytes.first_chunk::<FIXED_BYTES>() else {
+    let Some(fixed_header) = bytes.first_chunk::<FIXED_BYTES>() else {
         return Ok(Header::More(FIXED_BYTES - bytes.len()));
     };
-    let [.., command, family, high, low] = *fixed;
+    let [.., command, family, high, low] = *fixed_header;
     let rest = usize::from(u16::from_be_bytes([high, low]));
     let whole = FIXED_BYTES + rest;
     if whole > HEADER_BYTES_MAX {
@@ -118,8 +118,8 @@ pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
         return Ok(Header::More(whole - bytes.len()));
     };
     let source = match addresses {
-        12 => source_of(body, |octets| IpAddr::V4(Ipv4Addr::from(octets))),
-        36 => source_of(body, |octets| IpAddr::V6(Ipv6Addr::from(octets))),
+        12 => parse_source(body, |octets| IpAddr::V4(Ipv4Addr::from(octets))),
+        36 => parse_source(body, |octets| IpAddr::V6(Ipv6Addr::from(octets))),
         _ => None,
     };
     Ok(Header::Whole {
@@ -130,16 +130,16 @@ pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
 
 /// Reports version 1 by an error of its own, and waits for a few more bytes to recognise it.
 fn no_signature(bytes: &[u8]) -> Result<Header, HeaderError> {
-    let begun = bytes.len().min(VERSION_1.len());
-    match bytes[..begun] == VERSION_1[..begun] {
-        true if begun < VERSION_1.len() => Ok(Header::More(VERSION_1.len() - begun)),
+    let prefix_len = bytes.len().min(VERSION_1.len());
+    match bytes[..prefix_len] == VERSION_1[..prefix_len] {
+        true if prefix_len < VERSION_1.len() => Ok(Header::More(VERSION_1.len() - prefix_len)),
         true => Err(HeaderError::VersionOne),
         false => Err(HeaderError::NoHeader),
     }
 }
 
 /// Source address, destination address, source port, destination port.
-fn source_of<const N: usize>(body: &[u8], ip: fn([u8; N]) -> IpAddr) -> Option<SocketAddr> {
+fn parse_source<const N: usize>(body: &[u8], ip: fn([u8; N]) -> IpAddr) -> Option<SocketAddr> {
     let octets = *body.first_chunk::<N>()?;
     let port = *body.get(2 * N..)?.first_chunk::<2>()?;
     let ip = ip(octets).to_canonical();
@@ -152,16 +152,16 @@ fn source_of<const N: usize>(body: &[u8], ip: fn([u8; N]) -> IpAddr) -> Option<S
 pub fn forwarded_for<'a>(
     peer: IpAddr,
     values: impl DoubleEndedIterator<Item = &'a [u8]>,
-    trusted: &TrustedNetworks,
+    networks: &TrustedNetworks,
 ) -> Result<IpAddr, HeaderError> {
     let peer = peer.to_canonical();
-    if !trusted.contains(peer) {
+    if !networks.contains(peer) {
         return Ok(peer);
     }
     let mut last = None;
     for part in values.rev().flat_map(|value| value.rsplit(|b| *b == b',')) {
-        let address = address_of(part)?;
-        if !trusted.contains(address) {
+        let address = parse_hop(part)?;
+        if !networks.contains(address) {
             return Ok(address);
         }
         last = Some(address);
@@ -170,17 +170,17 @@ pub fn forwarded_for<'a>(
 }
 
 /// Address in one hop's entry, with or without a port.
-fn address_of(part: &[u8]) -> Result<IpAddr, HeaderError> {
+fn parse_hop(part: &[u8]) -> Result<IpAddr, HeaderError> {
     let text = std::str::from_utf8(part).ok().map(str::trim);
     let ip = text.and_then(|text| {
         let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
         text.parse::<IpAddr>().ok().or_else(with_port)
     });
-    let said = || {
-        let shown = part.get(..64).unwrap_or(part);
-        HeaderError::BadForwardedFor(String::from_utf8_lossy(shown).trim().to_owned())
+    let bad_entry = || {
+        let excerpt = part.get(..64).unwrap_or(part);
+        HeaderError::BadForwardedFor(String::from_utf8_lossy(excerpt).trim().to_owned())
     };
-    ip.map(|ip| ip.to_canonical()).ok_or_else(said)
+    ip.map(|ip| ip.to_canonical()).ok_or_else(bad_entry)
 }
 
 #[cfg(test)]
@@ -246,16 +246,16 @@ mod tests {
 
     #[test]
     fn a_balancer_that_speaks_for_itself_names_nobody() {
-        let nobody = |bytes| {
+        let without_source = |bytes| {
             Ok(Header::Whole {
                 bytes,
                 source: None,
             })
         };
-        assert_eq!(parse(&header(LOCAL, 0x00, &[])), nobody(16));
-        assert_eq!(parse(&header(LOCAL, 0x31, &[7; 20])), nobody(36));
-        assert_eq!(parse(&header(PROXY, 0x00, &[7; 4])), nobody(20));
-        assert_eq!(parse(&header(PROXY, 0x01, &[])), nobody(16));
+        assert_eq!(parse(&header(LOCAL, 0x00, &[])), without_source(16));
+        assert_eq!(parse(&header(LOCAL, 0x31, &[7; 20])), without_source(36));
+        assert_eq!(parse(&header(PROXY, 0x00, &[7; 4])), without_source(20));
+        assert_eq!(parse(&header(PROXY, 0x01, &[])), without_source(16));
     }
 
     #[test]
@@ -284,26 +284,36 @@ mod tests {
 
     #[test]
     fn refusals_say_what_to_do() {
-        let refused = |bytes: &[u8]| parse(bytes).expect_err("refused");
-        assert_eq!(refused(b"PROXY TCP4 1.1.1.1"), HeaderError::VersionOne);
+        let parse_error = |bytes: &[u8]| parse(bytes).expect_err("refused");
+        assert_eq!(parse_error(b"PROXY TCP4 1.1.1.1"), HeaderError::VersionOne);
         assert_eq!(parse(b"PRO"), Ok(Header::More(3)));
-        assert_eq!(refused(b"PRI * HTTP/2.0"), HeaderError::NoHeader);
-        assert_eq!(refused(b"GET / HTTP/1.1"), HeaderError::NoHeader);
-        assert_eq!(refused(b"\x16\x03\x01"), HeaderError::NoHeader);
-        assert_eq!(refused(&header(0x31, 0x11, &[])), HeaderError::Version(3));
-        assert_eq!(refused(&header(0x22, 0x11, &[])), HeaderError::Command(2));
+        assert_eq!(parse_error(b"PRI * HTTP/2.0"), HeaderError::NoHeader);
+        assert_eq!(parse_error(b"GET / HTTP/1.1"), HeaderError::NoHeader);
+        assert_eq!(parse_error(b"\x16\x03\x01"), HeaderError::NoHeader);
+        assert_eq!(
+            parse_error(&header(0x31, 0x11, &[])),
+            HeaderError::Version(3)
+        );
+        assert_eq!(
+            parse_error(&header(0x22, 0x11, &[])),
+            HeaderError::Command(2)
+        );
         let unix = header(PROXY, 0x31, &[0; 216]);
-        assert_eq!(refused(&unix), HeaderError::Unix);
+        assert_eq!(parse_error(&unix), HeaderError::Unix);
         for family in [0x02, 0x10, 0x12, 0x20, 0x22, 0x41, 0xff] {
             let bytes = header(PROXY, family, &[0; 36]);
-            assert_eq!(refused(&bytes), HeaderError::Family(family));
+            assert_eq!(parse_error(&bytes), HeaderError::Family(family));
         }
         let short = header(PROXY, 0x11, &[0; 11]);
-        assert_eq!(refused(&short), HeaderError::TooShort(11));
-        assert!(refused(b"PROXY TCP4").to_string().contains("send-proxy-v2"));
+        assert_eq!(parse_error(&short), HeaderError::TooShort(11));
+        assert!(
+            parse_error(b"PROXY TCP4")
+                .to_string()
+                .contains("send-proxy-v2")
+        );
     }
 
-    fn trusted(networks: &[&str]) -> TrustedNetworks {
+    fn trusted_networks(networks: &[&str]) -> TrustedNetworks {
         let networks = networks.iter().map(|text| text.parse().expect("a network"));
         TrustedNetworks::new(networks.collect())
     }
@@ -313,8 +323,8 @@ mod tests {
     }
 
     fn forwarded(peer: &str, values: &[&str]) -> Result<IpAddr, HeaderError> {
-        let trusted = trusted(&["10.0.0.0/8", "fd00::/8"]);
-        forwarded_for(ip(peer), values.iter().map(|v| v.as_bytes()), &trusted)
+        let networks = trusted_networks(&["10.0.0.0/8", "fd00::/8"]);
+        forwarded_for(ip(peer), values.iter().map(|v| v.as_bytes()), &networks)
     }
 
     #[test]
@@ -322,8 +332,8 @@ mod tests {
         let client = Ok(ip("203.0.113.9"));
         assert_eq!(forwarded("10.0.0.1", &["203.0.113.9"]), client);
         assert_eq!(forwarded("::ffff:10.0.0.1", &["203.0.113.9"]), client);
-        let forged = ["198.51.100.1, 203.0.113.9", "10.0.0.2,fd00::1"];
-        assert_eq!(forwarded("10.0.0.1", &forged), client);
+        let spoofed_values = ["198.51.100.1, 203.0.113.9", "10.0.0.2,fd00::1"];
+        assert_eq!(forwarded("10.0.0.1", &spoofed_values), client);
         let nonsense_left_of_it = ["<script>, 203.0.113.9"];
         assert_eq!(forwarded("10.0.0.1", &nonsense_left_of_it), client);
         assert_eq!(forwarded("10.0.0.1", &["203.0.113.9:5000"]), client);
@@ -339,10 +349,13 @@ mod tests {
         for values in [&[][..], &["10.0.0.9"], &["no address"]] {
             assert_eq!(forwarded("203.0.113.1", values), Ok(ip("203.0.113.1")));
         }
-        let nobody = TrustedNetworks::default();
+        let no_networks = TrustedNetworks::default();
         let values = [b"203.0.113.9".as_slice()];
         let peer = ip("10.0.0.1");
-        assert_eq!(forwarded_for(peer, values.into_iter(), &nobody), Ok(peer));
+        assert_eq!(
+            forwarded_for(peer, values.into_iter(), &no_networks),
+            Ok(peer)
+        );
     }
 
     #[test]
@@ -373,7 +386,7 @@ mod tests {
         fn a_header_comes_back_and_every_prefix_asks_for_more(
             source in some_source(),
             tlvs in vec(any::<u8>(), 0..300),
-            after in vec(any::<u8>(), 0..40),
+            trailing in vec(any::<u8>(), 0..40),
         ) {
             let mut bytes = encode(source, &tlvs);
             let whole = bytes.len();
@@ -383,7 +396,7 @@ mod tests {
                 };
                 prop_assert!(more > 0 && end + more <= whole);
             }
-            bytes.extend(after);
+            bytes.extend(trailing);
             let source = SocketAddr::new(source.ip().to_canonical(), source.port());
             let expected = Header::Whole { bytes: whole, source: Some(source) };
             prop_assert_eq!(parse(&bytes), Ok(expected));
@@ -391,22 +404,22 @@ mod tests {
 
         #[test]
         fn no_bytes_break_it(
-            begun in 0..=SIGNATURE.len(),
+            prefix_len in 0..=SIGNATURE.len(),
             bytes in vec(any::<u8>(), 0..600),
             command in prop_oneof![Just(PROXY), Just(LOCAL), any::<u8>()],
         ) {
             let _ = parse(&bytes);
-            let mut signed = SIGNATURE[..begun].to_vec();
-            if begun == SIGNATURE.len() {
-                signed.push(command);
+            let mut input = SIGNATURE[..prefix_len].to_vec();
+            if prefix_len == SIGNATURE.len() {
+                input.push(command);
             }
-            signed.extend(&bytes);
-            match parse(&signed) {
+            input.extend(&bytes);
+            match parse(&input) {
                 Ok(Header::Whole { bytes, .. }) => {
-                    prop_assert!(bytes <= signed.len() && bytes <= HEADER_BYTES_MAX);
+                    prop_assert!(bytes <= input.len() && bytes <= HEADER_BYTES_MAX);
                 }
                 Ok(Header::More(more)) => {
-                    prop_assert!(signed.len() + more <= HEADER_BYTES_MAX);
+                    prop_assert!(input.len() + more <= HEADER_BYTES_MAX);
                 }
                 Err(error) => prop_assert!(!error.to_string().is_empty()),
             }
@@ -416,16 +429,16 @@ mod tests {
         fn a_header_says_an_address_that_was_in_it_or_nothing(
             values in vec("[0-9a-f.:, x]{0,40}", 0..4),
         ) {
-            let trusted = trusted(&["10.0.0.0/8"]);
+            let networks = trusted_networks(&["10.0.0.0/8"]);
             let bytes = values.iter().map(String::as_bytes);
-            if let Ok(address) = forwarded_for(ip("10.0.0.1"), bytes, &trusted) {
-                let said = |part: &str| {
+            if let Ok(address) = forwarded_for(ip("10.0.0.1"), bytes, &networks) {
+                let parse_part = |part: &str| {
                     let part = part.trim();
                     let with_port = part.parse::<SocketAddr>().map(|it| it.ip());
                     part.parse().or(with_port).ok().map(|ip: IpAddr| ip.to_canonical())
                 };
                 let mut parts = values.iter().flat_map(|value| value.split(','));
-                prop_assert!(parts.any(|part| said(part) == Some(address)));
+                prop_assert!(parts.any(|part| parse_part(part) == Some(address)));
             }
         }
     }

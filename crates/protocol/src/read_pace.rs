@@ -36,15 +36,15 @@ impl ReadPace {
 
     /// End of the pause; `None` if reading continues.
     pub fn pauses_until(&self, bounds: ReadBounds) -> Option<Timestamp> {
-        let over = self.bytes.checked_sub(u64::from(bounds.burst))?;
-        let millis = (over * 1000).div_ceil(u64::from(bounds.per_second.max(1)));
-        (over > 0).then(|| self.at + Duration::from_millis(millis).max(PAUSE_MIN))
+        let excess = self.bytes.checked_sub(u64::from(bounds.burst))?;
+        let millis = (excess * 1000).div_ceil(u64::from(bounds.per_second.max(1)));
+        (excess > 0).then(|| self.at + Duration::from_millis(millis).max(PAUSE_MIN))
     }
 
     fn level(&self, bounds: ReadBounds, now: Timestamp) -> u64 {
         let millis = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);
-        let gone = millis.saturating_mul(u64::from(bounds.per_second)) / 1000;
-        self.bytes.saturating_sub(gone)
+        let drained = millis.saturating_mul(u64::from(bounds.per_second)) / 1000;
+        self.bytes.saturating_sub(drained)
     }
 }
 
@@ -84,15 +84,15 @@ mod tests {
         #[test]
         fn no_reader_exceeds_its_rate(reads in prop::collection::vec((1..65_536usize, 0..400u64), 1..200)) {
             let (mut pace, mut now, mut sum) = (ReadPace::new(at(0)), 0, 0);
-            for (bytes, rest) in reads {
-                now += rest;
-                if pace.pauses_until(BOUNDS).is_some_and(|until| at(now) < until) {
+            for (bytes, pause) in reads {
+                now += pause;
+                if pace.pauses_until(BOUNDS).is_some_and(|pause_end| at(now) < pause_end) {
                     continue;
                 }
                 pace.read(bytes, BOUNDS, at(now));
                 sum += bytes as u64;
-                let most = u64::from(BOUNDS.burst) + now * u64::from(BOUNDS.per_second) / 1000 + 65_536 + 1000;
-                prop_assert!(sum <= most, "{sum} in {now} ms");
+                let limit = u64::from(BOUNDS.burst) + now * u64::from(BOUNDS.per_second) / 1000 + 65_536 + 1000;
+                prop_assert!(sum <= limit, "{sum} in {now} ms");
             }
         }
     }

@@ -41,7 +41,7 @@ pub use self::groups::{
     GroupListEntry, GroupListKey, changes_behind, from_timeline, page_behind, range_behind,
     readable_after,
 };
-pub use self::lists::{CACHED_GROUPS_MAX, GROUPS_TOGETHER, LATEST_MAX};
+pub use self::lists::{CACHED_GROUPS_MAX, GROUPS_PER_READ, LATEST_MAX};
 pub use self::members::{COUNTED_MAX, READERS_MAX};
 use self::needs::FactLookup;
 pub use self::needs::{
@@ -66,7 +66,7 @@ pub struct ReadQuestion<'a> {
     pub user: UserId,
     pub query: &'a SyncQuery,
     /// Time before anything was read.
-    pub began: Timestamp,
+    pub started_at: Timestamp,
 }
 
 /// Bounds of an answer.
@@ -80,14 +80,14 @@ pub struct ReadRules {
     pub list_margin: Duration,
 }
 
-/// Messages after `after` up to `last`, as left by records up to `until`: a head or row of that
-/// record counts the recalls of those records and nothing later.
+/// Messages after `base` up to `last`, as left by records up to `last_version`: a head or row of
+/// that record counts the recalls of those records and nothing later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecallRange {
     pub conversation: ConversationId,
-    pub after: Seq,
+    pub base: Seq,
     pub last: Seq,
-    pub until: Version,
+    pub last_version: Version,
 }
 
 /// Something that was read from a store because a cache lacked it. A lost fill is made good by the
@@ -130,7 +130,7 @@ type NeedResult<T> = Result<T, NoAnswer>;
 
 /// Answers a question, or says what is missing, stale or refused.
 pub fn answer(question: &ReadQuestion<'_>, facts: &ReadFacts, rules: &ReadRules) -> ReadOutcome {
-    let reading = Reading::new(question.user, question.began, facts, rules);
+    let reading = Reading::new(question.user, question.started_at, facts, rules);
     let answer = reading.answer(question.query);
     reading.complete(answer)
 }
@@ -140,19 +140,19 @@ pub fn answer(question: &ReadQuestion<'_>, facts: &ReadFacts, rules: &ReadRules)
 pub fn apply_changes(
     messages: &mut [Placed],
     user: UserId,
-    began: Timestamp,
+    started_at: Timestamp,
     facts: &ReadFacts,
     rules: &ReadRules,
 ) -> ReadOutcome<BTreeSet<(ConversationId, Seq)>> {
-    let reading = Reading::new(user, began, facts, rules);
-    let changed = reading.apply_changes(messages);
-    reading.complete(changed)
+    let reading = Reading::new(user, started_at, facts, rules);
+    let changed_places = reading.apply_changes(messages);
+    reading.complete(changed_places)
 }
 
 /// A question on its way to an answer.
 struct Reading<'a> {
     user: UserId,
-    began: Timestamp,
+    started_at: Timestamp,
     rules: &'a ReadRules,
     ask: FactLookup<'a>,
     fills: RefCell<Vec<Fill>>,
@@ -161,13 +161,13 @@ struct Reading<'a> {
 impl<'a> Reading<'a> {
     fn new(
         user: UserId,
-        began: Timestamp,
+        started_at: Timestamp,
         facts: &'a ReadFacts,
         rules: &'a ReadRules,
     ) -> Reading<'a> {
         Reading {
             user,
-            began,
+            started_at,
             rules,
             ask: FactLookup::new(facts),
             fills: RefCell::default(),
@@ -179,10 +179,10 @@ impl<'a> Reading<'a> {
     }
 
     fn complete<T>(self, answer: NeedResult<T>) -> ReadOutcome<T> {
-        let missing = self.ask.into_missing();
+        let missing_needs = self.ask.into_missing();
         ReadOutcome {
             answer: answer.map_err(|why| match why {
-                NoAnswer::Missing(_) => NoAnswer::Missing(missing),
+                NoAnswer::Missing(_) => NoAnswer::Missing(missing_needs),
                 end @ (NoAnswer::Stale | NoAnswer::Refused(_)) => end,
             }),
             fills: self.fills.into_inner(),
@@ -191,7 +191,10 @@ impl<'a> Reading<'a> {
 
     fn answer(&self, query: &SyncQuery) -> NeedResult<SyncAnswer> {
         Ok(match *query {
-            SyncQuery::List { since, after } => SyncAnswer::List(self.list(since, after)?),
+            SyncQuery::List {
+                since,
+                cursor: after,
+            } => SyncAnswer::List(self.list(since, after)?),
             SyncQuery::Row { conversation } => {
                 SyncAnswer::Row(self.row(conversation)?.map(Box::new))
             }

@@ -1,5 +1,5 @@
-//! Receipts: a receiver's word on a message. Received and read are different, and both only move
-//! forward.
+//! Receipts: a receiver's confirmation of a message. Received and read are different, and both only
+//! move forward.
 
 mod last_received;
 mod moves;

@@ -1,6 +1,6 @@
 //! Records of the log: what the topics `message` and `retry-<n>` ask of a carrier.
 //!
-//! Their bytes are another crate's affair.
+//! Another crate encodes and decodes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl TaskRecord<'_> {
 /// The value of a record on the topics `message` and `retry-<n>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Publications after a failure.
+    /// Number of times that it was published again after a failure.
     pub retry_count: u32,
     /// Time of the first publication.
     pub first_at: Timestamp,
@@ -93,7 +93,7 @@ impl Work {
         }
     }
 
-    /// True if it is for live sessions, too, besides its targets.
+    /// Whether it is for live sessions, too, besides its targets.
     pub fn is_live(&self) -> bool {
         match self {
             Work::Deliver(task) => !task.live_users.is_empty(),
@@ -112,7 +112,7 @@ impl Work {
 }
 
 /// Key under which a task is published; `None` if the task concerns nobody.
-pub fn key_of(work: &Work) -> Option<[u8; 17]> {
+pub fn publish_key(work: &Work) -> Option<[u8; 17]> {
     match work {
         Work::Message(MessageTask { message, .. }) => message.conversation().map(keys::record_key),
         Work::Deliver(RetryTask { placed, .. }) => Some(keys::record_key(placed.conversation)),
@@ -161,27 +161,29 @@ pub struct RetryTask {
 impl RetryTask {
     /// Obligations of its targets and live users, a user once.
     pub fn owed(&self) -> Vec<Obligation> {
-        let mut owed: Vec<Obligation> = Vec::new();
-        let mut known: BTreeMap<UserId, usize> = BTreeMap::new();
-        let mut place = |user: UserId| {
-            *known.entry(user).or_insert_with(|| {
-                owed.push(Obligation {
+        let mut obligations: Vec<Obligation> = Vec::new();
+        let mut index_by_user: BTreeMap<UserId, usize> = BTreeMap::new();
+        let mut index_of = |user: UserId| {
+            *index_by_user.entry(user).or_insert_with(|| {
+                obligations.push(Obligation {
                     user,
                     platforms: Vec::new(),
                     live: false,
                 });
-                owed.len() - 1
+                obligations.len() - 1
             })
         };
-        let places: Vec<usize> = self.targets.iter().map(|t| place(t.user)).collect();
-        let live: Vec<usize> = self.live_users.iter().map(|user| place(*user)).collect();
-        for (place, target) in places.into_iter().zip(&self.targets) {
-            if !owed[place].platforms.contains(&target.platform) {
-                owed[place].platforms.push(target.platform);
+        let target_indices: Vec<usize> = self.targets.iter().map(|t| index_of(t.user)).collect();
+        let live_indices: Vec<usize> = self.live_users.iter().map(|user| index_of(*user)).collect();
+        for (index_of, target) in target_indices.into_iter().zip(&self.targets) {
+            if !obligations[index_of].platforms.contains(&target.platform) {
+                obligations[index_of].platforms.push(target.platform);
             }
         }
-        live.into_iter().for_each(|place| owed[place].live = true);
-        owed
+        live_indices
+            .into_iter()
+            .for_each(|index_of| obligations[index_of].live = true);
+        obligations
     }
 }
 
@@ -196,12 +198,12 @@ pub struct KickoutTask {
 /// A retry of `task` as a record, for obligations that are still open.
 pub fn retry(
     task: &DeliveryTask,
-    owed: &[Obligation],
+    obligations: &[Obligation],
     retry_count: u32,
     due_at: Timestamp,
     cause: &str,
 ) -> Task {
-    let live = owed.iter().filter(|owed| owed.live);
+    let live = obligations.iter().filter(|obligations| obligations.live);
     Task {
         retry_count,
         first_at: task.first_at,
@@ -209,8 +211,8 @@ pub fn retry(
         work: Work::Deliver(RetryTask {
             placed: task.placed.clone(),
             rev: task.rev,
-            targets: owed.iter().flat_map(Obligation::targets).collect(),
-            live_users: live.map(|owed| owed.user).collect(),
+            targets: obligations.iter().flat_map(Obligation::targets).collect(),
+            live_users: live.map(|obligations| obligations.user).collect(),
             due_at,
             cause: cause.to_owned(),
             letter: task.letter.as_deref().map(str::to_owned),
@@ -218,14 +220,14 @@ pub fn retry(
     }
 }
 
-/// A dead letter back on its way: the topic and the task of the record that redrives it. A delivery
+/// Redrives a dead letter: the topic and the task of the record that redrives it. A delivery
 /// goes to the retries, a message to the log of its conversation, with the bounds of the desk.
 pub fn redrive(mut task: Task, letter: &str, bounds: Bounds, now: Timestamp) -> (Topic, Task) {
     task.retry_count = 0;
     let topic = match &mut task.work {
-        Work::Deliver(deliver) => {
-            deliver.letter = Some(letter.to_owned());
-            deliver.due_at = now;
+        Work::Deliver(delivery) => {
+            delivery.letter = Some(letter.to_owned());
+            delivery.due_at = now;
             Topic::Retry(1)
         }
         Work::Message(message) => {
@@ -243,27 +245,31 @@ pub fn redrive(mut task: Task, letter: &str, bounds: Bounds, now: Timestamp) -> 
 /// record is for live sessions, too. `letter`: targets of the letter, none if the whole message
 /// died.
 ///
-/// A target that an edit left out keeps the end that the letter gave it, also where only live
-/// sessions are left. A record for nobody that is named stands for the targets of its letter.
-/// Without the letter nobody knows whether the whole message died: `None` is then added, and says
-/// nothing about a letter of some targets.
+/// A target that an edit left out stays as the letter ended it, even if only live sessions are
+/// left. A record that names no targets stands for those of its letter. Without the letter it is
+/// unknown whether the whole message died: `None` is then added, and says nothing about a letter of
+/// some targets.
 pub fn redrive_targets(
     targets: &[Target],
     is_live: bool,
     letter: Option<&[Target]>,
 ) -> Vec<Option<Target>> {
-    let named: &[Target] = match letter {
+    let named_targets: &[Target] = match letter {
         Some([]) => &[],
         Some(letter) if targets.is_empty() && !is_live => letter,
         Some(_) | None => targets,
     };
-    let whole = is_live || letter.is_none_or(<[Target]>::is_empty);
-    let named = named.iter().copied().map(Some);
-    whole.then_some(None).into_iter().chain(named).collect()
+    let is_whole = is_live || letter.is_none_or(<[Target]>::is_empty);
+    let named_targets = named_targets.iter().copied().map(Some);
+    is_whole
+        .then_some(None)
+        .into_iter()
+        .chain(named_targets)
+        .collect()
 }
 
 /// Name of the letter of a record, shared by its deliveries.
-pub(crate) fn letter_of(work: &Work) -> Option<Arc<str>> {
+pub(crate) fn shared_letter(work: &Work) -> Option<Arc<str>> {
     work.letter().map(Arc::from)
 }
 
@@ -309,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_redriven_to_its_log_and_a_delivery_to_the_retries() {
+    fn messages_are_redriven_to_their_log_deliveries_to_retries() {
         let bounds = Bounds {
             group_members: 5,
             ..Bounds::DEFAULT
@@ -361,14 +367,20 @@ mod tests {
     #[test]
     fn targets_that_an_edit_left_out_are_not_on_their_way() {
         let (ios, web) = (target(Platform::Ios), target(Platform::Web));
-        let both = [ios, web];
+        let both_targets = [ios, web];
         assert_eq!(redrive_targets(&[], false, Some(&[])), [None]);
         assert_eq!(redrive_targets(&[], true, Some(&[])), [None]);
-        assert_eq!(redrive_targets(&[web], false, Some(&both)), [Some(web)]);
-        assert_eq!(redrive_targets(&[], false, Some(&both)), both.map(Some));
-        assert_eq!(redrive_targets(&[], true, Some(&both)), [None]);
         assert_eq!(
-            redrive_targets(&[web], true, Some(&both)),
+            redrive_targets(&[web], false, Some(&both_targets)),
+            [Some(web)]
+        );
+        assert_eq!(
+            redrive_targets(&[], false, Some(&both_targets)),
+            both_targets.map(Some)
+        );
+        assert_eq!(redrive_targets(&[], true, Some(&both_targets)), [None]);
+        assert_eq!(
+            redrive_targets(&[web], true, Some(&both_targets)),
             [None, Some(web)]
         );
         assert_eq!(redrive_targets(&[web], false, None), [None, Some(web)]);
@@ -393,14 +405,16 @@ mod tests {
         };
         let life = |is_live| {
             let redriven = redrive_targets(&[web], is_live, Some(&[web])).into_iter();
-            let redriven = redriven.map(|of| entry(of, LedgerEvent::Redriven { letter: letter() }));
+            let redriven = redriven.map(|redriven_target| {
+                entry(redriven_target, LedgerEvent::Redriven { letter: letter() })
+            });
             let mut entries = vec![entry(Some(web), dead()), entry(None, dead())];
             entries.extend(redriven);
             MessageLife::of(message().id, &entries)
         };
         for life in [true, false].map(life) {
             assert_eq!(life.dead, None);
-            assert!(!life.redriven);
+            assert!(!life.is_redriven);
             assert!(life.open().contains(&OpenObligation::Target(web)));
         }
     }

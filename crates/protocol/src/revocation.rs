@@ -20,32 +20,32 @@ use crate::{Code, Refusal, Timestamp, UserId};
 pub const REVOCATIONS_MAX: usize = 1_000_000;
 
 /// Clock skew and write delay that rereading makes up for.
-pub const CLOCKS_APART: Duration = Duration::from_secs(60);
+pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
 
 /// Life of a revocation beyond that of the tokens that it refuses.
 pub const RETENTION_MARGIN: Duration = Duration::from_secs(2 * 3600);
 
 /// Pause of a station between two reads of the store: mean and spread.
-pub const POLL: Pause = Pause {
+pub const POLL_PAUSE: Pause = Pause {
     mean: Duration::from_secs(5),
     around: Duration::from_secs(1),
 };
 
 /// Pause of a boat between two queries to a station.
-pub const ASK: Pause = Pause {
+pub const QUERY_PAUSE: Pause = Pause {
     mean: Duration::from_secs(10),
     around: Duration::from_secs(2),
 };
 
 /// Time for a station to answer a boat.
-pub const ASK_WITHIN: Duration = Duration::from_secs(2);
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Age of a station's revocations at which they are stale: the alarm, and the end of sign-ins if so
 /// configured.
-pub const STALE_FROM: Duration = Duration::from_secs(60);
+pub const STALE_AGE: Duration = Duration::from_secs(60);
 
 /// Users in one answer to a boat.
-pub const PAGE: usize = 10_000;
+pub const PAGE_SIZE: usize = 10_000;
 
 /// Issue time of an undated token: before every revocation.
 pub const UNDATED: Timestamp = Timestamp::from_millis(1);
@@ -89,7 +89,7 @@ impl Revocation {
     /// Tokens of the future, or overlong text.
     pub fn check(&self) -> Result<(), Refusal> {
         let refuse = |text: String| Err(Refusal::new(Code::InvalidArgument, text));
-        if self.before > self.at + CLOCKS_APART {
+        if self.before > self.at + MAX_CLOCK_SKEW {
             return refuse("tokens that are not issued yet cannot be revoked".to_owned());
         }
         for (name, text, max) in [
@@ -137,14 +137,14 @@ pub fn stale_refusal(age: Duration) -> Refusal {
         "revocations were read {} s ago, and station.auth.strict lets nobody in meanwhile; try again",
         age.as_secs()
     );
-    Refusal::new(Code::Unavailable, text).retry_after(POLL.mean)
+    Refusal::new(Code::Unavailable, text).retry_after(POLL_PAUSE.mean)
 }
 
 /// Part of the store to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Start: revocations of this time or later.
-    pub since: Timestamp,
+    pub start: Timestamp,
     pub hours: RangeInclusive<i64>,
 }
 
@@ -161,14 +161,14 @@ impl RevocationCursor {
     /// since.
     pub fn window(&self, now: Timestamp, retention: Duration) -> Window {
         // A writer's clock may be ahead.
-        let last = hour(now + CLOCKS_APART);
+        let last = hour(now + MAX_CLOCK_SKEW);
         match self.position {
             None => Window {
-                since: now - retention,
+                start: now - retention,
                 hours: hour(now - retention)..=last,
             },
             Some((read, latest)) => Window {
-                since: latest.min(read) - CLOCKS_APART,
+                start: latest.min(read) - MAX_CLOCK_SKEW,
                 hours: hour(now.min(read)) - 1..=last,
             },
         }
@@ -181,10 +181,14 @@ impl RevocationCursor {
     }
 
     /// Notes a successful read that began then, with revocations of these times.
-    pub fn handle_read(&mut self, began: Timestamp, times: impl IntoIterator<Item = Timestamp>) {
+    pub fn handle_read(
+        &mut self,
+        started_at: Timestamp,
+        times: impl IntoIterator<Item = Timestamp>,
+    ) {
         let latest = self.position.map_or(Timestamp::ZERO, |(_, latest)| latest);
         let latest = times.into_iter().fold(latest, Ord::max);
-        self.position = Some((began, latest));
+        self.position = Some((started_at, latest));
     }
 }
 
@@ -249,7 +253,7 @@ impl Revocations {
     }
 
     pub fn refuses(&self, user: UserId, issued_at: Timestamp) -> bool {
-        (self.users.get(&user)).is_some_and(|standing| issued_at < standing.before)
+        (self.users.get(&user)).is_some_and(|existing| issued_at < existing.before)
     }
 
     /// Checks for room for a revocation of this user.
@@ -270,27 +274,32 @@ impl Revocations {
 
     /// Adds a revocation; for each user the largest `before` counts.
     pub fn insert(&mut self, revocation: UserRevocation) -> Insertion {
-        let UserRevocation { user, before, at } = revocation;
+        let UserRevocation {
+            user,
+            before: cutoff,
+            at,
+        } = revocation;
         if self.admit(user).is_err() {
             return Insertion::Full;
         }
-        let earlier = self.users.get(&user).map(|standing| standing.before);
-        let standing = self.users.entry(user).or_insert(revocation);
-        self.times.remove(&(standing.at, user.get()));
-        standing.before = standing.before.max(before);
-        standing.at = standing.at.max(at);
-        self.times.insert((standing.at, user.get()));
-        match earlier.is_none_or(|earlier| earlier < before) {
-            true => Insertion::Changed,
-            false => Insertion::Unchanged,
+        let previous = self.users.get(&user).map(|current| current.before);
+        let current = self.users.entry(user).or_insert(revocation);
+        self.times.remove(&(current.at, user.get()));
+        current.before = current.before.max(cutoff);
+        current.at = current.at.max(at);
+        self.times.insert((current.at, user.get()));
+        if previous.is_none_or(|previous| previous < cutoff) {
+            Insertion::Changed
+        } else {
+            Insertion::Unchanged
         }
     }
 
     /// Drops revocations that refuse no token any more, ten thousand at most, since sign-ins wait
-    /// meanwhile. True if more of them may be left.
+    /// meanwhile. Returns whether more of them may be left.
     pub fn forget(&mut self, now: Timestamp, retention: Duration) -> bool {
-        const AT_ONCE: usize = 10_000;
-        for _ in 0..AT_ONCE {
+        const MAX_PER_CALL: usize = 10_000;
+        for _ in 0..MAX_PER_CALL {
             let Some(&(at, user)) = self.times.first() else {
                 return false;
             };
@@ -307,7 +316,7 @@ impl Revocations {
 
     /// Next revocations in order of time, at most `limit`.
     pub fn page(&self, from: PageStart, limit: usize) -> Vec<UserRevocation> {
-        let first = (from.since, from.after.map_or(0, UserId::get));
+        let first = (from.start, from.cursor.map_or(0, UserId::get));
         let next = self.times.range((Bound::Excluded(first), Bound::Unbounded));
         let users = next.filter_map(|&(_, user)| UserId::new(user).ok());
         let rows = users.filter_map(|user| self.users.get(&user).copied());
@@ -318,27 +327,30 @@ impl Revocations {
 /// Start of a page: a time, and a user of that time to skip past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageStart {
-    pub since: Timestamp,
-    pub after: Option<UserId>,
+    pub start: Timestamp,
+    pub cursor: Option<UserId>,
 }
 
 impl PageStart {
     /// Starts at this time.
-    pub fn of(since: Timestamp) -> PageStart {
-        PageStart { since, after: None }
+    pub fn of(start: Timestamp) -> PageStart {
+        PageStart {
+            start,
+            cursor: None,
+        }
     }
 
     /// Starts behind the last row of a page.
     pub fn behind(at: Timestamp, user: UserId) -> PageStart {
         PageStart {
-            since: at,
-            after: Some(user),
+            start: at,
+            cursor: Some(user),
         }
     }
 }
 
-/// Progress of a boat. Its first query is for everything, since its clock may differ from the
-/// stations'.
+/// Progress of a boat through the revocations of its stations. Its first query is for everything,
+/// since its clock may differ from the stations'.
 ///
 /// Three hazards could make it skip a revocation: a station's newest one may be its own, with
 /// others not read yet; the station may have read nothing for an hour; and its clock may be ahead.
@@ -349,13 +361,13 @@ pub struct Follower {
     /// Newest revocation in any page.
     newest: Timestamp,
     /// End of the previous station's knowledge, by that station.
-    until: Timestamp,
+    station_complete: Timestamp,
 }
 
 impl Follower {
     /// Start of the next query.
     pub fn start(&self) -> PageStart {
-        PageStart::of(self.complete - CLOCKS_APART)
+        PageStart::of(self.complete - MAX_CLOCK_SKEW)
     }
 
     /// Takes a page.
@@ -364,12 +376,12 @@ impl Follower {
         self.newest = times.fold(self.newest, Ord::max);
     }
 
-    /// Takes the end of the last page, from a station that knows everything up to `until` by its
-    /// own clock.
-    pub fn handle_end(&mut self, until: Timestamp) {
-        let before = std::mem::replace(&mut self.until, until);
-        let reached = self.newest.min(until).min(before);
-        self.complete = self.complete.max(reached);
+    /// Takes the end of the last page, from a station that knows everything up to
+    /// `complete_until` by its own clock.
+    pub fn handle_end(&mut self, complete_until: Timestamp) {
+        let previous_complete = std::mem::replace(&mut self.station_complete, complete_until);
+        let complete = self.newest.min(complete_until).min(previous_complete);
+        self.complete = self.complete.max(complete);
     }
 }
 
@@ -379,18 +391,19 @@ pub struct Endings(BTreeMap<UserId, Timestamp>);
 
 impl Endings {
     pub fn of(revocations: impl IntoIterator<Item = UserRevocation>) -> Endings {
-        let before = (revocations.into_iter()).map(|of| (of.user, of.before));
-        Endings(before.collect())
+        let cutoffs =
+            (revocations.into_iter()).map(|revocation| (revocation.user, revocation.before));
+        Endings(cutoffs.collect())
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True if the session ends. A session that an older station admitted has no issue time: only a
+    /// Whether the session ends. A session that an older station admitted has no issue time: only a
     /// kick ends it.
     pub fn ends(&self, user: UserId, issued_at: Option<Timestamp>) -> bool {
-        let before = self.0.get(&user);
-        before.is_some_and(|before| issued_at.is_some_and(|issued_at| issued_at < *before))
+        let cutoff = self.0.get(&user);
+        cutoff.is_some_and(|cutoff| issued_at.is_some_and(|issued_at| issued_at < *cutoff))
     }
 }

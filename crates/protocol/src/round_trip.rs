@@ -13,9 +13,9 @@ pub struct RoundTrip {
 
 impl RoundTrip {
     /// Takes over a longer time at once, and a shorter one by an eighth of the difference.
-    pub fn measure(&mut self, measured: Duration) {
-        let measured = measured.min(ROUND_TRIP_MAX).as_millis() as u32;
-        self.millis = measured.max((self.millis * 7 + measured) / 8);
+    pub fn measure(&mut self, sample: Duration) {
+        let sample = sample.min(ROUND_TRIP_MAX).as_millis() as u32;
+        self.millis = sample.max((self.millis * 7 + sample) / 8);
     }
 
     /// Time that an answer may take without being late: twice the round trip.

@@ -49,7 +49,7 @@ use sends::Sends;
 use socket_backlog::SocketBacklog;
 
 /// Age up to which no session ends for lack of an acknowledgement.
-const ACK_PATIENCE: Duration = Duration::from_secs(60);
+const ACK_GRACE: Duration = Duration::from_secs(60);
 
 /// Life of one connection. See the [module](self).
 #[derive(Debug)]
@@ -73,11 +73,11 @@ pub struct Session {
     frames: Rate,
     refused_acks: Rate,
     /// Weight of all transmitted frames, and of the written part.
-    transmitted: u64,
-    written: u64,
-    /// End of the last frame that had waited for room. What comes before it in the outgoing stream
-    /// is there because the server chose to write it, and is not the client's slowness.
-    with_room: u64,
+    transmitted_weight: u64,
+    written_weight: u64,
+    /// End, in the outgoing stream, of the last frame that had waited for room. The server chose to
+    /// write what comes before it, so that does not count as unread by a slow client.
+    paced_weight: u64,
     /// Time at which the socket last took something, or, if later, at which something first waited
     /// for it again.
     written_at: Timestamp,
@@ -101,8 +101,8 @@ enum Phase {
     /// Takes nothing new, and ends once nothing is owed.
     Draining(Box<Farewell>),
     Closed {
-        /// True if the station's answer to the hello is still to come.
-        admitting: bool,
+        /// Whether the station's answer to the hello is still to come.
+        is_admitting: bool,
     },
 }
 
@@ -131,9 +131,9 @@ impl Session {
             round_trip: RoundTrip::default(),
             frames: Rate::default(),
             refused_acks: Rate::default(),
-            transmitted: 0,
-            written: 0,
-            with_room: 0,
+            transmitted_weight: 0,
+            written_weight: 0,
+            paced_weight: 0,
             written_at: now,
             travel: SocketBacklog::new(now),
             partial: None,
@@ -182,7 +182,7 @@ impl Session {
         matches!(self.phase, Phase::Open | Phase::Draining(_))
     }
 
-    /// True if the session takes nothing new.
+    /// Whether the session takes nothing new.
     pub fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Draining(_) | Phase::Closed { .. })
     }
@@ -191,10 +191,14 @@ impl Session {
         matches!(self.phase, Phase::Closed { .. })
     }
 
-    /// True if closed with nothing left to do or to wait for: it can be dropped.
+    /// Whether closed with nothing left to do or to wait for: it can be dropped.
     pub fn is_settled(&self) -> bool {
-        matches!(self.phase, Phase::Closed { admitting: false })
-            && self.actions.is_empty()
+        matches!(
+            self.phase,
+            Phase::Closed {
+                is_admitting: false
+            }
+        ) && self.actions.is_empty()
             && self.sends.is_none()
             && self.receipts.is_none()
             && self.mail.is_none()
@@ -202,7 +206,7 @@ impl Session {
 
     /// Weight of the transmitted part that is not written yet.
     pub fn outgoing(&self) -> usize {
-        (self.transmitted - self.written) as usize
+        (self.transmitted_weight - self.written_weight) as usize
     }
 
     /// Weight of everything that waits here for the client to read.
@@ -210,15 +214,15 @@ impl Session {
         self.outgoing() + self.questions.as_ref().map_or(0, |it| it.weight())
     }
 
-    /// True if the client has read enough for something that can wait.
+    /// Whether the client has read enough for something that can wait.
     fn has_room(&self) -> bool {
         self.outgoing() < self.limits.outgoing_bytes_max as usize
     }
 
-    /// True if more waits than the client may leave unread, apart from what had waited for room.
+    /// Whether more waits than the client may leave unread, apart from what had waited for room.
     fn is_full(&self) -> bool {
-        let counted = self.transmitted - self.written.max(self.with_room);
-        counted >= u64::from(self.limits.outgoing_bytes_max)
+        let unread_weight = self.transmitted_weight - self.written_weight.max(self.paced_weight);
+        unread_weight >= u64::from(self.limits.outgoing_bytes_max)
     }
 
     /// Returns the next action. Call until it is `None`.
@@ -331,7 +335,7 @@ impl Session {
     }
 
     fn next_removal(&mut self) -> Option<Action> {
-        let ids = self.mail.as_mut()?.take_acknowledged()?;
+        let ids = self.mail.as_mut()?.take_acked()?;
         Some(Action::RemoveMail { ids })
     }
 
@@ -340,19 +344,19 @@ impl Session {
             return None;
         }
         let limit = self.limits.mail_page;
-        let unacknowledged = self.pushes.as_ref().map_or(0, |pushes| pushes.mail());
-        if unacknowledged > limit as usize {
+        let unacked_mail = self.pushes.as_ref().map_or(0, |pushes| pushes.mail());
+        if unacked_mail > limit as usize {
             return None;
         }
-        let after = self.mail.as_mut()?.next_fetch()?;
-        Some(Action::FetchMail { after, limit })
+        let cursor = self.mail.as_mut()?.next_fetch()?;
+        Some(Action::FetchMail { cursor, limit })
     }
 
     fn end_drain(&mut self) {
         if let Phase::Draining(farewell) = &self.phase {
-            let quiet = self.sends.as_ref().is_none_or(|sends| sends.is_quiet())
+            let is_quiet = self.sends.as_ref().is_none_or(|sends| sends.is_quiet())
                 && self.pushes.as_ref().is_none_or(|pushes| pushes.is_empty());
-            if quiet {
+            if is_quiet {
                 let farewell = farewell.as_ref().clone();
                 self.close_with(farewell);
             }
@@ -373,31 +377,32 @@ impl Session {
         self.sends = None;
         self.finish();
         let Farewell { refusal, resume } = farewell;
-        let closing = Outgoing::Frame(ServerFrame::Closing {
+        let frame = Outgoing::Frame(ServerFrame::Closing {
             refusal: refusal.clone(),
             resume,
         });
-        self.transmitted += closing.weight() as u64;
-        self.actions.push_back(Action::Transmit(closing));
+        self.transmitted_weight += frame.weight() as u64;
+        self.actions.push_back(Action::Transmit(frame));
         self.actions.push_back(Action::Close(refusal));
     }
 
-    /// Settles with everybody but the client. Sends still go to the station if the client has ended
-    /// in order; after a loss it sends them again, and an old copy must not arrive long after that.
+    /// Meets all obligations but those to the client. Sends still go to the station if the client
+    /// has ended in order; after a loss it sends them again, and an old copy must not arrive long
+    /// after that.
     fn finish(&mut self) {
         if self.is_closed() {
             return;
         }
-        let admitted = self.is_open();
+        let was_open = self.is_open();
         self.phase = Phase::Closed {
-            admitting: matches!(self.phase, Phase::Admitting),
+            is_admitting: matches!(self.phase, Phase::Admitting),
         };
         (self.questions, self.partial) = (None, None);
         self.sends.take_if(|_| !self.has_ended);
         if let Some(pushes) = self.pushes.take() {
             pushes.fail(&mut self.actions);
         }
-        if admitted {
+        if was_open {
             self.actions.push_back(Action::Leave);
         }
     }
@@ -424,21 +429,21 @@ impl Session {
         if self.outgoing() == 0 {
             self.written_at = now;
         }
-        self.transmitted += outgoing.weight() as u64;
+        self.transmitted_weight += outgoing.weight() as u64;
         self.actions.push_back(Action::Transmit(outgoing));
     }
 
     /// Writes a frame that has waited until there was [room](Self::has_room).
     fn transmit_with_room(&mut self, outgoing: Outgoing, now: Timestamp) {
         self.transmit_any(outgoing, now);
-        self.with_room = self.transmitted;
+        self.paced_weight = self.transmitted_weight;
     }
 
     fn expect_written(&mut self, token: Token) {
         if self.is_closed() {
             return self.resolve(Some(token), Outcome::NoAck);
         }
-        let position = self.transmitted;
+        let position = self.transmitted_weight;
         (self.pushes.get_or_insert_default()).expect_written(position, token);
     }
 
@@ -456,16 +461,16 @@ impl Session {
         Some(match self.phase {
             // One client that is silent would hold up a boat that leaves, where all are young.
             Phase::Draining(_) => deadline,
-            _ => deadline.max(self.opened_at + ACK_PATIENCE),
+            _ => deadline.max(self.opened_at + ACK_GRACE),
         })
     }
 
     /// Time at which a client that sends nothing counts as gone. A frame that comes on is no silence,
     /// and no ping fits into it.
     fn silence_deadline(&self) -> Timestamp {
-        let silent = self.heard_at + self.limits.silence_max();
+        let silence_end = self.heard_at + self.limits.silence_max();
         self.partial_deadline()
-            .map_or(silent, |partial| partial.max(silent))
+            .map_or(silence_end, |partial| partial.max(silence_end))
     }
 
     /// Time by which the socket must take some of the waiting bytes.
@@ -476,29 +481,29 @@ impl Session {
     /// Frees empty queues: most sessions are idle most of the time.
     fn release(&mut self) {
         self.actions = VecDeque::new();
-        let closed = self.is_closed();
-        (self.sends).take_if(|sends| sends.is_empty() || (closed && sends.is_quiet()));
+        let is_closed = self.is_closed();
+        (self.sends).take_if(|sends| sends.is_empty() || (is_closed && sends.is_quiet()));
         self.pushes.take_if(|pushes| pushes.is_empty());
         self.receipts.take_if(|receipts| receipts.is_empty());
         self.questions.take_if(|questions| questions.is_empty());
-        let unacknowledged = self.pushes.as_ref().map_or(0, |pushes| pushes.mail());
-        (self.mail).take_if(|mail| closed || (unacknowledged == 0 && mail.is_over()));
+        let unacked_mail = self.pushes.as_ref().map_or(0, |pushes| pushes.mail());
+        (self.mail).take_if(|mail| is_closed || (unacked_mail == 0 && mail.is_over()));
     }
 }
 
 /// Number of events in the present window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
-    since: Timestamp,
+    window_start: Timestamp,
     count: u32,
 }
 
 impl Rate {
     /// Counts `count` more events; true if the window then has more than `limit`.
-    fn exceeded(&mut self, count: u32, limit: u32, window: Duration, now: Timestamp) -> bool {
-        if now >= self.since + window || now < self.since {
+    fn add_and_check(&mut self, count: u32, limit: u32, window: Duration, now: Timestamp) -> bool {
+        if now >= self.window_start + window || now < self.window_start {
             *self = Rate {
-                since: now,
+                window_start: now,
                 count: 0,
             };
         }

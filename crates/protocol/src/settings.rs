@@ -68,9 +68,10 @@ impl Problems {
         }
         for address in addresses.iter().filter(|address| !is_address(address)) {
             // An address with a user usually has a password, too.
-            let value = match address.contains('@') {
-                true => String::new(),
-                false => format!("{address:?}"),
+            let value = if address.contains('@') {
+                String::new()
+            } else {
+                format!("{address:?}")
             };
             self.refuse(key, value, "it is no address", "Say host:port");
         }
@@ -134,7 +135,7 @@ pub fn is_client_address(text: &str) -> bool {
     }
 }
 
-/// True if an address, with or without a scheme, may belong to another machine, as names other than
+/// Whether an address, with or without a scheme, may belong to another machine, as names other than
 /// `localhost` may.
 #[must_use]
 pub fn is_far(address: &str) -> bool {
@@ -150,7 +151,7 @@ pub fn is_far(address: &str) -> bool {
 /// Placeholder for a secret.
 pub const STRUCK: &str = "(redacted)";
 
-/// True if a setting or property of this name holds a secret itself, rather than the path of a file
+/// Whether a setting or property of this name holds a secret itself, rather than the path of a file
 /// with one: `sasl.password`, `ssl.key.pem`, `token`; not `key_file`, `token_bytes_max`.
 #[must_use]
 pub fn names_secret(name: &str) -> bool {

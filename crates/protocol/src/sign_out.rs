@@ -7,21 +7,21 @@ use std::time::Duration;
 use crate::Code;
 
 /// Time for an entry in the log of operations: one before any step, one about the end.
-pub const LOG_WITHIN: Duration = Duration::from_secs(5);
+pub const LOG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for one station to answer, and for discovery to name them.
-pub const STATION_WITHIN: Duration = Duration::from_secs(5);
+pub const STATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for one step, revocation or kick, at any number of stations.
-pub const STEP_WITHIN: Duration = Duration::from_secs(15);
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Patience of an operator's terminal, longer than all steps and both entries.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Users that one desk signs out at a time; further requests must retry.
-pub const AT_ONCE_MAX: usize = 16;
+pub const MAX_CONCURRENT_SIGN_OUTS: usize = 16;
 
-/// True if another station may answer otherwise: this one cannot now, or its version does not know
+/// Whether another station may answer otherwise: this one cannot now, or its version does not know
 /// the call.
 pub const fn asks_another(code: Code) -> bool {
     code.retryable() || matches!(code, Code::Unsupported)
@@ -33,10 +33,13 @@ mod tests {
 
     #[test]
     fn all_steps_end_before_their_operator_stops_waiting() {
-        let all = LOG_WITHIN * 2 + STEP_WITHIN * 2;
-        assert!(all + Duration::from_secs(10) <= ANSWER_WITHIN, "{all:?}");
+        let total = LOG_TIMEOUT * 2 + STEP_TIMEOUT * 2;
+        assert!(
+            total + Duration::from_secs(10) <= ANSWER_TIMEOUT,
+            "{total:?}"
+        );
         // A station that is silent leaves time for another.
-        assert!(STATION_WITHIN * 2 <= STEP_WITHIN);
+        assert!(STATION_TIMEOUT * 2 <= STEP_TIMEOUT);
     }
 
     #[test]

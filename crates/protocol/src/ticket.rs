@@ -26,7 +26,7 @@ use crate::{Code, Hidden, Platform, Refusal, SessionId, Timestamp, UserId};
 pub const LIFE: Duration = Duration::from_secs(15 * 60);
 
 /// Time after its end in which a ticket may still be renewed, if the mailbox has its session.
-pub const RENEWABLE: Duration = Duration::from_secs(24 * 3600);
+pub const RENEWAL_WINDOW: Duration = Duration::from_secs(24 * 3600);
 
 /// Time before a ticket's end from which a call with it makes the boat renew it at once: the slow
 /// pass over all sessions was late.
@@ -80,10 +80,10 @@ impl Ticket {
     }
 
     fn token_issued_at(&self) -> Timestamp {
-        millis_of(&self.0[10..16])
+        millis_from_bytes(&self.0[10..16])
     }
 
-    /// True if calls with it will soon be refused, and a later ticket is available.
+    /// Whether calls with it will soon be refused, and a later ticket is available.
     pub fn is_due(&self, now: Timestamp) -> bool {
         let expires_at = self.expires_at();
         expires_at < self.token_ends_at() && expires_at <= now + RENEW_BEFORE
@@ -93,9 +93,10 @@ impl Ticket {
     /// overtook it.
     #[must_use]
     pub fn replaced_by(self, next: Ticket) -> Ticket {
-        match next.token_issued_at() < self.token_issued_at() {
-            true => self,
-            false => next,
+        if next.token_issued_at() < self.token_issued_at() {
+            self
+        } else {
+            next
         }
     }
 
@@ -110,21 +111,24 @@ impl Ticket {
     }
 }
 
-fn seconds(of: &[u8]) -> Timestamp {
-    let seconds = of.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte));
+fn seconds(bytes: &[u8]) -> Timestamp {
+    let seconds = bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | i64::from(*byte));
     Timestamp::from_millis(seconds * 1000)
 }
 
-fn millis_of(bytes: &[u8]) -> Timestamp {
+fn millis_from_bytes(bytes: &[u8]) -> Timestamp {
     let mut millis = [0; 8];
     millis[2..].copy_from_slice(bytes);
     Timestamp::from_millis(i64::from_be_bytes(millis))
 }
 
 fn in_seconds(time: Timestamp) -> [u8; 4] {
-    let seconds = u32::try_from(time.millis() / 1000).unwrap_or(match time < Timestamp::ZERO {
-        true => 0,
-        false => u32::MAX,
+    let seconds = u32::try_from(time.millis() / 1000).unwrap_or(if time < Timestamp::ZERO {
+        0
+    } else {
+        u32::MAX
     });
     seconds.to_be_bytes()
 }
@@ -251,11 +255,11 @@ impl Tickets {
     /// # Errors
     /// No ticket proves it.
     pub fn check(&self, claim: &Claim<'_>, now: Timestamp) -> Result<(), TicketError> {
-        let judged = self.judge(claim).and_then(|proof| match proof {
+        let result = self.judge(claim).and_then(|proof| match proof {
             Some(_) if claim.is_over(now) => Err(TicketError::Expired),
             Some(_) | None => Ok(()),
         });
-        self.unless_lenient(judged, ())
+        self.unless_lenient(result, ())
     }
 
     /// Checks that the session may go on, with a new ticket.
@@ -263,7 +267,7 @@ impl Tickets {
     /// # Errors
     /// The session must sign in again.
     pub fn renew(&self, claim: &Claim<'_>, now: Timestamp) -> Result<Renewal, TicketError> {
-        let judged = self.judge(claim).and_then(|proof| {
+        let result = self.judge(claim).and_then(|proof| {
             let Some(sign_in) = proof else {
                 return Ok(Renewal::Unproved);
             };
@@ -271,14 +275,14 @@ impl Tickets {
             if now < expires_at {
                 return Ok(Renewal::Proved(sign_in));
             }
-            match now < sign_in.ends_at && now < expires_at + RENEWABLE {
+            match now < sign_in.ends_at && now < expires_at + RENEWAL_WINDOW {
                 true if self.is_required => Ok(Renewal::Late(sign_in)),
                 // A session without any ticket would go on, too.
                 true => Ok(Renewal::Proved(sign_in)),
                 false => Err(TicketError::Expired),
             }
         });
-        self.unless_lenient(judged, Renewal::Unproved)
+        self.unless_lenient(result, Renewal::Unproved)
     }
 
     fn key(&self, id: KeyId) -> Result<&Key, TicketError> {
@@ -288,12 +292,12 @@ impl Tickets {
 
     fn unless_lenient<T>(
         &self,
-        judged: Result<T, TicketError>,
+        result: Result<T, TicketError>,
         otherwise: T,
     ) -> Result<T, TicketError> {
-        match judged {
+        match result {
             Err(error) if !self.is_required && error != TicketError::Forged => Ok(otherwise),
-            judged => judged,
+            result => result,
         }
     }
 
@@ -306,23 +310,24 @@ impl Tickets {
             return Err(TicketError::Missing);
         };
         let key = self.key(ticket.key())?;
-        let is_of = |boat| {
+        let is_signed_for = |boat| {
             let mac = mac(key, &ticket.0, claim.user, session, boat);
             mac.verify_truncated_left(&ticket.0[SIGNED_BYTES..]).is_ok()
         };
         // Certificates may be new to the boat, or to this station.
-        let is_good =
-            is_of(claim.boat) || (!self.is_required && claim.boat.is_some() && is_of(None));
+        let is_good = is_signed_for(claim.boat)
+            || (!self.is_required && claim.boat.is_some() && is_signed_for(None));
         if !is_good {
-            return match claim.boat.is_none() && !self.is_required {
-                true => Ok(None),
-                false => Err(TicketError::Forged),
+            return if claim.boat.is_none() && !self.is_required {
+                Ok(None)
+            } else {
+                Err(TicketError::Forged)
             };
         }
-        let sign_in = (ticket.sign_in(claim.user, session)).filter(|of| {
+        let sign_in = (ticket.sign_in(claim.user, session)).filter(|sign_in_fields| {
             claim
                 .platform
-                .is_none_or(|platform| platform == of.platform)
+                .is_none_or(|platform| platform == sign_in_fields.platform)
         });
         sign_in.map(Some).ok_or(TicketError::Forged)
     }

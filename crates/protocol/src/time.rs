@@ -24,9 +24,9 @@ impl Timestamp {
         self.0
     }
 
-    /// Time from `earlier` to `self`; zero if `earlier` is the later one.
-    pub fn since(self, earlier: Timestamp) -> Duration {
-        Duration::from_millis(self.0.saturating_sub(earlier.0).max(0) as u64)
+    /// Time from `other` to `self`; zero if `other` is the later one.
+    pub fn since(self, other: Timestamp) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(other.0).max(0) as u64)
     }
 }
 

@@ -30,22 +30,22 @@ pub fn unread(end: Tally, base: Tally, recalled: &BTreeSet<Seq>) -> u64 {
     if end.seq <= base.seq {
         return 0;
     }
-    let gone = recalled.range(base.seq.next()..=end.seq).count() as u64;
+    let recalled_count = recalled.range(base.seq.next()..=end.seq).count() as u64;
     end.incoming
         .saturating_sub(base.incoming)
-        .saturating_sub(gone)
+        .saturating_sub(recalled_count)
 }
 
 /// Position up to which a member is done with a group: read, cleared, or joined, whichever is
 /// further.
-pub fn base_in_group(read: Seq, cleared: Seq, since: Seq) -> Seq {
-    read.max(cleared).max(since)
+pub fn base_in_group(read: Seq, cleared: Seq, joined: Seq) -> Seq {
+    read.max(cleared).max(joined)
 }
 
 /// Messages of a group from others between the base and its end, without recalled ones. `own` is
 /// the number of the member's own among them; `recalled` as above.
 pub fn in_group(end: Seq, base: Seq, own: u64, recalled: &BTreeSet<Seq>) -> u64 {
-    let between = Tally {
+    let own_excluded = Tally {
         seq: end,
         incoming: end.0.saturating_sub(base.0).saturating_sub(own),
     };
@@ -53,7 +53,7 @@ pub fn in_group(end: Seq, base: Seq, own: u64, recalled: &BTreeSet<Seq>) -> u64 
         seq: base,
         incoming: 0,
     };
-    unread(between, base, recalled)
+    unread(own_excluded, base, recalled)
 }
 
 #[cfg(test)]
@@ -99,9 +99,9 @@ mod tests {
     }
 
     impl MessageStates {
-        fn of(&self, side: usize) -> u64 {
-            let unread = |(writer, done, recalled): &&(usize, [bool; 2], bool)| {
-                *writer != side && !done[side] && !recalled
+        fn unread_count(&self, side: usize) -> u64 {
+            let unread = |(writer, is_done, is_recalled): &&(usize, [bool; 2], bool)| {
+                *writer != side && !is_done[side] && !is_recalled
             };
             self.messages.iter().filter(unread).count() as u64
         }
@@ -120,12 +120,12 @@ mod tests {
 
     impl SideCounts {
         fn tally(&self, seq: u64, side: usize) -> Tally {
-            let incoming = seq
+            let counts = seq
                 .checked_sub(1)
                 .and_then(|i| self.incoming.get(i as usize));
             Tally {
                 seq: Seq(seq),
-                incoming: incoming.map_or(0, |both| both[side]),
+                incoming: counts.map_or(0, |per_side| per_side[side]),
             }
         }
 
@@ -133,15 +133,20 @@ mod tests {
             self.incoming.len() as u64
         }
 
-        fn of(&self, side: usize) -> u64 {
-            let others = self.recalled.iter().copied();
-            let others = others.filter(|seq| self.writers[seq.0 as usize - 1] != side);
+        fn unread_count(&self, side: usize) -> u64 {
+            let recalled_of_others = self.recalled.iter().copied();
+            let recalled_of_others =
+                recalled_of_others.filter(|seq| self.writers[seq.0 as usize - 1] != side);
             let base = base(self.read[side], self.cleared[side]);
-            unread(self.tally(self.end(), side), base, &others.collect())
+            unread(
+                self.tally(self.end(), side),
+                base,
+                &recalled_of_others.collect(),
+            )
         }
     }
 
-    fn place_of(share: u8, end: u64) -> u64 {
+    fn position_at(share: u8, end: u64) -> u64 {
         u64::from(share) * end / u64::from(u8::MAX)
     }
 
@@ -150,37 +155,37 @@ mod tests {
     proptest! {
         #[test]
         fn the_difference_is_what_counting_finds(steps in vec(step(), 0..120)) {
-            let (mut counted, mut kept) = (MessageStates::default(), SideCounts::default());
+            let (mut states, mut counts) = (MessageStates::default(), SideCounts::default());
             for step in steps {
-                let end = kept.end();
+                let end = counts.end();
                 match step {
                     CountedStep::Send { side } => {
-                        counted.messages.push((side, [false; 2], false));
-                        let mut incoming = kept.incoming.last().copied().unwrap_or_default();
-                        incoming[1 - side] += 1;
-                        kept.incoming.push(incoming);
-                        kept.writers.push(side);
+                        states.messages.push((side, [false; 2], false));
+                        let mut incoming_counts = counts.incoming.last().copied().unwrap_or_default();
+                        incoming_counts[1 - side] += 1;
+                        counts.incoming.push(incoming_counts);
+                        counts.writers.push(side);
                     }
                     CountedStep::Read { side, share } => {
-                        let to = place_of(share, end);
-                        counted.messages[..to as usize].iter_mut().for_each(|m| m.1[side] = true);
+                        let end_seq = position_at(share, end);
+                        states.messages[..end_seq as usize].iter_mut().for_each(|m| m.1[side] = true);
                         // The register only grows: a late device moves nothing back.
-                        kept.read[side] = kept.read[side].max(kept.tally(to, side));
+                        counts.read[side] = counts.read[side].max(counts.tally(end_seq, side));
                     }
                     CountedStep::Clear { side } => {
-                        counted.messages.iter_mut().for_each(|m| m.1[side] = true);
-                        kept.cleared[side] = kept.cleared[side].max(kept.tally(end, side));
+                        states.messages.iter_mut().for_each(|m| m.1[side] = true);
+                        counts.cleared[side] = counts.cleared[side].max(counts.tally(end, side));
                     }
                     CountedStep::Recall { share } => {
-                        let at = place_of(share, end);
+                        let at = position_at(share, end);
                         if at > 0 {
-                            counted.messages[at as usize - 1].2 = true;
-                            kept.recalled.insert(Seq(at));
+                            states.messages[at as usize - 1].2 = true;
+                            counts.recalled.insert(Seq(at));
                         }
                     }
                 }
                 for side in 0..2 {
-                    prop_assert_eq!(kept.of(side), counted.of(side));
+                    prop_assert_eq!(counts.unread_count(side), states.unread_count(side));
                 }
             }
         }
@@ -203,31 +208,31 @@ mod tests {
     #[derive(Clone, Debug)]
     enum GroupStep {
         Send {
-            who: usize,
+            member: usize,
         },
         Read {
-            who: usize,
+            member: usize,
             share: u8,
         },
         Clear {
-            who: usize,
+            member: usize,
         },
         Recall {
             share: u8,
         },
         /// Leaves and joins again: earlier messages are not theirs to read.
         Rejoin {
-            who: usize,
+            member: usize,
         },
     }
 
     fn group_step() -> impl Strategy<Value = GroupStep> {
         prop_oneof![
-            6 => (0..3_usize).prop_map(|who| GroupStep::Send { who }),
-            2 => (0..3_usize, any::<u8>()).prop_map(|(who, share)| GroupStep::Read { who, share }),
-            1 => (0..3_usize).prop_map(|who| GroupStep::Clear { who }),
+            6 => (0..3_usize).prop_map(|member| GroupStep::Send { member }),
+            2 => (0..3_usize, any::<u8>()).prop_map(|(member, share)| GroupStep::Read { member, share }),
+            1 => (0..3_usize).prop_map(|member| GroupStep::Clear { member }),
             2 => any::<u8>().prop_map(|share| GroupStep::Recall { share }),
-            1 => (0..3_usize).prop_map(|who| GroupStep::Rejoin { who }),
+            1 => (0..3_usize).prop_map(|member| GroupStep::Rejoin { member }),
         ]
     }
 
@@ -239,44 +244,44 @@ mod tests {
             steps in vec(group_step(), 0..120),
         ) {
             // Writer, members done with it, recalled.
-            let mut counted: Vec<(usize, [bool; 3], bool)> = Vec::new();
-            let (mut read, mut cleared) = ([Seq::ZERO; 3], [Seq::ZERO; 3]);
-            let mut since = [Seq::ZERO; 3];
+            let mut messages: Vec<(usize, [bool; 3], bool)> = Vec::new();
+            let (mut read_seqs, mut cleared_seqs) = ([Seq::ZERO; 3], [Seq::ZERO; 3]);
+            let mut joined = [Seq::ZERO; 3];
             for step in steps {
-                let end = counted.len() as u64;
-                let mut done_up_to = |to: u64, who: usize| {
-                    counted[..to as usize].iter_mut().for_each(|m| m.1[who] = true);
+                let end = messages.len() as u64;
+                let mut mark_done = |end_seq: u64, member: usize| {
+                    messages[..end_seq as usize].iter_mut().for_each(|m| m.1[member] = true);
                 };
                 match step {
-                    GroupStep::Send { who } => counted.push((who, [false; 3], false)),
-                    GroupStep::Read { who, share } => {
-                        let to = place_of(share, end);
-                        done_up_to(to, who);
-                        read[who] = read[who].max(Seq(to));
+                    GroupStep::Send { member } => messages.push((member, [false; 3], false)),
+                    GroupStep::Read { member, share } => {
+                        let end_seq = position_at(share, end);
+                        mark_done(end_seq, member);
+                        read_seqs[member] = read_seqs[member].max(Seq(end_seq));
                     }
-                    GroupStep::Clear { who } => {
-                        done_up_to(end, who);
-                        cleared[who] = Seq(end);
+                    GroupStep::Clear { member } => {
+                        mark_done(end, member);
+                        cleared_seqs[member] = Seq(end);
                     }
-                    GroupStep::Rejoin { who } => {
-                        done_up_to(end, who);
-                        since[who] = Seq(end);
+                    GroupStep::Rejoin { member } => {
+                        mark_done(end, member);
+                        joined[member] = Seq(end);
                     }
                     GroupStep::Recall { share } => {
-                        if let Some(at) = place_of(share, end).checked_sub(1) {
-                            counted[at as usize].2 = true;
+                        if let Some(at) = position_at(share, end).checked_sub(1) {
+                            messages[at as usize].2 = true;
                         }
                     }
                 }
-                let end = Seq(counted.len() as u64);
-                for who in 0..3 {
-                    let base = base_in_group(read[who], cleared[who], since[who]);
-                    let behind = &counted[base.0 as usize..];
-                    let own = behind.iter().filter(|m| m.0 == who).count() as u64;
-                    let others = counted.iter().zip(1..).filter(|(m, _)| m.2 && m.0 != who);
-                    let recalled = others.map(|(_, seq)| Seq(seq)).collect();
-                    let unread = counted.iter().filter(|m| m.0 != who && !m.1[who] && !m.2);
-                    prop_assert_eq!(in_group(end, base, own, &recalled), unread.count() as u64);
+                let end = Seq(messages.len() as u64);
+                for member in 0..3 {
+                    let base = base_in_group(read_seqs[member], cleared_seqs[member], joined[member]);
+                    let later_messages = &messages[base.0 as usize..];
+                    let own = later_messages.iter().filter(|m| m.0 == member).count() as u64;
+                    let recalled_messages = messages.iter().zip(1..).filter(|(m, _)| m.2 && m.0 != member);
+                    let recalled_seqs = recalled_messages.map(|(_, seq)| Seq(seq)).collect();
+                    let unread = messages.iter().filter(|m| m.0 != member && !m.1[member] && !m.2);
+                    prop_assert_eq!(in_group(end, base, own, &recalled_seqs), unread.count() as u64);
                 }
             }
         }

@@ -96,20 +96,20 @@ pub fn decide(
     rules: &Rules<'_>,
     now: Timestamp,
 ) -> Result<Plan, NoPlan> {
-    let (mut batch, mut panicked) = (*batch, BTreeSet::new());
+    let (mut batch, mut panicked_indexes) = (*batch, BTreeSet::new());
     loop {
-        let mut steps = ruled(&batch, facts, rules, &panicked)?;
-        steps.truncate(decided(batch.records, &steps));
-        match laid_out(&batch, steps, facts, rules, now) {
+        let mut steps = rule_records(&batch, facts, rules, &panicked_indexes)?;
+        steps.truncate(decided_count(batch.records, &steps));
+        match lay_out(&batch, steps, facts, rules, now) {
             Ok(plan) => return Ok(plan),
-            Err(more) => {
-                let mut followed = more
+            Err(new_indexes) => {
+                let mut followed_indexes = new_indexes
                     .iter()
                     .filter(|index| is_followed(batch.records, **index));
-                if let Some(last) = followed.next() {
+                if let Some(last) = followed_indexes.next() {
                     batch.records = &batch.records[..=*last];
                 }
-                panicked.extend(more);
+                panicked_indexes.extend(new_indexes);
             }
         }
     }
@@ -131,80 +131,83 @@ pub fn bury(
         Layout::new(facts, rules, now),
     );
     for (index, record) in batch.records.iter().enumerate() {
-        let dead = Death::new(DeadReason::StoreRejected, error.to_owned());
-        match draft.died(record, dead) {
+        let death = Death::new(DeadReason::StoreRejected, error.to_owned());
+        match draft.record_death(record, death) {
             Ok(step) => layout.admit(index, record, layout.of(record, step)),
             Err(_) => draft.leave_open(record),
         }
     }
-    let missing = draft.into_missing();
-    match missing.is_empty() {
-        true => Ok(layout.plan()),
-        false => Err(NoPlan::Missing(Box::new(missing))),
+    let missing_facts = draft.into_missing();
+    if missing_facts.is_empty() {
+        Ok(layout.plan())
+    } else {
+        Err(NoPlan::Missing(Box::new(missing_facts)))
     }
 }
 
 /// Number of records up to the first death that others of its conversation follow, or of all.
-fn decided(records: &[TaskRecord<'_>], steps: &[DraftStep<'_>]) -> usize {
+fn decided_count(records: &[TaskRecord<'_>], steps: &[DraftStep<'_>]) -> usize {
     let passes =
-        |step: &DraftStep<'_>| matches!(step, DraftStep::Died(dead) if dead.passed.is_some());
+        |step: &DraftStep<'_>| matches!(step, DraftStep::Died(death) if death.new_head.is_some());
     let mut deaths = (0..steps.len()).filter(|index| passes(&steps[*index]));
     deaths
         .find(|index| is_followed(records, *index))
         .map_or(records.len(), |index| index + 1)
 }
 
-/// True if a later record is of the same conversation.
+/// Whether a later record is of the same conversation.
 fn is_followed(records: &[TaskRecord<'_>], index: usize) -> bool {
     let conversation = |record: &TaskRecord<'_>| record.task.work.conversation();
-    let of = conversation(&records[index]);
-    let mut behind = records[index + 1..].iter();
-    behind.any(|record| conversation(record) == of)
+    let conversation_id = conversation(&records[index]);
+    let mut later_records = records[index + 1..].iter();
+    later_records.any(|record| conversation(record) == conversation_id)
 }
 
 /// Error of a dead letter whose handling panicked.
 const PANICKED: &str = "handling it panicked";
 
 /// The plan, or the indexes of records whose layout panics, in order.
-fn laid_out(
+fn lay_out(
     batch: &Batch<'_>,
     steps: Vec<DraftStep<'_>>,
     facts: &Facts,
     rules: &Rules<'_>,
     now: Timestamp,
 ) -> Result<Plan, Vec<usize>> {
-    let (mut layout, mut panicked) = (Layout::new(facts, rules, now), Vec::new());
+    let (mut layout, mut panicked_indexes) = (Layout::new(facts, rules, now), Vec::new());
     for (index, (record, step)) in batch.records.iter().zip(steps).enumerate() {
         match catch_unwind(AssertUnwindSafe(|| layout.of(record, step))) {
-            Ok(laid) => layout.admit(index, record, laid),
-            Err(_) => panicked.push(index),
+            Ok(record_layout) => layout.admit(index, record, record_layout),
+            Err(_) => panicked_indexes.push(index),
         }
     }
-    match panicked.is_empty() {
-        true => Ok(layout.plan()),
-        false => Err(panicked),
+    if panicked_indexes.is_empty() {
+        Ok(layout.plan())
+    } else {
+        Err(panicked_indexes)
     }
 }
 
 /// One step a record.
-fn ruled<'a>(
+fn rule_records<'a>(
     batch: &Batch<'a>,
     facts: &'a Facts,
     rules: &Rules<'_>,
-    panicked: &BTreeSet<usize>,
+    panicked_indexes: &BTreeSet<usize>,
 ) -> Result<Vec<DraftStep<'a>>, NoPlan> {
     let mut draft = Draft::new(batch, facts, rules);
     let mut steps = Vec::with_capacity(batch.records.len());
     let mut overtaken = None;
     for (index, record) in batch.records.iter().enumerate() {
-        let is_dead = panicked.contains(&index);
-        let step = match is_dead && !is_change(record) {
-            true => draft.panicked(record),
-            false => match catch_unwind(AssertUnwindSafe(|| draft.step(record))) {
+        let is_dead = panicked_indexes.contains(&index);
+        let step = if is_dead && !is_change(record) {
+            draft.panicked_step(record)
+        } else {
+            match catch_unwind(AssertUnwindSafe(|| draft.step(record))) {
                 Ok(Ok(step)) if is_dead => draft.panicked_behind(record, step),
                 Ok(step) => step,
-                Err(_) => draft.panicked(record),
-            },
+                Err(_) => draft.panicked_step(record),
+            }
         };
         match step {
             Ok(DraftStep::Overtaken(conversation)) => {
@@ -219,18 +222,18 @@ fn ruled<'a>(
             Err(_) => draft.leave_open(record),
         }
     }
-    let missing = draft.into_missing();
+    let missing_facts = draft.into_missing();
     match overtaken {
-        _ if !missing.is_empty() => Err(NoPlan::Missing(Box::new(missing))),
+        _ if !missing_facts.is_empty() => Err(NoPlan::Missing(Box::new(missing_facts))),
         Some(conversation) => Err(NoPlan::Overtaken(conversation)),
         None => Ok(steps),
     }
 }
 
 impl<'a> Draft<'a> {
-    fn panicked(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, MissingFact> {
-        let dead = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
-        self.died(record, dead)
+    fn panicked_step(&mut self, record: &TaskRecord<'a>) -> Result<DraftStep<'a>, MissingFact> {
+        let death = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
+        self.record_death(record, death)
     }
 
     /// The layout of the record panics: a change that was ruled dies at its place.
@@ -240,14 +243,14 @@ impl<'a> Draft<'a> {
         step: DraftStep<'a>,
     ) -> Result<DraftStep<'a>, MissingFact> {
         match step {
-            DraftStep::Changed(changing) if changing.head.moves => self.panicked(record),
+            DraftStep::Changed(draft) if draft.head.moves => self.panicked_step(record),
             // It changes nothing, or did so before: it has no place to keep.
             DraftStep::Changed(_) | DraftStep::Unchanged { .. } => {
-                let dead = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
-                Ok(DraftStep::Died(dead))
+                let death = Death::new(DeadReason::HandlerPanic, PANICKED.to_owned());
+                Ok(DraftStep::Died(death))
             }
-            DraftStep::Died(dead) => Ok(DraftStep::Died(dead)),
-            _ => self.panicked(record),
+            DraftStep::Died(death) => Ok(DraftStep::Died(death)),
+            _ => self.panicked_step(record),
         }
     }
 }

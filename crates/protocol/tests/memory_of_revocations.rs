@@ -17,7 +17,7 @@ fn resident() -> usize {
 #[test]
 #[ignore = "a measurement"]
 fn a_million_revocations_fit_into_128_mib() {
-    let before = resident();
+    let bytes_before = resident();
     let mut set = Revocations::default();
     for number in 0..REVOCATIONS_MAX as i64 {
         // Users in random order, times in ascending order.
@@ -30,7 +30,7 @@ fn a_million_revocations_fit_into_128_mib() {
         };
         assert_eq!(set.insert(revocation), Insertion::Changed);
     }
-    let bytes = resident() - before;
+    let bytes = resident() - bytes_before;
     eprintln!(
         "{} users: {:.1} MiB, {} bytes each",
         set.len(),

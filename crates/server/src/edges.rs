@@ -18,7 +18,7 @@ use backend::rate_limit::AddressLimit;
 use bytes::Bytes;
 use metrics::{Counter, counter};
 use operator::http::{Handshakes, Places, Port};
-use protocol::edges::{self, LIST_AGE_MAX, LIST_FRESH};
+use protocol::edges::{self, LIST_AGE_MAX, LIST_REFRESH_INTERVAL};
 use protocol::proxy::{TrustedNetworks, forwarded_for};
 use station::http::Config;
 use tokio::net::TcpListener;
@@ -48,9 +48,9 @@ struct Door {
 
 /// Counters of requests, by their answer.
 struct RequestCounters {
-    listed: Counter,
+    lists: Counter,
     unknown: Counter,
-    refused: Counter,
+    refusals: Counter,
 }
 
 /// A port at work, which ends when dropped.
@@ -106,7 +106,7 @@ pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Optio
 
 /// Looks at discovery forever; a look that fails leaves the list as it is.
 async fn look(registry: Arc<dyn Registry>, lists: watch::Sender<Option<List>>) {
-    let mut looks = interval(LIST_FRESH);
+    let mut looks = interval(LIST_REFRESH_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_away = false;
     loop {
@@ -147,9 +147,9 @@ fn routes(
             config.address_bounds().requests,
         ),
         answers: RequestCounters {
-            listed: answers("listed"),
+            lists: answers("listed"),
             unknown: answers("unknown"),
-            refused: answers("refused"),
+            refusals: answers("refused"),
         },
     };
     Router::new()
@@ -176,24 +176,24 @@ impl Door {
         let address = match forwarded_for(peer, values, &self.balancers) {
             Ok(address) => address,
             Err(error) => {
-                self.answers.refused.increment(1);
+                self.answers.refusals.increment(1);
                 return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
             }
         };
         if let Err(wait) = self.requests.check(address) {
-            self.answers.refused.increment(1);
+            self.answers.refusals.increment(1);
             let text = "so many requests of one address: keep the list, and ask again later\n";
             return later(StatusCode::TOO_MANY_REQUESTS, wait, text);
         }
         let list = self.list.borrow().clone();
         match list.filter(|list| list.as_of.elapsed() <= LIST_AGE_MAX) {
             Some(list) => {
-                self.answers.listed.increment(1);
+                self.answers.lists.increment(1);
                 let headers = [
                     (CONTENT_TYPE, "application/json".to_owned()),
                     (
                         CACHE_CONTROL,
-                        format!("public, max-age={}", LIST_FRESH.as_secs()),
+                        format!("public, max-age={}", LIST_REFRESH_INTERVAL.as_secs()),
                     ),
                 ];
                 (headers, list.body).into_response()
@@ -201,7 +201,7 @@ impl Door {
             None => {
                 self.answers.unknown.increment(1);
                 let text = "this station does not know now which boats there are: use the list of before\n";
-                later(StatusCode::SERVICE_UNAVAILABLE, LIST_FRESH, text)
+                later(StatusCode::SERVICE_UNAVAILABLE, LIST_REFRESH_INTERVAL, text)
             }
         }
     }

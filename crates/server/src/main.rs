@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return cli::show_usage(&usage),
     };
-    let ended = cli::run(cli);
+    let result = cli::run(cli);
     server::telemetry::end();
-    ended.unwrap_or_else(|error| cli::fail(&error))
+    result.unwrap_or_else(|error| cli::fail(&error))
 }

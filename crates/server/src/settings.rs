@@ -98,8 +98,8 @@ impl Settings {
         if let Some(file) = file {
             check_syntax(file)?;
         }
-        let named = overlay(Figment::new(), file);
-        let has_endpoint = named.find_value("log.otlp.endpoint").is_ok();
+        let named_settings = overlay(Figment::new(), file);
+        let has_endpoint = named_settings.find_value("log.otlp.endpoint").is_ok();
         let variables = Variables::read(|name| std::env::var(name).ok(), has_endpoint);
         let variables =
             variables.map_err(|problems| SettingsError::Contradiction(problems.to_string()))?;
@@ -233,10 +233,10 @@ fn check_syntax(path: &Path) -> Result<(), SettingsError> {
         return Ok(());
     };
     let start = error.span().map_or(0, |span| span.start);
-    let before = text.get(..start).unwrap_or_default();
+    let head = text.get(..start).unwrap_or_default();
     Err(SettingsError::Syntax {
         file,
-        line: before.matches('\n').count() + 1,
+        line: head.matches('\n').count() + 1,
         reason: error.message().to_owned(),
     })
 }
@@ -244,13 +244,13 @@ fn check_syntax(path: &Path) -> Result<(), SettingsError> {
 /// Strikes secrets from an error, which names a value of a wrong type: a URL loses its user info
 /// and query.
 fn without_secrets(mut error: figment::Error) -> figment::Error {
-    let struck = |actual| match actual {
+    let redacted = |actual| match actual {
         Actual::Str(text) => Actual::Str(strike(&text)),
         other => other,
     };
     error.kind = match error.kind {
-        Kind::InvalidType(actual, expected) => Kind::InvalidType(struck(actual), expected),
-        Kind::InvalidValue(actual, expected) => Kind::InvalidValue(struck(actual), expected),
+        Kind::InvalidType(actual, expected) => Kind::InvalidType(redacted(actual), expected),
+        Kind::InvalidValue(actual, expected) => Kind::InvalidValue(redacted(actual), expected),
         // Figment reads an older TOML than `check_syntax`, and quotes the line below its first
         // words.
         Kind::Message(text) if text.starts_with("TOML parse error") => {
@@ -262,9 +262,10 @@ fn without_secrets(mut error: figment::Error) -> figment::Error {
 }
 
 fn refuse(problems: &Problems) -> Result<(), SettingsError> {
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(SettingsError::Contradiction(problems.to_string())),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(SettingsError::Contradiction(problems.to_string()))
     }
 }
 
@@ -313,7 +314,10 @@ mod tests {
         for text in [open, kind, comma] {
             assert!(!text.contains("hunter2"), "{text}");
         }
-        let missing = Settings::load(Some(Path::new("/no/such/file"))).expect_err("no file");
-        assert!(missing.to_string().contains("/no/such/file"), "{missing}");
+        let missing_file = Settings::load(Some(Path::new("/no/such/file"))).expect_err("no file");
+        assert!(
+            missing_file.to_string().contains("/no/such/file"),
+            "{missing_file}"
+        );
     }
 }

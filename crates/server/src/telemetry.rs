@@ -124,7 +124,7 @@ async fn keep_up(handle: PrometheusHandle) {
         round.tick().await;
         handle.run_upkeep();
         process::look();
-        metrics::counter!("log_lines_dropped_total").absolute(lines::dropped());
+        metrics::counter!("log_lines_dropped_total").absolute(lines::dropped_count());
         flood::report();
     }
 }
@@ -162,11 +162,11 @@ mod tests {
         for _ in 0..4 {
             round().await;
         }
-        let before = resident();
+        let resident_before = resident();
         for _ in 0..20 {
             round().await;
         }
-        let grown = resident().saturating_sub(before);
+        let grown = resident().saturating_sub(resident_before);
         upkeep.abort();
         assert!(grown < 4 << 20, "{grown} bytes of a million samples");
     }

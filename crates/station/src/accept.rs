@@ -1,4 +1,5 @@
-//! Step 3 of a message's way: decide, name, and append to the log; answer once the log has it.
+//! Accepts sends: judges them, gives them ids, and appends them to the log. A send is answered once
+//! the log has it.
 //!
 //! Nothing slower than the rate limits, the dedupe key, a membership check if the answer is not
 //! known, and one publish call is on this path (S1-18). A crash between any two steps is harmless:
@@ -16,7 +17,8 @@ use backend::queue::NewRecord;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use protocol::admission::{
-    Doubt, SendLimits, SendOrder, Verdict, admit, judge, message_of, needs_membership, task_of,
+    Doubt, SendLimits, SendOrder, Verdict, accepted_message, admit, judge, message_task,
+    needs_membership,
 };
 use protocol::bounds::Bounds;
 use protocol::delivery::Origin;
@@ -59,8 +61,8 @@ pub(crate) struct SendAcceptor {
     pub(crate) records: Records,
     pub(crate) bounds: Bounds,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) resolved: WorkQueue<DedupeResolution>,
-    pub(crate) seen: WorkQueue<ReadMarker>,
+    pub(crate) resolutions: WorkQueue<DedupeResolution>,
+    pub(crate) read_markers: WorkQueue<ReadMarker>,
     pub(crate) changes: ChangeCheck,
     /// Time for all changes of a batch.
     pub(crate) change_deadline: Duration,
@@ -88,7 +90,7 @@ struct PendingSend {
 /// Hint to clients of a station that has too much to do.
 const SHED_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Changes of a batch judged at the same time.
-const CHANGES_AT_ONCE: usize = 32;
+const MAX_CONCURRENT_CHANGES: usize = 32;
 
 impl SendAcceptor {
     /// Accepts a batch; returns one outcome per send, in order. Each session's sends enter the log
@@ -96,29 +98,29 @@ impl SendAcceptor {
     /// none waits for the stores that judge the changes of others. All share one deadline, so that
     /// the boat hears of the sends that the log took, however long the stores take for the rest.
     pub(crate) async fn accept(&self, life: &BoatLife, batch: Vec<Submit>) -> Vec<SendOutcome> {
-        let until = self.log.deadline_of_call();
-        let changing: BTreeSet<UserId> = batch
+        let deadline = self.log.call_deadline();
+        let changing_users: BTreeSet<UserId> = batch
             .iter()
             .filter(|item| is_change(&item.send))
             .map(|item| item.user)
             .collect();
         // Asked once per user: servers may change places in between, and a session's sends stay
         // together.
-        let mut waits_for = BTreeMap::new();
+        let mut part_keys = BTreeMap::new();
         for Submit { user, .. } in &batch {
-            let server = || (self.mailbox.server(*user), changing.contains(user));
-            waits_for.entry(*user).or_insert_with(server);
+            let server = || (self.mailbox.server(*user), changing_users.contains(user));
+            part_keys.entry(*user).or_insert_with(server);
         }
         let mut batch: Vec<(usize, Submit)> = batch.into_iter().enumerate().collect();
-        batch.sort_by_key(|(place, item)| (waits_for[&item.user], *place));
-        let (places, batch): (Vec<usize>, Vec<Submit>) = batch.into_iter().unzip();
-        let parts = batch.chunk_by(|one, next| waits_for[&one.user] == waits_for[&next.user]);
-        let outcomes = join_all(parts.map(|part| self.accept_part(life, part, until))).await;
-        let mut outcomes: Vec<(usize, SendOutcome)> = places
+        batch.sort_by_key(|(index, item)| (part_keys[&item.user], *index));
+        let (indices, batch): (Vec<usize>, Vec<Submit>) = batch.into_iter().unzip();
+        let parts = batch.chunk_by(|one, next| part_keys[&one.user] == part_keys[&next.user]);
+        let outcomes = join_all(parts.map(|part| self.accept_part(life, part, deadline))).await;
+        let mut outcomes: Vec<(usize, SendOutcome)> = indices
             .into_iter()
             .zip(outcomes.into_iter().flatten())
             .collect();
-        outcomes.sort_unstable_by_key(|(place, _)| *place);
+        outcomes.sort_unstable_by_key(|(index, _)| *index);
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
@@ -126,16 +128,16 @@ impl SendAcceptor {
         &self,
         life: &BoatLife,
         batch: &[Submit],
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<SendOutcome> {
-        let began = Instant::now();
-        let outcomes = self.decide_and_publish(life, batch, until).await;
-        self.metrics.record(&outcomes, began.elapsed());
-        self.record_spans(batch, &outcomes, began.elapsed());
+        let started_at = Instant::now();
+        let outcomes = self.decide_and_publish(life, batch, deadline).await;
+        self.metrics.record(&outcomes, started_at.elapsed());
+        self.record_spans(batch, &outcomes, started_at.elapsed());
         outcomes
     }
 
-    fn record_spans(&self, batch: &[Submit], outcomes: &[SendOutcome], took: Duration) {
+    fn record_spans(&self, batch: &[Submit], outcomes: &[SendOutcome], elapsed: Duration) {
         for (item, outcome) in batch.iter().zip(outcomes) {
             let Some(parent) = self.spans.sampled(item.send.trace) else {
                 continue;
@@ -144,14 +146,14 @@ impl SendAcceptor {
                 Ok(_) => "accepted",
                 Err(refusal) => refusal.code.name(),
             };
-            let context = accepting(parent);
+            let context = accept_context(parent);
             self.spans.record(Span {
-                failed: outcome.is_err(),
+                is_failure: outcome.is_err(),
                 message: outcome.as_ref().ok().map(|accepted| accepted.id),
                 conversation: Some(item.send.to.kind()),
                 platform: Some(item.platform),
                 attempt: Some(item.send.attempt),
-                ..Span::new(Step::Accept, context, Some(parent.span), took, name)
+                ..Span::new(Step::Accept, context, Some(parent.span), elapsed, name)
             });
         }
     }
@@ -160,41 +162,41 @@ impl SendAcceptor {
         &self,
         life: &BoatLife,
         batch: &[Submit],
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<SendOutcome> {
         let count = u32::try_from(batch.len()).unwrap_or(u32::MAX);
-        let Ok(_room) = self.room.try_acquire_many(count) else {
+        let Ok(_permit) = self.room.try_acquire_many(count) else {
             let busy = Refusal::new(Code::Unavailable, "too many sends are on their way")
                 .retry_after(SHED_RETRY_AFTER);
             return vec![Err(busy); batch.len()];
         };
-        let mut outcomes = Outcomes::of(batch);
-        let admitted = self.admit_all(batch, &mut outcomes);
-        if admitted.is_empty() {
+        let mut outcomes = Outcomes::new(batch);
+        let sends = self.admit_all(batch, &mut outcomes);
+        if sends.is_empty() {
             return outcomes.into_vec();
         }
-        let offered: Vec<FirstSend> = match self.ids.draw(admitted.len()) {
-            Ok(ids) => offer(&admitted, ids),
+        let first_sends: Vec<FirstSend> = match self.ids.draw(sends.len()) {
+            Ok(ids) => offer(&sends, ids),
             Err(refusal) => {
-                for send in &admitted {
+                for send in &sends {
                     outcomes.refuse(send.index, send.conversation, refusal.clone());
                 }
                 return outcomes.into_vec();
             }
         };
-        let known = self.ask_dedupe(batch, &admitted, &offered).await;
-        let pending = judge_all(batch, &admitted, &offered, &known, &mut outcomes);
+        let answers = self.ask_dedupe(batch, &sends, &first_sends).await;
+        let pending = judge_all(batch, &sends, &first_sends, &answers, &mut outcomes);
         let pending = self.judge_members(batch, pending, &mut outcomes).await;
         let pending = self.judge_changes(batch, pending, &mut outcomes).await;
-        let pending = self.pace(batch, pending, &mut outcomes).await;
-        self.publish_all(life, batch, &pending, until, &mut outcomes)
+        let pending = self.apply_rate_limits(batch, pending, &mut outcomes).await;
+        self.publish_all(life, batch, &pending, deadline, &mut outcomes)
             .await;
         outcomes.into_vec()
     }
 
     /// Makes the decisions that need only the send itself and its sender's rate.
     fn admit_all(&self, batch: &[Submit], outcomes: &mut Outcomes<'_>) -> Vec<AdmittedSend> {
-        let mut admitted = Vec::with_capacity(batch.len());
+        let mut sends = Vec::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
             let conversation = match admit(item.user, &item.send, &self.limits) {
                 Ok(conversation) => conversation,
@@ -208,13 +210,13 @@ impl SendAcceptor {
             } else if let Err(refusal) = self.rates.send(item.user, item.platform) {
                 outcomes.refuse(index, conversation, refusal);
             } else {
-                admitted.push(AdmittedSend {
+                sends.push(AdmittedSend {
                     index,
                     conversation,
                 });
             }
         }
-        admitted
+        sends
     }
 
     /// Asks the dedupe keys; `None` if the mailbox does not answer in time, for accepting goes on
@@ -222,23 +224,25 @@ impl SendAcceptor {
     async fn ask_dedupe(
         &self,
         batch: &[Submit],
-        admitted: &[AdmittedSend],
-        offered: &[FirstSend],
+        sends: &[AdmittedSend],
+        first_sends: &[FirstSend],
     ) -> Vec<Option<DedupeAnswer>> {
-        let sends = admitted
+        let requests = sends
             .iter()
-            .zip(offered)
-            .map(|(send, &offered)| (key_of(&batch[send.index]), offered))
+            .zip(first_sends)
+            .map(|(send, &first_send)| (dedupe_key(&batch[send.index]), first_send))
             .collect();
-        let asked = self.mailbox.dedupe_begin(sends, self.clock.now());
-        let answers = timeout(self.dedupe_deadline, asked)
+        let request = self.mailbox.dedupe_begin(requests, self.clock.now());
+        let results = timeout(self.dedupe_deadline, request)
             .await
             .unwrap_or_default();
-        let mut known: Vec<_> = answers.into_iter().map(Result::ok).collect();
-        known.resize(admitted.len(), None);
-        let unanswered = known.iter().filter(|answer| answer.is_none()).count();
-        self.metrics.dedupe_skipped.increment(unanswered as u64);
-        known
+        let mut answers: Vec<_> = results.into_iter().map(Result::ok).collect();
+        answers.resize(sends.len(), None);
+        let unanswered_count = answers.iter().filter(|answer| answer.is_none()).count();
+        self.metrics
+            .dedupe_skipped
+            .increment(unanswered_count as u64);
+        answers
     }
 
     /// Keeps sends that are for no group, may have been published before, or come from a member.
@@ -253,13 +257,13 @@ impl SendAcceptor {
             let group = needs_membership(&item.send).filter(|_| send.doubt.is_first())?;
             Some((group, item.user))
         };
-        let asked: Vec<_> = pending.iter().filter_map(key).collect();
-        if asked.is_empty() {
+        let keys: Vec<_> = pending.iter().filter_map(key).collect();
+        if keys.is_empty() {
             return pending;
         }
-        let refused = self.membership.refused_senders(&asked).await;
+        let refusals = self.membership.refused_senders(&keys).await;
         let is_let_in = |send: &PendingSend| {
-            let Some(refusal) = key(send).and_then(|key| refused.get(&key)) else {
+            let Some(refusal) = key(send).and_then(|key| refusals.get(&key)) else {
                 return true;
             };
             outcomes.refuse_all(send, refusal);
@@ -276,45 +280,45 @@ impl SendAcceptor {
         pending: Vec<PendingSend>,
         outcomes: &mut Outcomes<'_>,
     ) -> Vec<PendingSend> {
-        let until = Instant::now() + self.change_deadline;
-        let judged: Vec<_> = (pending.iter())
-            .map(|send| self.judge_change(batch, send, until))
+        let deadline = Instant::now() + self.change_deadline;
+        let refusals: Vec<_> = (pending.iter())
+            .map(|send| self.judge_change(batch, send, deadline))
             .collect();
-        let judged: Vec<Option<Refusal>> = stream::iter(judged)
-            .buffered(CHANGES_AT_ONCE)
+        let refusals: Vec<Option<Refusal>> = stream::iter(refusals)
+            .buffered(MAX_CONCURRENT_CHANGES)
             .collect()
             .await;
-        let mut passed = Vec::with_capacity(pending.len());
-        for (send, refusal) in pending.into_iter().zip(judged) {
+        let mut permitted_sends = Vec::with_capacity(pending.len());
+        for (send, refusal) in pending.into_iter().zip(refusals) {
             match refusal {
                 Some(refusal) => {
                     outcomes.refuse_all(&send, &refusal);
                 }
-                None => passed.push(send),
+                None => permitted_sends.push(send),
             }
         }
-        passed
+        permitted_sends
     }
 
     async fn judge_change(
         &self,
         batch: &[Submit],
         send: &PendingSend,
-        until: Instant,
+        deadline: Instant,
     ) -> Option<Refusal> {
         let item = &batch[send.indices[0]];
         if !send.doubt.is_first() || !is_change(&item.send) {
             return None;
         }
-        let message = message_of(item.user, item.device.clone(), &item.send, send.id);
-        let refused = self.changes.refused(&message, send.conversation);
-        timeout_at(until, refused).await.ok().flatten()
+        let message = accepted_message(item.user, item.device.clone(), &item.send, send.id);
+        let check = self.changes.refused(&message, send.conversation);
+        timeout_at(deadline, check).await.ok().flatten()
     }
 
-    /// Keeps sends whose conversation has a token for them. Strangers, whose resends come this far
-    /// unjudged, must not take tokens from members; neither must group commands, which anybody may
-    /// send.
-    async fn pace(
+    /// Keeps sends that the rate limit of their conversation lets pass. Resends of users who are no
+    /// members come this far without a check, and must not use up the rate of the members; neither
+    /// must group commands, which anybody may send.
+    async fn apply_rate_limits(
         &self,
         batch: &[Submit],
         pending: Vec<PendingSend>,
@@ -324,35 +328,36 @@ impl SendAcceptor {
             let item = &batch[send.indices[0]];
             Some((needs_membership(&item.send)?, item.user))
         };
-        let resent = pending.iter().filter(|send| !send.doubt.is_first());
-        let resent: Vec<_> = resent.filter_map(key).collect();
-        let strangers = self.membership.refused_senders(&resent).await;
+        let resends = pending.iter().filter(|send| !send.doubt.is_first());
+        let resends: Vec<_> = resends.filter_map(key).collect();
+        let strangers = self.membership.refused_senders(&resends).await;
         // Earlier sends of the same session; a send refused before this step may have come later.
         let mut order = SendOrder::default();
-        let mut passed = Vec::with_capacity(pending.len());
+        let mut permitted_sends = Vec::with_capacity(pending.len());
         for send in pending {
-            let pays = match send.conversation {
+            let needs_token = match send.conversation {
                 ConversationId::Group(_) => {
                     key(&send).is_some_and(|key| !strangers.contains_key(&key))
                 }
                 ConversationId::Private { .. } | ConversationId::System(_) => true,
             };
             let session = batch[send.indices[0]].session;
-            let paced = order
-                .check(session, send.conversation)
-                .and_then(|()| match pays {
-                    true => self.rates.send_to(send.conversation),
-                    false => Ok(()),
-                });
-            match paced {
+            let verdict = order.check(session, send.conversation).and_then(|()| {
+                if needs_token {
+                    self.rates.send_to(send.conversation)
+                } else {
+                    Ok(())
+                }
+            });
+            match verdict {
                 Err(refusal) => {
                     order.refused(session, send.conversation, &refusal);
                     outcomes.refuse_all(&send, &refusal);
                 }
-                Ok(()) => passed.push(send),
+                Ok(()) => permitted_sends.push(send),
             }
         }
-        passed
+        permitted_sends
     }
 
     async fn publish_all(
@@ -360,7 +365,7 @@ impl SendAcceptor {
         life: &BoatLife,
         batch: &[Submit],
         pending: &[PendingSend],
-        until: Instant,
+        deadline: Instant,
         outcomes: &mut Outcomes<'_>,
     ) {
         if pending.is_empty() {
@@ -368,21 +373,21 @@ impl SendAcceptor {
         }
         let records = pending
             .iter()
-            .map(|send| self.record_of(life, &batch[send.indices[0]], send))
+            .map(|send| self.new_record(life, &batch[send.indices[0]], send))
             .collect();
-        let published = self.log.publish(records, until).await;
+        let answers = self.log.publish(records, deadline).await;
         let traces = pending.iter().map(|send| batch[send.indices[0]].send.trace);
-        let acknowledged = published
+        let acknowledgements = answers
             .into_iter()
             .zip(traces)
-            .map(|(answer, trace)| taken_or_refused(answer, trace));
-        let mut resolved = DedupeResolution::new();
-        for (send, answer) in pending.iter().zip(acknowledged) {
+            .map(|(answer, trace)| publish_result(answer, trace));
+        let mut resolution = DedupeResolution::new();
+        for (send, answer) in pending.iter().zip(acknowledgements) {
             for &index in &send.indices {
                 match &answer {
                     Ok(()) => {
                         outcomes.set(index, Ok(accepted(&batch[index], send.id)));
-                        self.note_seen(&batch[index], send.conversation);
+                        self.queue_read_marker(&batch[index], send.conversation);
                     }
                     Err(refusal) => {
                         let order = outcomes.check_order(index, send.conversation);
@@ -392,21 +397,21 @@ impl SendAcceptor {
                 }
             }
             if answer.is_ok() {
-                let sent = FirstSend {
+                let first_send = FirstSend {
                     id: send.id,
                     conversation: send.conversation,
                 };
-                resolved.push((key_of(&batch[send.indices[0]]), sent));
+                resolution.push((dedupe_key(&batch[send.indices[0]]), first_send));
             }
         }
-        if !resolved.is_empty() {
-            self.resolved.offer(resolved);
+        if !resolution.is_empty() {
+            self.resolutions.offer(resolution);
         }
     }
 
-    fn note_seen(&self, item: &Submit, conversation: ConversationId) {
+    fn queue_read_marker(&self, item: &Submit, conversation: ConversationId) {
         if let Some(seq) = item.send.seen_seq {
-            self.seen.offer(ReadMarker {
+            self.read_markers.offer(ReadMarker {
                 user: item.user,
                 conversation,
                 seq,
@@ -414,16 +419,16 @@ impl SendAcceptor {
         }
     }
 
-    fn record_of(&self, life: &BoatLife, item: &Submit, pending: &PendingSend) -> NewRecord {
-        let message = message_of(item.user, item.device.clone(), &item.send, pending.id);
+    fn new_record(&self, life: &BoatLife, item: &Submit, pending: &PendingSend) -> NewRecord {
+        let message = accepted_message(item.user, item.device.clone(), &item.send, pending.id);
         let origin = Origin {
             session: item.session,
             life: life.clone(),
         };
         let now = self.clock.now();
         let task = Task {
-            trace: item.send.trace.map(accepting),
-            ..task_of(message, origin, pending.doubt, self.bounds, now)
+            trace: item.send.trace.map(accept_context),
+            ..message_task(message, origin, pending.doubt, self.bounds, now)
         };
         self.records.record(record_key(pending.conversation), &task)
     }
@@ -436,28 +441,28 @@ fn is_change(send: &Send) -> bool {
 }
 
 /// First send that each one would be, if it is new.
-fn offer(admitted: &[AdmittedSend], ids: Vec<MessageId>) -> Vec<FirstSend> {
+fn offer(sends: &[AdmittedSend], ids: Vec<MessageId>) -> Vec<FirstSend> {
     let offer = |(send, id): (&AdmittedSend, MessageId)| FirstSend {
         id,
         conversation: send.conversation,
     };
-    admitted.iter().zip(ids).map(offer).collect()
+    sends.iter().zip(ids).map(offer).collect()
 }
 
 /// Judges each admitted send by its key. Answers the sends that the log has already, and those
 /// whose send_id belongs to another message.
 fn judge_all(
     batch: &[Submit],
-    admitted: &[AdmittedSend],
-    offered: &[FirstSend],
-    known: &[Option<DedupeAnswer>],
+    sends: &[AdmittedSend],
+    fresh: &[FirstSend],
+    dedupe: &[Option<DedupeAnswer>],
     outcomes: &mut Outcomes<'_>,
 ) -> Vec<PendingSend> {
-    let mut pending: Vec<PendingSend> = Vec::with_capacity(admitted.len());
+    let mut pending: Vec<PendingSend> = Vec::with_capacity(sends.len());
     let mut by_id: BTreeMap<MessageId, usize> = BTreeMap::new();
-    for ((send, &offered), &known) in admitted.iter().zip(offered).zip(known) {
+    for ((send, &fresh), &dedupe) in sends.iter().zip(fresh).zip(dedupe) {
         let item = &batch[send.index];
-        let (id, doubt) = match judge(&item.send, offered, known) {
+        let (id, doubt) = match judge(&item.send, fresh, dedupe) {
             Ok(Verdict::Publish { id, doubt }) => (id, doubt),
             Ok(Verdict::Known(id)) => {
                 outcomes.set(send.index, Ok(accepted(item, id)));
@@ -468,7 +473,7 @@ fn judge_all(
                 continue;
             }
         };
-        match by_id.get(&id).map(|&at| &mut pending[at]) {
+        match by_id.get(&id).map(|&index| &mut pending[index]) {
             None => {
                 by_id.insert(id, pending.len());
                 pending.push(PendingSend {
@@ -493,7 +498,7 @@ struct Outcomes<'a> {
 }
 
 impl<'a> Outcomes<'a> {
-    fn of(batch: &'a [Submit]) -> Self {
+    fn new(batch: &'a [Submit]) -> Self {
         Outcomes {
             batch,
             outcomes: vec![None; batch.len()],
@@ -524,15 +529,15 @@ impl<'a> Outcomes<'a> {
     }
 
     fn into_vec(self) -> Vec<SendOutcome> {
-        let unanswered = || Refusal::new(Code::Unavailable, "the log did not answer");
+        let no_answer = || Refusal::new(Code::Unavailable, "the log did not answer");
         self.outcomes
             .into_iter()
-            .map(|outcome| outcome.unwrap_or_else(|| Err(unanswered())))
+            .map(|outcome| outcome.unwrap_or_else(|| Err(no_answer())))
             .collect()
     }
 }
 
-fn key_of(item: &Submit) -> DedupeKey {
+fn dedupe_key(item: &Submit) -> DedupeKey {
     DedupeKey {
         from: item.user,
         send_id: item.send.send_id,
@@ -553,11 +558,11 @@ fn too_slow() -> Refusal {
 }
 
 /// Context of accepting a send that came under `parent`; its record continues from here.
-fn accepting(parent: TraceContext) -> TraceContext {
+fn accept_context(parent: TraceContext) -> TraceContext {
     parent.step(Step::Accept, &[])
 }
 
-fn taken_or_refused(answer: PublishAnswer, trace: Option<TraceContext>) -> Result<(), Refusal> {
+fn publish_result(answer: PublishAnswer, trace: Option<TraceContext>) -> Result<(), Refusal> {
     match answer {
         PublishAnswer::Appended => Ok(()),
         PublishAnswer::Silent => Err(too_slow()),

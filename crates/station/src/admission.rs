@@ -27,11 +27,11 @@ use crate::kickout::{KickoutQueue, KickoutRequest};
 use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
 use crate::revocations::RevocationDoor;
-use crate::tickets::{TicketDoor, name_of};
+use crate::tickets::{TicketDoor, boat_name};
 use crate::workers::WorkQueue;
 
 /// Time for the devices' store, whose answer changes nothing: a slow one must not delay sign-ins.
-const SEEN_WITHIN: Duration = Duration::from_millis(500);
+const DEVICE_SEEN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Verdict on a session before the mailbox is asked.
 enum Verdict {
@@ -40,27 +40,28 @@ enum Verdict {
     Asserted(Option<SignIn>),
 }
 
-/// Outcome of a late session without an entry. A session that comes back by itself must not throw
-/// out a later sign-in.
-fn without_entry(
+/// Outcome of a session with an expired ticket that the mailbox no longer has. A session that its
+/// boat brings back must not displace a later sign-in.
+fn late_outcome(
     sign_in: &SignIn,
     login: Option<u64>,
-    others: &[SessionEntry],
+    entries: &[SessionEntry],
     capacity: &SessionCapacity,
 ) -> ReassertOutcome {
-    let rivals = (others.iter()).filter(|other| {
+    let rivals = (entries.iter()).filter(|other| {
         other.platform == sign_in.platform && login.is_none_or(|login| other.login > login)
     });
     let is_displaced = SessionCapacity::overflow(sign_in.platform) == Overflow::Displace
         && rivals.count() >= capacity.of(sign_in.platform);
-    match is_displaced {
-        true => ReassertOutcome::Answer(ReassertAnswer::Displaced),
-        false => ReassertOutcome::Unproved,
+    if is_displaced {
+        ReassertOutcome::Answer(ReassertAnswer::Displaced)
+    } else {
+        ReassertOutcome::Unproved
     }
 }
 
-/// True if the session lives, as far as the mailbox says.
-fn goes_on(outcome: &ReassertOutcome) -> bool {
+/// Whether the session lives, as far as the mailbox says.
+fn is_alive(outcome: &ReassertOutcome) -> bool {
     matches!(
         outcome,
         ReassertOutcome::Answer(ReassertAnswer::Known { .. } | ReassertAnswer::Restored { .. })
@@ -78,8 +79,8 @@ pub(crate) struct Admissions {
     pub(crate) devices: Arc<dyn DeviceStore>,
     pub(crate) groups: Arc<dyn GroupStore>,
     pub(crate) boats: Arc<BoatClients>,
-    pub(crate) kicks: KickoutQueue,
-    pub(crate) ended: WorkQueue<KickoutRequest>,
+    pub(crate) kickout_queue: KickoutQueue,
+    pub(crate) kickouts: WorkQueue<KickoutRequest>,
     pub(crate) revocations: Arc<RevocationDoor>,
     pub(crate) tickets: Arc<TicketDoor>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -101,10 +102,10 @@ impl Admissions {
         let answer = self.admit(connect, boat).await;
         match &answer {
             Ok(_) => {
-                self.metrics.connected.increment(1);
-                self.metrics.resumed.increment(u64::from(is_resumed));
+                self.metrics.connected_total.increment(1);
+                self.metrics.resumed_total.increment(u64::from(is_resumed));
             }
-            Err(refusal) => self.metrics.refused(refusal.code),
+            Err(refusal) => self.metrics.record_refusal(refusal.code),
         }
         answer
     }
@@ -114,8 +115,8 @@ impl Admissions {
         let sign_in = self.prove(&connect, now).await?;
         let user = sign_in.user;
         self.limits.sign_in(user, connect.platform)?;
-        self.boats.hear(&connect.life);
-        let ticket = self.tickets.sign(&sign_in, name_of(boat));
+        self.boats.note_contact(&connect.life);
+        let ticket = self.tickets.sign(&sign_in, boat_name(boat));
         let request = ConnectRequest {
             user,
             entry: NewSession {
@@ -127,69 +128,73 @@ impl Admissions {
                 platform: connect.platform,
                 device: connect.device.clone(),
             },
-            denied: self.boats.denied(),
+            denied_boats: self.boats.denied(),
             now,
         };
-        let seen = DeviceSeen {
+        let device_seen = DeviceSeen {
             user,
             platform: connect.platform,
             device: connect.device,
             at: now,
         };
-        let (registered, remembered) = tokio::join!(
+        let (registration, device_write) = tokio::join!(
             within(self.deadline, self.mailbox.connect(request)),
-            within(SEEN_WITHIN, self.devices.seen(seen)),
+            within(DEVICE_SEEN_TIMEOUT, self.devices.seen(device_seen)),
         );
-        if remembered.is_err() {
+        if device_write.is_err() {
             // Nothing is lost: a platform that is not remembered is owed nothing, and syncs.
             metrics::counter!("station_devices_forgotten_total").increment(1);
         }
-        let registered = match registered {
-            Ok(Ok(registered)) => registered,
+        let registration = match registration {
+            Ok(Ok(registration)) => registration,
             Ok(Err(too_many)) => return Err(self.limits.sessions(too_many)),
             // T-R1: a mailbox that is away keeps nobody out. The boat registers the session when
             // the mailbox is back.
             Err(_) => {
-                self.metrics.degraded.increment(1);
+                self.metrics.degraded_total.increment(1);
                 return Ok(Admission {
                     user,
                     login: 0,
                     marker: connect.marker.unwrap_or_default(),
-                    recovered: false,
+                    is_recovered: false,
                     mail_waits: false,
                     cluster: self.cluster,
                     server_time: now,
                     expires_at: sign_in.ends_at,
-                    degraded: true,
+                    is_degraded: true,
                     issued_at: Some(sign_in.issued_at),
                     ticket,
                 });
             }
         };
-        if !registered.displaced.is_empty() {
-            let count = registered.displaced.len() as u64;
-            self.metrics.displaced.increment(count);
-            self.ended
-                .offer(KickoutRequest::displaced(user, registered.displaced));
+        if !registration.displaced_sessions.is_empty() {
+            let count = registration.displaced_sessions.len() as u64;
+            self.metrics.displaced_total.increment(count);
+            self.kickouts.offer(KickoutRequest::displaced(
+                user,
+                registration.displaced_sessions,
+            ));
         }
-        if !registered.replaced.is_empty() {
-            let count = registered.replaced.len() as u64;
-            self.metrics.replaced.increment(count);
-            self.ended
-                .offer(KickoutRequest::replaced(user, registered.replaced));
+        if !registration.replaced_sessions.is_empty() {
+            let count = registration.replaced_sessions.len() as u64;
+            self.metrics.replaced_total.increment(count);
+            self.kickouts.offer(KickoutRequest::replaced(
+                user,
+                registration.replaced_sessions,
+            ));
         }
         Ok(Admission {
             user,
-            login: registered.login,
-            marker: registered.marker,
-            recovered: connect
+            login: registration.login,
+            marker: registration.marker,
+            is_recovered: connect
                 .marker
-                .is_none_or(|marker| marker == registered.marker),
-            mail_waits: registered.mail_waits,
+                .is_none_or(|marker| marker == registration.marker),
+            mail_waits: registration.mail_waits,
             cluster: self.cluster,
             server_time: now,
             expires_at: sign_in.ends_at,
-            degraded: false,
+            is_degraded: false,
             issued_at: Some(sign_in.issued_at),
             ticket,
         })
@@ -201,18 +206,18 @@ impl Admissions {
         sessions: Vec<SessionKey>,
     ) -> Result<Vec<usize>, Refusal> {
         let answers = in_time(self.deadline, self.mailbox.disconnect(sessions)).await?;
-        let mut unanswered = Vec::new();
-        for (place, answer) in answers.into_iter().enumerate() {
+        let mut retry_indices = Vec::new();
+        for (index, answer) in answers.into_iter().enumerate() {
             let Err(error) = answer else {
                 continue;
             };
             // An unreadable entry stays unreadable: the next push to it finds out.
             if error.kind != backend::Kind::Corrupt {
-                unanswered.push(place);
+                retry_indices.push(index);
             }
             unavailable(error);
         }
-        Ok(unanswered)
+        Ok(retry_indices)
     }
 
     /// Takes a boat's assertions of the sessions it holds; returns one answer per session, in
@@ -225,48 +230,48 @@ impl Admissions {
         // All are of one boat, and seldom of two of its lives.
         for (index, session) in sessions.iter().enumerate() {
             if index == 0 || sessions[index - 1].key.life != session.key.life {
-                self.boats.hear(&session.key.life);
+                self.boats.note_contact(&session.key.life);
             }
         }
-        let (mut judged, mut late) = (Vec::with_capacity(sessions.len()), Vec::new());
-        for (place, session) in sessions.into_iter().enumerate() {
+        let (mut verdicts, mut late) = (Vec::with_capacity(sessions.len()), Vec::new());
+        for (index, session) in sessions.into_iter().enumerate() {
             let verdict = match self.tickets.renew(&session, boat) {
                 Err(_) => Verdict::Ended(ReassertOutcome::Unproved),
                 Ok(Renewal::Unproved) => self.unless_revoked(&session, session.issued_at, None),
                 Ok(Renewal::Proved(sign_in)) => self.unless_revoked_since(&session, sign_in),
                 Ok(Renewal::Late(sign_in)) => {
-                    late.push((place, session, sign_in));
+                    late.push((index, session, sign_in));
                     continue;
                 }
             };
-            judged.push((place, session, verdict));
+            verdicts.push((index, session, verdict));
         }
         // A boat waits for the answer. Late tickets cost one more question, which delays nobody
         // else.
-        let until = Instant::now() + self.deadline;
+        let deadline = Instant::now() + self.deadline;
         let (mut answers, late) = tokio::join!(
-            self.assert(judged, boat, until),
-            self.assert_late(late, boat, until),
+            self.assert(verdicts, boat, deadline),
+            self.assert_late(late, boat, deadline),
         );
         answers.extend(late);
-        answers.sort_unstable_by_key(|(place, _)| *place);
+        answers.sort_unstable_by_key(|(index, _)| *index);
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// Asserts the sessions whose verdict says so. Returns an answer for each, with its index.
     async fn assert(
         &self,
-        judged: Vec<(usize, Reassert, Verdict)>,
+        verdicts: Vec<(usize, Reassert, Verdict)>,
         boat: Option<&Caller>,
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<(usize, Reasserted)> {
-        let (mut answers, mut asserted) = (Vec::with_capacity(judged.len()), Vec::new());
-        let mut entries = Vec::with_capacity(judged.len());
-        for (place, session, verdict) in judged {
+        let (mut answers, mut proofs) = (Vec::with_capacity(verdicts.len()), Vec::new());
+        let mut entries = Vec::with_capacity(verdicts.len());
+        for (index, session, verdict) in verdicts {
             match verdict {
-                Verdict::Ended(outcome) => answers.push((place, outcome.into())),
+                Verdict::Ended(outcome) => answers.push((index, outcome.into())),
                 Verdict::Asserted(proof) => {
-                    asserted.push((place, proof));
+                    proofs.push((index, proof));
                     let (user, login) = (session.key.user, session.login);
                     let session = NewSession {
                         key: session.key,
@@ -277,21 +282,23 @@ impl Admissions {
                 }
             }
         }
-        if asserted.is_empty() {
+        if proofs.is_empty() {
             return answers;
         }
-        let denied = self.boats.denied();
-        let asked = self.mailbox.reassert(entries, denied, self.clock.now());
-        let outcomes = timeout_at(until, asked).await.unwrap_or_default();
+        let denied_lives = self.boats.denied();
+        let request = self
+            .mailbox
+            .reassert(entries, denied_lives, self.clock.now());
+        let outcomes = timeout_at(deadline, request).await.unwrap_or_default();
         let mut outcomes = (outcomes.into_iter())
             .map(|answer| answer.map_or(ReassertOutcome::Unavailable, ReassertOutcome::Answer));
-        for (place, proof) in asserted {
+        for (index, proof) in proofs {
             let outcome = outcomes.next().unwrap_or(ReassertOutcome::Unavailable);
             // A mailbox that is away keeps nobody from sending (T-R1).
             let ticket = proof
-                .filter(|_| goes_on(&outcome))
-                .and_then(|sign_in| self.tickets.sign(&sign_in, name_of(boat)));
-            answers.push((place, Reasserted { outcome, ticket }));
+                .filter(|_| is_alive(&outcome))
+                .and_then(|sign_in| self.tickets.sign(&sign_in, boat_name(boat)));
+            answers.push((index, Reasserted { outcome, ticket }));
         }
         answers
     }
@@ -302,35 +309,35 @@ impl Admissions {
         &self,
         late: Vec<(usize, Reassert, SignIn)>,
         boat: Option<&Caller>,
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<(usize, Reasserted)> {
         if late.is_empty() {
             return Vec::new();
         }
-        let users: BTreeSet<UserId> = late.iter().map(|(_, _, of)| of.user).collect();
+        let users: BTreeSet<UserId> = late.iter().map(|(_, _, sign_in)| sign_in.user).collect();
         let users: Vec<UserId> = users.into_iter().collect();
-        let asked = self.mailbox.sessions(&users, self.boats.denied());
-        let entries = timeout_at(until, asked).await;
+        let request = self.mailbox.sessions(&users, self.boats.denied());
+        let entries = timeout_at(deadline, request).await;
         let entries = entries.unwrap_or_default();
-        let present: BTreeMap<UserId, Vec<SessionEntry>> = (users.into_iter().zip(entries))
+        let entries_by_user: BTreeMap<UserId, Vec<SessionEntry>> = (users.into_iter().zip(entries))
             .filter_map(|(user, entries)| Some((user, entries.ok()?)))
             .collect();
-        let judge = |(place, session, sign_in): (usize, Reassert, SignIn)| {
-            let verdict = match present.get(&sign_in.user) {
+        let judge = |(index, session, sign_in): (usize, Reassert, SignIn)| {
+            let verdict = match entries_by_user.get(&sign_in.user) {
                 None => Verdict::Ended(ReassertOutcome::Unavailable),
-                Some(entries) if entries.iter().any(|of| of.session == sign_in.session) => {
+                Some(entries) if entries.iter().any(|entry| entry.session == sign_in.session) => {
                     self.unless_revoked_since(&session, sign_in)
                 }
-                Some(entries) => Verdict::Ended(without_entry(
+                Some(entries) => Verdict::Ended(late_outcome(
                     &sign_in,
                     session.login,
                     entries,
                     &self.capacity,
                 )),
             };
-            (place, session, verdict)
+            (index, session, verdict)
         };
-        self.assert(late.into_iter().map(judge).collect(), boat, until)
+        self.assert(late.into_iter().map(judge).collect(), boat, deadline)
             .await
     }
 
@@ -344,9 +351,10 @@ impl Admissions {
         issued_at: Option<Timestamp>,
         proof: Option<SignIn>,
     ) -> Verdict {
-        match self.revocations.refuses(session.key.user, issued_at) {
-            true => Verdict::Ended(ReassertOutcome::Revoked),
-            false => Verdict::Asserted(proof),
+        if self.revocations.refuses(session.key.user, issued_at) {
+            Verdict::Ended(ReassertOutcome::Revoked)
+        } else {
+            Verdict::Asserted(proof)
         }
     }
 
@@ -368,21 +376,25 @@ impl Admissions {
         Ok(users.into_iter().zip(answers).map(online).collect())
     }
 
-    /// Connected members of a group, among the `limit` members after `after`, and the last of these
-    /// if there are more. The relation is stored nowhere: it is the group's members, joined with
-    /// their sessions.
+    /// Connected members of a group, among the `limit` members after `cursor`, and the last of
+    /// these if there are more. The relation is stored nowhere: it is the group's members, joined
+    /// with their sessions.
     pub(crate) async fn online_members(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
     ) -> Result<(Vec<OnlineUser>, Option<UserId>), Refusal> {
-        let present = self.groups.present(group, after, limit);
+        let present = self.groups.present(group, cursor, limit);
         let present = within(self.deadline, present).await?;
         let members: Vec<UserId> = present.into_iter().map(|(user, _)| user).collect();
         let next = members.last().copied().filter(|_| members.len() == limit);
         let mut online = self.online(members).await?;
-        online.retain(|user| user.sessions.as_ref().is_none_or(|own| !own.is_empty()));
+        online.retain(|user| {
+            user.sessions
+                .as_ref()
+                .is_none_or(|sessions| !sessions.is_empty())
+        });
         Ok((online, next))
     }
 
@@ -399,12 +411,12 @@ impl Admissions {
         if count == 0 {
             return Ok(0);
         }
-        let kick = KickoutRequest {
+        let request = KickoutRequest {
             user: kickout.user,
             sessions,
             refusal: Refusal::new(Code::KickedOut, kickout.text),
         };
-        self.kicks.publish(kick).await?;
+        self.kickout_queue.publish(request).await?;
         Ok(count)
     }
 
@@ -413,15 +425,15 @@ impl Admissions {
         &self,
         users: &[UserId],
     ) -> Result<Vec<Result<Vec<SessionEntry>, Refusal>>, Refusal> {
-        let denied = self.boats.denied();
-        let asked = self.mailbox.sessions(users, denied);
-        let answers = crate::deadline::in_time(self.deadline, asked).await?;
-        let living = |answer: backend::Result<Vec<SessionEntry>>| {
+        let denied_lives = self.boats.denied();
+        let request = self.mailbox.sessions(users, denied_lives);
+        let answers = crate::deadline::in_time(self.deadline, request).await?;
+        let retain_live = |answer: backend::Result<Vec<SessionEntry>>| {
             let mut entries = answer.map_err(crate::deadline::unavailable)?;
             entries.retain(|entry| !self.boats.is_over(&entry.life));
-            self.metrics.looked_up(!entries.is_empty());
+            self.metrics.record_lookup(!entries.is_empty());
             Ok(entries)
         };
-        Ok(answers.into_iter().map(living).collect())
+        Ok(answers.into_iter().map(retain_live).collect())
     }
 }

@@ -34,7 +34,7 @@ use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
 use crate::part_spawner::PartSpawner;
 use crate::publisher::{Publisher, Records};
 use crate::read::{GroupTimeline, ListCache, PageCache, Reader};
-use crate::read_markers::remember;
+use crate::read_markers::write_read_markers;
 use crate::receipt_notifier::ReceiptNotifier;
 use crate::receipts::Receipts;
 use crate::revocations::RevocationDoor;
@@ -52,7 +52,7 @@ struct StationParts<'a> {
     records: Records,
     boats: Arc<BoatClients>,
     limits: Arc<Limits>,
-    cached: ListCache,
+    list_cache: ListCache,
     membership: Arc<Membership>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) async fn assemble(
     config: &Config,
     (backends, connector): (&Backends, &Connector),
     (authenticator, tickets): (Arc<dyn Authenticator>, Arc<TicketDoor>),
-    (parts, calls): (&PartSpawner, &TaskTracker),
+    (spawner, calls): (&PartSpawner, &TaskTracker),
 ) -> Result<Arc<Station>, StartError> {
     let (clock, deadline) = (backends.clock.clone(), config.store_deadline);
     let installation = Installation {
@@ -85,8 +85,8 @@ pub(crate) async fn assemble(
         Arc::new(TimerClock::starting_at(clock.now())),
         config.notice_deadline,
     ));
-    let roster = answered_within(deadline, backends.registry.watch(Role::Boat)).await?;
-    boats.adopt(&roster.borrow());
+    let directory = answered_within(deadline, backends.registry.watch(Role::Boat)).await?;
+    boats.adopt(&directory.borrow());
     let stations = answered_within(deadline, backends.registry.watch(Role::Station)).await?;
     let revocations = RevocationDoor::new(
         backends.revocations.clone(),
@@ -97,41 +97,41 @@ pub(crate) async fn assemble(
     );
     revocations.load().await?;
     let revocations = Arc::new(revocations);
-    let received = LastReceivedWriter::new(backends.mailbox.clone(), clock.clone(), deadline);
-    let received = Arc::new(received);
+    let last_received = LastReceivedWriter::new(backends.mailbox.clone(), clock.clone(), deadline);
+    let last_received = Arc::new(last_received);
 
     let workers = Workers {
-        parts,
+        parts: spawner,
         waiting_max: config.background_max,
     };
     let limits = Arc::new(Limits::new(config, stations));
-    let shared = StationParts::new(config, backends, workers, boats.clone(), limits);
-    let reader = Arc::new(shared.reader());
-    let admissions = shared.admissions(authenticator, &tickets, &revocations, cluster);
+    let parts = StationParts::new(config, backends, workers, boats.clone(), limits);
+    let reader = Arc::new(parts.reader());
+    let admissions = parts.admissions(authenticator, &tickets, &revocations, cluster);
     let station = Arc::new(Station {
         admissions,
-        accept: shared.acceptor(ids),
-        receipts: shared.receipts(&received),
-        mail: shared.mail(&reader),
+        accept: parts.acceptor(ids),
+        receipts: parts.receipts(&last_received),
+        mail: parts.mail(&reader),
         reader,
         tickets,
         batch_items_max: config.batch_items_max,
         calls: calls.clone(),
     });
 
-    parts.spawn_endless("installation", async move {
+    spawner.spawn_endless("installation", async move {
         installation.keep(cluster).await;
     });
-    parts.spawn_endless("revocations", async move { revocations.follow().await });
+    spawner.spawn_endless("revocations", async move { revocations.follow().await });
     let keeper = station.clone();
-    parts.spawn_endless("ids", async move {
+    spawner.spawn_endless("ids", async move {
         keeper.accept.ids.keep_reserved().await;
     });
-    let stop = parts.stop.clone();
-    parts.spawn("received", stop.clone(), async move {
-        received.keep_written(stop).await;
+    let stop = spawner.stop.clone();
+    spawner.spawn("received", stop.clone(), async move {
+        last_received.keep_written(stop).await;
     });
-    parts.spawn_endless("boats", async move { boats.follow(roster).await });
+    spawner.spawn_endless("boats", async move { boats.follow(directory).await });
     Ok(station)
 }
 
@@ -144,7 +144,7 @@ impl<'a> StationParts<'a> {
         limits: Arc<Limits>,
     ) -> StationParts<'a> {
         let deadline = config.store_deadline;
-        let cached = ListCache::new(
+        let cache = ListCache::new(
             backends.cache.clone(),
             backends.conversations.clone(),
             backends.clock.clone(),
@@ -158,10 +158,10 @@ impl<'a> StationParts<'a> {
             workers,
             deadline,
             producer: backends.queue.producer(),
-            records: Records::of(backends.queue.as_ref()),
+            records: Records::new(backends.queue.as_ref()),
             boats,
             limits,
-            cached,
+            list_cache: cache,
             membership: Arc::new(membership),
         }
     }
@@ -171,7 +171,7 @@ impl<'a> StationParts<'a> {
         Reader {
             backends: self.backends.clone(),
             limits: self.limits.clone(),
-            cached: self.cached.clone(),
+            list_cache: self.list_cache.clone(),
             pages: PageCache::new(&config.pages, config.page_bytes_max),
             timeline: GroupTimeline {
                 timeline: self.backends.timeline.clone(),
@@ -197,19 +197,19 @@ impl<'a> StationParts<'a> {
     ) -> Admissions {
         let (config, backends) = (self.config, self.backends);
         let metrics = AdmissionMetrics::new();
-        let kicks = KickoutQueue {
+        let queue = KickoutQueue {
             producer: self.producer.clone(),
             records: self.records,
             clock: backends.clock.clone(),
             deadline: config.publish_deadline,
             attempts: config.kickout_attempts,
-            published: metrics.kickouts_published.clone(),
+            published_total: metrics.kickouts_published.clone(),
         };
-        let kicker = kicks.clone();
-        let ended = self
+        let publisher = queue.clone();
+        let work_queue = self
             .workers
             .spawn("kickout", move |batch: Vec<KickoutRequest>| {
-                kicker.clone().publish_all(batch)
+                publisher.clone().publish_all(batch)
             });
         Admissions {
             authenticator,
@@ -219,8 +219,8 @@ impl<'a> StationParts<'a> {
             devices: backends.devices.clone(),
             groups: backends.groups.clone(),
             boats: self.boats.clone(),
-            kicks,
-            ended,
+            kickout_queue: queue,
+            kickouts: work_queue,
             revocations: revocations.clone(),
             tickets: tickets.clone(),
             clock: backends.clock.clone(),
@@ -233,22 +233,22 @@ impl<'a> StationParts<'a> {
     fn acceptor(&self, ids: MessageIds) -> SendAcceptor {
         let (config, backends, deadline) = (self.config, self.backends, self.deadline);
         let mailbox = backends.mailbox.clone();
-        let resolved = self.workers.spawn("dedupe", move |batch: Vec<_>| {
+        let resolution_queue = self.workers.spawn("dedupe", move |batch: Vec<_>| {
             let mailbox = mailbox.clone();
             // Unresolved keys stay pending, which a resend can live with.
             async move {
                 let sends = batch.into_iter().flatten().collect();
-                let done = timeout(deadline, mailbox.dedupe_done(sends)).await;
-                if !matches!(done, Ok(Ok(()))) {
+                let outcome = timeout(deadline, mailbox.dedupe_done(sends)).await;
+                if !matches!(outcome, Ok(Ok(()))) {
                     ::metrics::counter!("station_dedupe_unresolved_total").increment(1);
                 }
             }
         });
         let (conversations, heads) = (backends.conversations.clone(), backends.heads.clone());
-        let registers = self.cached.clone();
-        let seen = self.workers.spawn("seen", move |batch| {
+        let list_cache = self.list_cache.clone();
+        let marker_queue = self.workers.spawn("seen", move |batch| {
             let (conversations, heads) = (conversations.clone(), heads.clone());
-            remember(conversations, heads, registers.clone(), deadline, batch)
+            write_read_markers(conversations, heads, list_cache.clone(), deadline, batch)
         });
         SendAcceptor {
             limits: SendLimits {
@@ -257,14 +257,14 @@ impl<'a> StationParts<'a> {
             dedupe_deadline: config.dedupe_deadline,
             rates: self.limits.clone(),
             ids,
-            room: Semaphore::new(room_of(config)),
+            room: Semaphore::new(send_permit_count(config)),
             mailbox: backends.mailbox.clone(),
             log: Publisher::new(self.producer.clone(), config.publish_deadline),
             records: self.records,
             bounds: config.bounds(),
             clock: backends.clock.clone(),
-            resolved,
-            seen,
+            resolutions: resolution_queue,
+            read_markers: marker_queue,
             change_deadline: config.members_deadline,
             changes: ChangeCheck {
                 messages: backends.messages.clone(),
@@ -280,7 +280,7 @@ impl<'a> StationParts<'a> {
         }
     }
 
-    fn receipts(&self, received: &Arc<LastReceivedWriter>) -> Receipts {
+    fn receipts(&self, last_received: &Arc<LastReceivedWriter>) -> Receipts {
         let (backends, deadline) = (self.backends, self.deadline);
         let PartSpawner { tasks, stop, .. } = self.workers.parts;
         let metrics = ReceiptMetrics::new();
@@ -297,12 +297,12 @@ impl<'a> StationParts<'a> {
             messages: backends.messages.clone(),
             membership: self.membership.clone(),
             conversations: backends.conversations.clone(),
-            cached: self.cached.clone(),
+            list_cache: self.list_cache.clone(),
             clock: backends.clock.clone(),
             deadline,
             notices,
             tasks: tasks.clone(),
-            last_received: received.clone(),
+            last_received: last_received.clone(),
             metrics,
         }
     }
@@ -310,8 +310,8 @@ impl<'a> StationParts<'a> {
     fn mail(&self, reader: &Arc<Reader>) -> MailReader {
         let (config, backends, deadline) = (self.config, self.backends, self.deadline);
         let (mailbox, timer) = (backends.mailbox.clone(), backends.clock.clone());
-        let trims = self.workers.spawn("mail", move |drained| {
-            mail::trim_all(mailbox.clone(), timer.clone(), deadline, drained)
+        let trims = self.workers.spawn("mail", move |targets| {
+            mail::trim_all(mailbox.clone(), timer.clone(), deadline, targets)
         });
         MailReader {
             mailbox: backends.mailbox.clone(),
@@ -329,7 +329,7 @@ impl<'a> StationParts<'a> {
 }
 
 /// Room for the sends of at least one full batch, or no full batch would ever be taken.
-fn room_of(config: &Config) -> usize {
+fn send_permit_count(config: &Config) -> usize {
     let room = config.sends_in_flight_max.max(config.batch_items_max);
     room.min(Semaphore::MAX_PERMITS)
 }

@@ -15,7 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use protocol::Incarnation;
 use protocol::access::Role;
-use protocol::presence::{BoatLife, BoatLiveness, DeniedBoats, LEASE_PATIENCE};
+use protocol::presence::{BoatLife, BoatLiveness, DeniedBoats, LEASE_GRACE};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{interval, timeout};
 
@@ -25,14 +25,14 @@ type Client = BoatServiceClient<Channel>;
 const CALLS_MAX: usize = 16;
 
 /// Interval of checking for absent boats that are due for a probe.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const PROBE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval of probing a boat that lives on without a lease.
-const AGAIN: Duration = Duration::from_secs(30);
+const REPROBE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time for a boat to answer a probe, and lives probed at the same time.
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
-const PROBES: usize = 32;
+const MAX_CONCURRENT_PROBES: usize = 32;
 
 /// Ended lives that are remembered. A forgotten one is unknown, and unknown means alive.
 const DENIED_MAX: usize = 1024;
@@ -41,7 +41,7 @@ const DENIED_MAX: usize = 1024;
 pub(crate) struct BoatClients {
     connector: Connector,
     clock: Arc<dyn Clock>,
-    known: Mutex<BoatTable>,
+    table: Mutex<BoatTable>,
     deadline: Duration,
 }
 
@@ -67,9 +67,9 @@ impl BoatClients {
         BoatClients {
             connector,
             clock,
-            known: Mutex::new(BoatTable {
+            table: Mutex::new(BoatTable {
                 clients: BTreeMap::new(),
-                obituary: BoatLiveness::new(LEASE_PATIENCE, AGAIN, DENIED_MAX),
+                obituary: BoatLiveness::new(LEASE_GRACE, REPROBE_INTERVAL, DENIED_MAX),
             }),
             deadline,
         }
@@ -77,52 +77,52 @@ impl BoatClients {
 
     /// Lives that have ended, as far as this station could find out.
     pub(crate) fn denied(&self) -> DeniedBoats {
-        self.known.lock().obituary.denied()
+        self.table.lock().obituary.denied()
     }
 
-    /// True if this life has ended. A boat that began anew under its name ended all its earlier
+    /// Whether this life has ended. A boat that began anew under its name ended all its earlier
     /// lives.
     pub(crate) fn is_over(&self, life: &BoatLife) -> bool {
-        let known = self.known.lock();
-        let later = BoatLife {
+        let table = self.table.lock();
+        let next_life = BoatLife {
             boat: life.boat.clone(),
             incarnation: Incarnation(life.incarnation.0.saturating_add(1)),
         };
-        let superseded = known.clients.range(later..).next();
-        superseded.is_some_and(|(other, _)| other.boat == life.boat)
-            || known.obituary.denied().contains(life)
+        let newer_entry = table.clients.range(next_life..).next();
+        newer_entry.is_some_and(|(other, _)| other.boat == life.boat)
+            || table.obituary.denied().contains(life)
     }
 
-    /// Notes a call of a life, which is as alive as its call.
-    pub(crate) fn hear(&self, life: &BoatLife) {
-        let mut known = self.known.lock();
-        if known.obituary.denied().contains(life) {
+    /// Notes that a life has called: it is alive, even if it counted as over.
+    pub(crate) fn note_contact(&self, life: &BoatLife) {
+        let mut table = self.table.lock();
+        if table.obituary.denied().contains(life) {
             tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat that counted as over calls");
-            known.obituary.handle_heard(self.clock.now(), life);
+            table.obituary.handle_heard(self.clock.now(), life);
         }
     }
 
     /// Follows the directory until it ends. A silent boat delays no other one.
-    pub(crate) async fn follow(&self, mut roster: watch::Receiver<Directory>) {
-        let mut look = interval(LOOK_EVERY);
+    pub(crate) async fn follow(&self, mut directory: watch::Receiver<Directory>) {
+        let mut ticker = interval(PROBE_CHECK_INTERVAL);
         let mut probes = FuturesUnordered::new();
-        let present = roster.borrow_and_update().clone();
+        let present = directory.borrow_and_update().clone();
         self.adopt(&present);
         loop {
             tokio::select! {
                 biased;
-                changed = roster.changed() => {
-                    if changed.is_err() {
+                change = directory.changed() => {
+                    if change.is_err() {
                         return;
                     }
-                    let present = roster.borrow_and_update().clone();
+                    let present = directory.borrow_and_update().clone();
                     self.adopt(&present);
                 }
                 Some(()) = probes.next(), if !probes.is_empty() => {}
-                _ = look.tick() => {
-                    let room = PROBES.saturating_sub(probes.len());
-                    let due = self.known.lock().obituary.due(self.clock.now(), room);
-                    probes.extend(due.into_iter().map(|life| self.ask(life)));
+                _ = ticker.tick() => {
+                    let room = MAX_CONCURRENT_PROBES.saturating_sub(probes.len());
+                    let due_lives = self.table.lock().obituary.due(self.clock.now(), room);
+                    probes.extend(due_lives.into_iter().map(|life| self.probe_life(life)));
                 }
             }
         }
@@ -131,39 +131,39 @@ impl BoatClients {
     /// Adopts the present directory.
     pub(crate) fn adopt(&self, present: &[Instance]) {
         let now = self.clock.now();
-        let mut known = self.known.lock();
+        let mut table = self.table.lock();
         for instance in present {
-            if !known.clients.contains_key(&instance.life) {
-                let channel = self.connector.channel(Role::Boat, &instance.address);
-                let line = BoatChannel {
-                    client: BoatServiceClient::new(channel),
+            if !table.clients.contains_key(&instance.life) {
+                let transport = self.connector.channel(Role::Boat, &instance.address);
+                let channel = BoatChannel {
+                    client: BoatServiceClient::new(transport),
                     calls: Arc::new(Semaphore::new(CALLS_MAX)),
                 };
-                known.clients.insert(instance.life.clone(), line);
+                table.clients.insert(instance.life.clone(), channel);
             }
         }
         let lives = present.iter().map(|instance| &instance.life);
-        known.obituary.handle_roster(now, lives);
+        table.obituary.handle_roster(now, lives);
     }
 
-    async fn ask(&self, life: BoatLife) {
-        let line = self.known.lock().clients.get(&life).cloned();
-        let alive = match line {
-            Some(line) => self.is_alive(line.client, &life).await,
+    async fn probe_life(&self, life: BoatLife) {
+        let channel = self.table.lock().clients.get(&life).cloned();
+        let alive = match channel {
+            Some(channel) => self.is_alive(channel.client, &life).await,
             None => None,
         };
         let now = self.clock.now();
-        let mut known = self.known.lock();
+        let mut table = self.table.lock();
         let is_over = match alive {
             Some(true) => {
-                known.obituary.handle_heard(now, &life);
+                table.obituary.handle_heard(now, &life);
                 false
             }
-            Some(false) => known.obituary.handle_replaced(now, &life),
-            None => known.obituary.handle_silent(now, &life),
+            Some(false) => table.obituary.handle_replaced(now, &life),
+            None => table.obituary.handle_silent(now, &life),
         };
         if is_over {
-            let BoatTable { clients, obituary } = &mut *known;
+            let BoatTable { clients, obituary } = &mut *table;
             clients.retain(|life, _| obituary.remembers(life));
             tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat's life is over");
         }
@@ -181,10 +181,10 @@ impl BoatClients {
     /// Sends notices to a boat in one call. Returns the number of their sessions that are missing;
     /// `None` if no answer came in time, or too many calls wait for this boat already.
     pub(crate) async fn notify(&self, life: BoatLife, notices: Vec<Notice>) -> Option<usize> {
-        let line = self.known.lock().clients.get(&life).cloned()?;
-        let _room = line.calls.try_acquire().ok()?;
+        let channel = self.table.lock().clients.get(&life).cloned()?;
+        let _permit = channel.calls.try_acquire().ok()?;
         let request = v1::NoticeRequest::from(&NoticeBatch { life, notices });
-        let mut client = line.client.clone();
+        let mut client = channel.client.clone();
         let answer = timeout(self.deadline, client.notice(request)).await;
         let answer = answer.ok()?.ok()?;
         Some(answer.into_inner().missing.len())

@@ -36,27 +36,27 @@ impl ChangeCheck {
         message: &Message,
         conversation: ConversationId,
     ) -> Option<Refusal> {
-        let Some(asked) = ChangeRequest::of(message) else {
+        let Some(request) = ChangeRequest::of(message) else {
             return self.hide_refused(message, conversation).await;
         };
         let (role, readable_after) = match conversation {
-            ConversationId::Group(group) => match self.membership.of(asked.by, group).await {
+            ConversationId::Group(group) => match self.membership.of(request.by, group).await {
                 Ok((settings, member)) => (member.role, member.readable_after(settings)),
                 Err(refusal) if refusal.code.retryable() => return None,
                 Err(refusal) => return Some(refusal),
             },
             ConversationId::Private { .. } | ConversationId::System(_) => (None, None),
         };
-        let original = self.original(asked.by, asked.subject, conversation);
+        let original = self.original(request.by, request.subject, conversation);
         // What a member may not read is not there.
         let original = (original.await.ok()?)
-            .filter(|placed| readable_after.is_none_or(|floor| placed.position.seq > floor));
-        let altered = match &original {
-            Some(placed) => self.altered(placed).await.ok()?,
+            .filter(|entry| readable_after.is_none_or(|floor| entry.position.seq > floor));
+        let overlay = match &original {
+            Some(entry) => self.altered(entry).await.ok()?,
             None => Overlay::default(),
         };
-        let original = original.as_ref().map(|placed| (placed, &altered));
-        check_change(&asked, role, original, &self.rules, self.clock.now()).err()
+        let original = original.as_ref().map(|entry| (entry, &overlay));
+        check_change(&request, role, original, &self.rules, self.clock.now()).err()
     }
 
     /// Refuses to hide what a member may not read: to them it is not there. The writer does not judge that, as the
@@ -81,21 +81,21 @@ impl ChangeCheck {
     /// The message that the change names, as it was sent.
     async fn original(
         &self,
-        by: UserId,
+        sender: UserId,
         subject: MessageId,
         conversation: ConversationId,
     ) -> Result<Option<Placed>, Refusal> {
-        let key = [(Owner::of(conversation, by), subject)];
+        let key = [(Owner::of(conversation, sender), subject)];
         let rows = within(self.deadline, self.messages.rows(&key)).await?;
         let row = rows.into_iter().next().flatten();
-        let placed = row.map(|row| row.placed);
-        Ok(placed.filter(|placed| placed.conversation == conversation))
+        let entry = row.map(|row| row.placed);
+        Ok(entry.filter(|entry| entry.conversation == conversation))
     }
 
-    async fn altered(&self, placed: &Placed) -> Result<Overlay, Refusal> {
-        let seq = placed.position.seq;
-        let altered = self.changes.altered(placed.conversation, seq, seq);
-        let altered = within(self.deadline, altered).await?.remove(&seq);
-        Ok(altered.unwrap_or_default())
+    async fn altered(&self, entry: &Placed) -> Result<Overlay, Refusal> {
+        let seq = entry.position.seq;
+        let overlays = self.changes.altered(entry.conversation, seq, seq);
+        let overlays = within(self.deadline, overlays).await?.remove(&seq);
+        Ok(overlays.unwrap_or_default())
     }
 }

@@ -9,26 +9,26 @@ use tokio::time::timeout;
 /// Waits for a store, at most until the deadline.
 pub(crate) async fn within<T>(
     deadline: Duration,
-    asked: impl Future<Output = backend::Result<T>>,
+    call: impl Future<Output = backend::Result<T>>,
 ) -> Result<T, Refusal> {
-    in_time(deadline, asked).await?.map_err(unavailable)
+    in_time(deadline, call).await?.map_err(unavailable)
 }
 
 /// Same for an answer that says itself what failed.
 pub(crate) async fn in_time<T>(
     deadline: Duration,
-    asked: impl Future<Output = T>,
+    call: impl Future<Output = T>,
 ) -> Result<T, Refusal> {
-    timeout(deadline, asked).await.map_err(|_| too_late())
+    timeout(deadline, call).await.map_err(|_| too_late())
 }
 
 /// Waits for discovery, at most until the deadline: then it is unavailable, and whether the call
 /// was done is unknown.
 pub(crate) async fn answered_within<T>(
     deadline: Duration,
-    asked: impl Future<Output = backend::Result<T>>,
+    call: impl Future<Output = backend::Result<T>>,
 ) -> backend::Result<T> {
-    timeout(deadline, asked).await.unwrap_or_else(|_| {
+    timeout(deadline, call).await.unwrap_or_else(|_| {
         let text = format!("no answer within {deadline:?}");
         Err(backend::Error::unavailable("discovery", text))
     })
@@ -38,11 +38,11 @@ pub(crate) async fn answered_within<T>(
 pub(crate) fn unavailable(error: backend::Error) -> Refusal {
     metrics::counter!("station_store_failures_total", "seam" => error.seam).increment(1);
     tracing::warn!(seam = error.seam, %error, source = %error.source, "a store failed");
-    refusal_of(&error)
+    store_refusal(&error)
 }
 
 /// Same for an error that is reported already.
-pub(crate) fn refusal_of(error: &backend::Error) -> Refusal {
+pub(crate) fn store_refusal(error: &backend::Error) -> Refusal {
     Refusal::new(
         Code::Unavailable,
         format!("{} cannot answer now", error.seam),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use api::access::caller_of;
+use api::access::request_caller;
 use api::station::{
     Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem,
     RefreshToken, ResumeSession, Revoke,
@@ -51,7 +51,7 @@ type Answer<T> = Result<Response<T>, Status>;
 impl StationService for StationGrpc {
     async fn connect(&self, request: Request<v1::ConnectRequest>) -> Answer<v1::ConnectResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
+        let boat = request_caller(&request);
         let answer = match Connect::try_from(request.into_inner()) {
             Ok(connect) => self.0.admissions.connect(connect, boat.as_ref()).await,
             Err(refusal) => Err(refusal),
@@ -64,23 +64,26 @@ impl StationService for StationGrpc {
         request: Request<v1::DisconnectRequest>,
     ) -> Answer<v1::DisconnectResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
+        let boat = request_caller(&request);
         let request = request.into_inner();
-        self.within(request.sessions.len())?;
+        self.check_batch_size(request.sessions.len())?;
         let sessions: Vec<Disconnect> = answer(request.try_into())?;
         // A late ticket is good enough to end a session; a session without proof is found gone by
         // the next push to it.
-        let proved = self.proved(sessions, |one| {
-            let renewed = self.0.tickets.renew(one, boat.as_ref());
-            renewed.map(drop)
+        let proven = self.with_proof(sessions, |one| {
+            let renewal = self.0.tickets.renew(one, boat.as_ref());
+            renewal.map(drop)
         })?;
-        let (at, sessions): (Vec<_>, Vec<_>) = (proved.into_iter())
-            .map(|(place, one)| (place, one.key))
+        let (indices, sessions): (Vec<_>, Vec<_>) = (proven.into_iter())
+            .map(|(index, one)| (index, one.key))
             .unzip();
-        let unanswered = answer(self.0.admissions.disconnect(sessions).await)?;
-        let unanswered = unanswered.into_iter().map(|place| at[place]).collect();
+        let failed_indices = answer(self.0.admissions.disconnect(sessions).await)?;
+        let failed_indices = failed_indices
+            .into_iter()
+            .map(|index| indices[index])
+            .collect();
         Ok(Response::new(v1::DisconnectResponse {
-            unanswered: places(unanswered),
+            unanswered: wire_indices(failed_indices),
         }))
     }
 
@@ -89,8 +92,8 @@ impl StationService for StationGrpc {
         request: Request<v1::ReassertRequest>,
     ) -> Answer<v1::ReassertResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
-        let sessions: Vec<Reassert> = self.all(request.into_inner().sessions)?;
+        let boat = request_caller(&request);
+        let sessions: Vec<Reassert> = self.parse_all(request.into_inner().sessions)?;
         let results = self.0.admissions.reassert(sessions, boat.as_ref()).await;
         Ok(Response::new(v1::ReassertResponse {
             results: results.into_iter().map(v1::ReassertResult::from).collect(),
@@ -99,11 +102,11 @@ impl StationService for StationGrpc {
 
     async fn refresh(&self, request: Request<v1::RefreshRequest>) -> Answer<v1::RefreshResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
+        let boat = request_caller(&request);
         let refresh: RefreshToken = answer(request.into_inner().try_into())?;
         self.prove(&refresh, boat.as_ref())?;
-        let refreshed = self.0.admissions.refresh(refresh, boat.as_ref()).await;
-        Ok(Response::new(refreshed.into()))
+        let outcome = self.0.admissions.refresh(refresh, boat.as_ref()).await;
+        Ok(Response::new(outcome.into()))
     }
 
     async fn resume_tickets(
@@ -111,10 +114,10 @@ impl StationService for StationGrpc {
         request: Request<v1::ResumeTicketsRequest>,
     ) -> Answer<v1::ResumeTicketsResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
-        let sessions: Vec<ResumeSession> = self.all(request.into_inner().sessions)?;
+        let boat = request_caller(&request);
+        let sessions: Vec<ResumeSession> = self.parse_all(request.into_inner().sessions)?;
         let tickets = (self.0.admissions).resume_tickets(&sessions, boat.as_ref());
-        unless_lies(tickets.is_err())?;
+        check_no_forgery(tickets.is_err())?;
         Ok(Response::new(tickets.unwrap_or_default().into()))
     }
 
@@ -123,16 +126,16 @@ impl StationService for StationGrpc {
         request: Request<v1::SendBatchRequest>,
     ) -> Answer<v1::SendBatchResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
+        let boat = request_caller(&request);
         let request = request.into_inner();
-        self.within(request.items.len())?;
+        self.check_batch_size(request.items.len())?;
         let life = request.life.ok_or_else(|| missing("life"))?;
         let life: BoatLife = answer(life.try_into())?;
         let check = |item: &Submit| self.0.tickets.check(item, boat.as_ref());
         let (items, answers) = sort(request.items, check, refusing_send)?;
         let send_ids: Vec<protocol::SendId> = items.iter().map(|item| item.send.send_id).collect();
         let outcomes = self.0.accept.accept(&life, items).await;
-        let answered = send_ids
+        let send_answers = send_ids
             .into_iter()
             .zip(outcomes)
             .map(|(send_id, outcome)| {
@@ -143,7 +146,7 @@ impl StationService for StationGrpc {
                 v1::SendAnswer::from(answer)
             });
         Ok(Response::new(v1::SendBatchResponse {
-            answers: merge(answers, answered),
+            answers: merge(answers, send_answers),
         }))
     }
 
@@ -152,15 +155,15 @@ impl StationService for StationGrpc {
         request: Request<v1::ReceiptsRequest>,
     ) -> Answer<v1::ReceiptsResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
+        let boat = request_caller(&request);
         let items = request.into_inner().items;
-        self.within(items.len())?;
+        self.check_batch_size(items.len())?;
         let check = |item: &ReceiptItem| self.0.tickets.check(item, boat.as_ref());
         let (items, answers) = sort(items, check, refusing_ack)?;
-        let recorded = self.0.receipts.record(items).await;
-        let recorded = recorded.iter().map(v1::AckAnswer::from);
+        let ack_answers = self.0.receipts.record(items).await;
+        let ack_answers = ack_answers.iter().map(v1::AckAnswer::from);
         Ok(Response::new(v1::ReceiptsResponse {
-            answers: merge(answers, recorded),
+            answers: merge(answers, ack_answers),
         }))
     }
 
@@ -169,7 +172,7 @@ impl StationService for StationGrpc {
         request: Request<v1::MailPageRequest>,
     ) -> Answer<v1::MailPageResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
+        let boat = request_caller(&request);
         let request: MailPageRequest = answer(request.into_inner().try_into())?;
         self.prove(&request, boat.as_ref())?;
         let page = answer(self.0.mail.page(request).await)?;
@@ -178,21 +181,24 @@ impl StationService for StationGrpc {
 
     async fn mail_ack(&self, request: Request<v1::MailAckRequest>) -> Answer<v1::MailAckResponse> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
-        let acks: Vec<MailAck> = self.all(request.into_inner().items)?;
+        let boat = request_caller(&request);
+        let acks: Vec<MailAck> = self.parse_all(request.into_inner().items)?;
         // Mail that no ticket proves acknowledged stays, and comes again.
-        let proved = self.proved(acks, |ack| self.0.tickets.check(ack, boat.as_ref()))?;
-        let (at, acks): (Vec<_>, Vec<_>) = proved.into_iter().unzip();
-        let unanswered = answer(self.0.mail.acknowledge(acks).await)?;
-        let unanswered = unanswered.into_iter().map(|place| at[place]).collect();
+        let proven = self.with_proof(acks, |ack| self.0.tickets.check(ack, boat.as_ref()))?;
+        let (indices, acks): (Vec<_>, Vec<_>) = proven.into_iter().unzip();
+        let failed_indices = answer(self.0.mail.acknowledge(acks).await)?;
+        let failed_indices = failed_indices
+            .into_iter()
+            .map(|index| indices[index])
+            .collect();
         Ok(Response::new(v1::MailAckResponse {
-            unanswered: places(unanswered),
+            unanswered: wire_indices(failed_indices),
         }))
     }
 
     async fn sync(&self, request: Request<v1::SyncCall>) -> Answer<v1::SyncPage> {
         let _call = self.0.calls.token();
-        let boat = caller_of(&request);
+        let boat = request_caller(&request);
         let call: SyncCall = answer(request.into_inner().try_into())?;
         self.prove(&call, boat.as_ref())?;
         let user = call.user;
@@ -203,7 +209,7 @@ impl StationService for StationGrpc {
     async fn online(&self, request: Request<v1::OnlineRequest>) -> Answer<v1::OnlineResponse> {
         let _call = self.0.calls.token();
         let users = request.into_inner().users;
-        self.within(users.len())?;
+        self.check_batch_size(users.len())?;
         let users: Result<Vec<UserId>, _> = users.into_iter().map(UserId::new).collect();
         let users = users.map_err(|error| {
             from_refusal(&Refusal::new(Code::InvalidArgument, error.to_string()))
@@ -220,9 +226,9 @@ impl StationService for StationGrpc {
     ) -> Answer<v1::OnlineMembersResponse> {
         let _call = self.0.calls.token();
         let page = OnlineMembers::try_from(request.into_inner());
-        let OnlineMembers { group, after } = answer(page)?;
+        let OnlineMembers { group, cursor } = answer(page)?;
         let (limit, admissions) = (self.0.batch_items_max, &self.0.admissions);
-        let (users, next) = answer(admissions.online_members(group, after, limit).await)?;
+        let (users, next) = answer(admissions.online_members(group, cursor, limit).await)?;
         Ok(Response::new(v1::OnlineMembersResponse {
             users: users.iter().map(v1::OnlineUser::from).collect(),
             next: next.map_or(0, UserId::get),
@@ -241,9 +247,9 @@ impl StationService for StationGrpc {
     async fn revoke(&self, request: Request<v1::RevokeRequest>) -> Answer<v1::RevokeResponse> {
         let _call = self.0.calls.token();
         let revoke: Revoke = answer(request.into_inner().try_into())?;
-        let before = answer(self.0.admissions.revocations.revoke(revoke).await)?;
+        let revoked_before = answer(self.0.admissions.revocations.revoke(revoke).await)?;
         Ok(Response::new(v1::RevokeResponse {
-            before: before.millis(),
+            before: revoked_before.millis(),
         }))
     }
 
@@ -258,18 +264,18 @@ impl StationService for StationGrpc {
 impl StationGrpc {
     /// Reads a batch whose items have no answers of their own: a malformed item refuses it as a
     /// whole.
-    fn all<W, T>(&self, items: Vec<W>) -> Result<Vec<T>, Status>
+    fn parse_all<W, T>(&self, items: Vec<W>) -> Result<Vec<T>, Status>
     where
         T: TryFrom<W, Error = Refusal>,
     {
-        self.within(items.len())?;
+        self.check_batch_size(items.len())?;
         answer(items.into_iter().map(T::try_from).collect())
     }
 
     /// Checks the proof of a call for one session. The status code names a lie; the refusal in it
     /// makes the session sign in again.
-    fn prove(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<(), Status> {
-        self.0.tickets.check(of, boat).map_err(|error| {
+    fn prove(&self, item: &impl Proof, boat: Option<&Caller>) -> Result<(), Status> {
+        self.0.tickets.check(item, boat).map_err(|error| {
             let refusal = error.refusal();
             match error {
                 TicketError::Forged => from_refusal_as(tonic::Code::PermissionDenied, &refusal),
@@ -282,23 +288,23 @@ impl StationGrpc {
     ///
     /// # Errors
     /// No ticket is good, and one is forged.
-    fn proved<T>(
+    fn with_proof<T>(
         &self,
         items: Vec<T>,
         check: impl Fn(&T) -> Result<(), TicketError>,
     ) -> Result<Vec<(usize, T)>, Status> {
-        let (mut proved, mut lies) = (Vec::with_capacity(items.len()), false);
-        for (place, item) in items.into_iter().enumerate() {
+        let (mut proven, mut has_forgery) = (Vec::with_capacity(items.len()), false);
+        for (index, item) in items.into_iter().enumerate() {
             match check(&item) {
-                Ok(()) => proved.push((place, item)),
-                Err(error) => lies |= error == TicketError::Forged,
+                Ok(()) => proven.push((index, item)),
+                Err(error) => has_forgery |= error == TicketError::Forged,
             }
         }
-        unless_lies(lies && proved.is_empty())?;
-        Ok(proved)
+        check_no_forgery(has_forgery && proven.is_empty())?;
+        Ok(proven)
     }
 
-    fn within(&self, items: usize) -> Result<(), Status> {
+    fn check_batch_size(&self, items: usize) -> Result<(), Status> {
         let max = self.0.batch_items_max;
         if items <= max {
             return Ok(());
@@ -313,22 +319,26 @@ fn answer<T>(result: Result<T, Refusal>) -> Result<T, Status> {
 }
 
 /// Indices in a batch, as they are on the wire.
-fn places(of: Vec<usize>) -> Vec<u32> {
-    let places = of.into_iter();
+fn wire_indices(indices: Vec<usize>) -> Vec<u32> {
+    let places = indices.into_iter();
     places.filter_map(|place| place.try_into().ok()).collect()
 }
 
-fn missing(what: &str) -> Status {
-    from_refusal(&Refusal::new(Code::Malformed, format!("{what} is missing")))
+fn missing(field: &str) -> Status {
+    from_refusal(&Refusal::new(
+        Code::Malformed,
+        format!("{field} is missing"),
+    ))
 }
 
 /// Refuses a boat of which nothing is true; one wrong ticket among good ones costs these nothing.
-fn unless_lies(lies: bool) -> Result<(), Status> {
-    match lies {
-        true => Err(Status::permission_denied(
+fn check_no_forgery(has_forgery: bool) -> Result<(), Status> {
+    if has_forgery {
+        Err(Status::permission_denied(
             "tickets of this call are not of its sessions, their users or this boat",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
@@ -351,20 +361,20 @@ where
 {
     let mut good = Vec::with_capacity(wire.len());
     let mut answers = Vec::with_capacity(wire.len());
-    let mut lies = false;
+    let mut has_forgery = false;
     for item in wire {
         let refuse = refusing(&item);
-        let read = T::try_from(item).and_then(|item| {
+        let outcome = T::try_from(item).and_then(|item| {
             check(&item).map_err(|error| {
-                lies |= error == TicketError::Forged;
+                has_forgery |= error == TicketError::Forged;
                 error.refusal()
             })?;
             good.push(item);
             Ok(())
         });
-        answers.push(read.err().map(refuse));
+        answers.push(outcome.err().map(refuse));
     }
-    unless_lies(lies && good.is_empty())?;
+    check_no_forgery(has_forgery && good.is_empty())?;
     Ok((good, answers))
 }
 

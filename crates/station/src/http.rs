@@ -74,8 +74,8 @@ impl Config {
     /// Leaves three quarters of the files that this process may open to calls and backends:
     /// strangers hold the others.
     pub fn fit_files(&mut self, files: u64) {
-        let most = usize::try_from(files / 4).unwrap_or(usize::MAX).max(1);
-        self.connections_max = self.connections_max.min(most);
+        let limit = usize::try_from(files / 4).unwrap_or(usize::MAX).max(1);
+        self.connections_max = self.connections_max.min(limit);
     }
 
     /// Limits on one address, those that are unset by what an address stands for.
@@ -84,11 +84,11 @@ impl Config {
         let defaults = AddressDefaults::new(is_local, !self.proxy_networks.is_empty());
         let requests = defaults.count(self.requests_per_address, REQUESTS_PER_SECOND);
         let burst = defaults.count(self.requests_per_address_burst, REQUESTS_BURST);
-        let twice = |count: NonZeroU32| count.saturating_add(count.get());
+        let double = |count: NonZeroU32| count.saturating_add(count.get());
         AddressBounds {
             connections_max: defaults.connections(self.connections_per_address_max, 64),
             requests: Rate::per_second(requests, burst),
-            arrivals: Rate::per_second(twice(requests), twice(burst)),
+            arrivals: Rate::per_second(double(requests), double(burst)),
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn off_loopback_it_wants_tls() {
-        let refused = |listen: &str, offloaded| {
+        let problems = |listen: &str, offloaded| {
             let mut config = Config {
                 listen: Some(listen.parse().expect("an address")),
                 ..Config::default()
@@ -121,10 +121,10 @@ mod tests {
             config.tls.offloaded = offloaded;
             config.problems().to_string()
         };
-        let open = refused("0.0.0.0:9101", false);
-        assert!(open.starts_with("listen is 0.0.0.0:9101"), "{open}");
-        assert_eq!(refused("0.0.0.0:9101", true), "");
-        assert_eq!(refused("[::1]:9101", false), "");
+        let text = problems("0.0.0.0:9101", false);
+        assert!(text.starts_with("listen is 0.0.0.0:9101"), "{text}");
+        assert_eq!(problems("0.0.0.0:9101", true), "");
+        assert_eq!(problems("[::1]:9101", false), "");
         assert_eq!(Config::default().problems().to_string(), "");
     }
 
@@ -137,7 +137,7 @@ mod tests {
             listen: Some(([0, 0, 0, 0], 9101).into()),
             ..Config::default()
         };
-        let named = Config {
+        let behind_proxy = Config {
             proxy_networks: vec!["10.0.0.0/8".parse().expect("a network")],
             ..open.clone()
         };
@@ -147,13 +147,13 @@ mod tests {
             arrivals: rate(20, 40),
         };
         assert_eq!(local.address_bounds(), usual);
-        assert_eq!(named.address_bounds(), usual);
-        let shared = AddressBounds {
+        assert_eq!(behind_proxy.address_bounds(), usual);
+        let expected = AddressBounds {
             connections_max: 640,
             requests: rate(100, 200),
             arrivals: rate(200, 400),
         };
-        assert_eq!(open.address_bounds(), shared);
+        assert_eq!(open.address_bounds(), expected);
     }
 
     #[test]

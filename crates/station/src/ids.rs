@@ -21,13 +21,13 @@ use tokio::time::Instant;
 use crate::deadline::answered_within as within;
 
 /// Node numbers that a start may look at to find one that has rested.
-const NODES_TRIED: usize = 8;
+const MAX_NODES_TRIED: usize = 8;
 
 /// Pause after a failed reservation, or while ids are refused.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Longest time for which the loss of the number may stay unknown.
-const RESERVE_EVERY_MAX: Duration = Duration::from_secs(10);
+const MAX_RESERVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Makes ids under a leased node number. A reservation is made ahead, durably: a successor begins
 /// after it, so that no id is ever made twice, whatever the clocks do (reliability R10). A clock that
@@ -37,8 +37,8 @@ const RESERVE_EVERY_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct MessageIds {
     node: Mutex<Node>,
     /// Wakes the reservation for an id beyond it.
-    wanted: Notify,
-    ahead: Duration,
+    refill_signal: Notify,
+    reserve_ahead: Duration,
     /// Time for discovery to record a reservation, or to lease a number; then it is asked anew.
     deadline: Duration,
     registry: Arc<dyn Registry>,
@@ -51,9 +51,9 @@ struct Node {
     snowflake: Snowflake,
     lease: Arc<dyn NodeLease>,
     /// Last millisecond that ids may bear.
-    reserved: Timestamp,
+    reserved_until: Timestamp,
     /// Part of the reservation that the store has a copy of.
-    copied: Timestamp,
+    copied_until: Timestamp,
 }
 
 /// A leased number, and the end of its rest.
@@ -68,26 +68,26 @@ impl MessageIds {
         registry: Arc<dyn Registry>,
         store: Arc<dyn InstallationStore>,
         clock: Arc<dyn Clock>,
-        ahead: Duration,
+        reserve_ahead: Duration,
         deadline: Duration,
     ) -> backend::Result<MessageIds> {
         let numbers = Numbers {
             registry: &*registry,
             store: &*store,
             now: clock.now(),
-            ahead,
+            reserve_ahead,
             deadline,
         };
         let RestedLease { lease, not_before } = numbers.lease_rested().await?;
         let ids = MessageIds {
             node: Mutex::new(Node {
                 snowflake: Snowflake::new(lease.number(), not_before),
-                reserved: not_before,
-                copied: Timestamp::ZERO,
+                reserved_until: not_before,
+                copied_until: Timestamp::ZERO,
                 lease,
             }),
-            wanted: Notify::new(),
-            ahead,
+            refill_signal: Notify::new(),
+            reserve_ahead,
             deadline,
             registry,
             store,
@@ -105,10 +105,10 @@ impl MessageIds {
         let mut snowflake = node.snowflake.clone();
         let ids = (0..count).map(|_| snowflake.next(now));
         let ids = ids.collect::<Result<Vec<_>, _>>();
-        let ids = ids.map_err(|error| unmade(error.to_string()))?;
-        if snowflake.last() > node.reserved {
-            self.wanted.notify_one();
-            return Err(unmade(
+        let ids = ids.map_err(|error| id_refusal(error.to_string()))?;
+        if snowflake.last() > node.reserved_until {
+            self.refill_signal.notify_one();
+            return Err(id_refusal(
                 "no message ids are left while discovery does not answer: resend under the same send_id",
             ));
         }
@@ -119,28 +119,28 @@ impl MessageIds {
     /// Keeps the reservation ahead of the clock and of the ids, for ever, and reports ids that are
     /// ahead of the clock.
     pub(crate) async fn keep_reserved(&self) {
-        let mut failing = false;
-        let (mut reporter, began) = (LeadReporter::default(), Instant::now());
+        let mut is_failing = false;
+        let (mut reporter, started_at) = (LeadReporter::default(), Instant::now());
         loop {
-            self.report_lead(&mut reporter, began.elapsed());
-            let pause = if failing {
+            self.report_lead(&mut reporter, started_at.elapsed());
+            let pause = if is_failing {
                 RETRY_AFTER
             } else {
-                self.reserve_every()
+                self.reserve_interval()
             };
             tokio::select! {
                 biased;
                 () = tokio::time::sleep(pause) => {}
-                () = self.wanted.notified(), if !failing => {}
+                () = self.refill_signal.notified(), if !is_failing => {}
             }
             match self.reserve().await {
-                Ok(()) => failing = false,
+                Ok(()) => is_failing = false,
                 Err(error) => {
-                    if !failing {
+                    if !is_failing {
                         tracing::warn!(%error, until = %self.reserved_until(), "message ids cannot be reserved");
                     }
                     metrics::counter!("station_id_reservations_failed_total").increment(1);
-                    failing = true;
+                    is_failing = true;
                 }
             }
         }
@@ -163,70 +163,80 @@ impl MessageIds {
         }
     }
 
-    fn reserve_every(&self) -> Duration {
-        (self.ahead / 4).min(RESERVE_EVERY_MAX)
+    fn reserve_interval(&self) -> Duration {
+        (self.reserve_ahead / 4).min(MAX_RESERVE_INTERVAL)
     }
 
     /// Reserves ahead. A reservation that was given up may be recorded all the same: no earlier one
     /// takes a later one back.
     async fn reserve(&self) -> backend::Result<()> {
-        let (lease, last, reserved, mut copied) = {
+        let (lease, last, reserved_until, mut copied_until) = {
             let node = self.node.lock();
             let last = node.snowflake.last();
-            (node.lease.clone(), last, node.reserved, node.copied)
+            (
+                node.lease.clone(),
+                last,
+                node.reserved_until,
+                node.copied_until,
+            )
         };
-        let reserving = self.reserve_under(&*lease, last, reserved, &mut copied);
-        let answer = reserving.await;
-        self.node.lock().copied = copied;
+        let reservation = self.reserve_under(&*lease, last, reserved_until, &mut copied_until);
+        let answer = reservation.await;
+        self.node.lock().copied_until = copied_until;
         match answer {
-            Ok(until) => {
-                self.node.lock().reserved = until;
+            Ok(new_end) => {
+                self.node.lock().reserved_until = new_end;
                 Ok(())
             }
             Err(error) if error.kind == Kind::Conflict => {
                 tracing::warn!(%error, source = %error.source, "the node number is lost; leasing another");
-                self.take_another().await
+                self.lease_another().await
             }
             Err(error) => Err(error),
         }
     }
 
     /// Leases another number. Ids go on upwards under it.
-    async fn take_another(&self) -> backend::Result<()> {
-        let (number, reserved, last) = {
+    async fn lease_another(&self) -> backend::Result<()> {
+        let (number, reserved_until, last) = {
             let node = self.node.lock();
-            (node.lease.number(), node.reserved, node.snowflake.last())
+            (
+                node.lease.number(),
+                node.reserved_until,
+                node.snowflake.last(),
+            )
         };
         let numbers = Numbers {
             registry: &*self.registry,
             store: &*self.store,
             // A number has rested if its past is behind our own ids, which may be ahead of the clock.
             now: self.clock.now().max(last),
-            ahead: self.ahead,
+            reserve_ahead: self.reserve_ahead,
             deadline: self.deadline,
         };
-        let RestedLease { lease, not_before } = match numbers.lease_again(number, reserved).await {
-            Some(lease) => RestedLease {
-                lease,
-                not_before: last,
-            },
-            None => numbers.lease_rested().await?,
-        };
-        if not_before > numbers.now && reserved > numbers.now {
+        let RestedLease { lease, not_before } =
+            match numbers.lease_again(number, reserved_until).await {
+                Some(lease) => RestedLease {
+                    lease,
+                    not_before: last,
+                },
+                None => numbers.lease_rested().await?,
+            };
+        if not_before > numbers.now && reserved_until > numbers.now {
             let text = "no node number has rested yet; what is reserved is used up meanwhile";
             return Err(backend::Error::unavailable("discovery", text));
         }
-        let (last, from) = (not_before.max(last), not_before.max(reserved));
-        let mut copied = Timestamp::ZERO;
-        let reserving = self.reserve_under(&*lease, last, from, &mut copied);
-        let reserved = reserving.await?;
+        let (last, at_least) = (not_before.max(last), not_before.max(reserved_until));
+        let mut copied_until = Timestamp::ZERO;
+        let reservation = self.reserve_under(&*lease, last, at_least, &mut copied_until);
+        let reserved_until = reservation.await?;
         let mut node = self.node.lock();
         let not_before = not_before.max(node.snowflake.last());
         *node = Node {
             snowflake: Snowflake::new(lease.number(), not_before),
             lease,
-            reserved,
-            copied,
+            reserved_until,
+            copied_until,
         };
         metrics::counter!("station_node_numbers_lost_total").increment(1);
         Ok(())
@@ -239,32 +249,33 @@ impl MessageIds {
         lease: &dyn NodeLease,
         last: Timestamp,
         at_least: Timestamp,
-        copied: &mut Timestamp,
+        copied_until: &mut Timestamp,
     ) -> backend::Result<Timestamp> {
-        let ahead = self.clock.now().max(last) + self.ahead;
+        let target = self.clock.now().max(last) + self.reserve_ahead;
         // A try soon after a failed one needs no copy of its own.
-        let is_copied = *copied + self.reserve_every() > ahead && *copied >= at_least;
-        let until = if is_copied {
-            *copied
+        let is_copied =
+            *copied_until + self.reserve_interval() > target && *copied_until >= at_least;
+        let end = if is_copied {
+            *copied_until
         } else {
-            ahead.max(at_least)
+            target.max(at_least)
         };
         if !is_copied {
-            let copying = self.store.reserve_node(lease.number(), until);
-            match within(self.deadline, copying).await {
-                Ok(()) => *copied = until,
+            let copy = self.store.reserve_node(lease.number(), end);
+            match within(self.deadline, copy).await {
+                Ok(()) => *copied_until = end,
                 Err(error) => {
                     tracing::debug!(%error, source = %error.source, "a reservation is not copied");
                     metrics::counter!("station_id_reservations_uncopied_total").increment(1);
                 }
             }
         }
-        within(self.deadline, lease.reserve(until)).await?;
-        Ok(until)
+        within(self.deadline, lease.reserve(end)).await?;
+        Ok(end)
     }
 
     fn reserved_until(&self) -> Timestamp {
-        self.node.lock().reserved
+        self.node.lock().reserved_until
     }
 }
 
@@ -273,7 +284,7 @@ struct Numbers<'a> {
     registry: &'a dyn Registry,
     store: &'a dyn InstallationStore,
     now: Timestamp,
-    ahead: Duration,
+    reserve_ahead: Duration,
     deadline: Duration,
 }
 
@@ -283,7 +294,7 @@ impl Numbers<'_> {
     async fn lease_rested(&self) -> backend::Result<RestedLease> {
         let mut best = self.lease().await?;
         let mut passed_over = Vec::new();
-        while best.not_before > self.now && passed_over.len() < NODES_TRIED {
+        while best.not_before > self.now && passed_over.len() < MAX_NODES_TRIED {
             // Held until the search ends: a number given back at once would be handed out again.
             let Ok(next) = self.lease().await else {
                 break;
@@ -299,31 +310,41 @@ impl Numbers<'_> {
 
     async fn lease(&self) -> backend::Result<RestedLease> {
         let lease = within(self.deadline, self.registry.lease_node()).await?;
-        let copied = self.copied(lease.number()).await;
+        let copied_until = self.stored_reservation(lease.number()).await;
         Ok(RestedLease {
-            not_before: node_rests_until(lease.not_before(), copied, self.now, self.ahead),
+            not_before: node_rests_until(
+                lease.not_before(),
+                copied_until,
+                self.now,
+                self.reserve_ahead,
+            ),
             lease: lease.into(),
         })
     }
 
     /// Leases the same number again. A discovery that lost its data knows nothing of it: it is
     /// still ours if nobody reserved more.
-    async fn lease_again(&self, number: u16, reserved: Timestamp) -> Option<Arc<dyn NodeLease>> {
-        let leasing = self.registry.lease_node_again(number);
-        let lease = within(self.deadline, leasing).await.ok().flatten()?;
-        let copied = self.copied(number).await;
-        node_is_still_ours(reserved, copied).then(|| lease.into())
+    async fn lease_again(
+        &self,
+        number: u16,
+        reserved_until: Timestamp,
+    ) -> Option<Arc<dyn NodeLease>> {
+        let request = self.registry.lease_node_again(number);
+        let lease = within(self.deadline, request).await.ok().flatten()?;
+        let copied_until = self.stored_reservation(number).await;
+        node_is_still_ours(reserved_until, copied_until).then(|| lease.into())
     }
 
-    /// Asked after the lease: an earlier holder of the number reserves nothing more.
-    async fn copied(&self, number: u16) -> Option<Timestamp> {
+    /// Reservation of a number in the store. Asked after the lease: from then on an earlier holder
+    /// of the number reserves nothing more.
+    async fn stored_reservation(&self, number: u16) -> Option<Timestamp> {
         within(self.deadline, self.store.reserved(number))
             .await
             .ok()
     }
 }
 
-fn unmade(text: impl Into<String>) -> Refusal {
+fn id_refusal(text: impl Into<String>) -> Refusal {
     metrics::counter!("station_ids_refused_total").increment(1);
     Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER)
 }

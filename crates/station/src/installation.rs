@@ -8,14 +8,14 @@ use backend::Error;
 use backend::clock::Clock;
 use backend::discovery::Registry;
 use backend::installation::InstallationStore;
-use protocol::id::installation::{COMPARE_EVERY, Replica, Verdict, compare};
+use protocol::id::installation::{COMPARE_INTERVAL, Replica, Verdict, compare};
 use tokio::time::sleep;
 
 use crate::deadline::answered_within as within;
 use crate::start::StartError;
 
 /// Reads of the copies at a start, if others change them meanwhile.
-const ROUNDS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 pub(crate) struct Installation {
     pub(crate) registry: Arc<dyn Registry>,
@@ -25,44 +25,44 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Agrees on the number that both have, or are given; `drawn` if the installation is new.
-    pub(crate) async fn agree(&self, drawn: u64) -> Result<u64, StartError> {
-        let mut moved = Error::unavailable("installation", "its number changes; try again");
-        for _ in 0..ROUNDS {
+    /// Agrees on the number that both have, or are given; `new_number` if the installation is new.
+    pub(crate) async fn agree(&self, new_number: u64) -> Result<u64, StartError> {
+        let mut failure = Error::unavailable("installation", "its number changes; try again");
+        for _ in 0..MAX_ATTEMPTS {
             let (discovery, store) = self.copies().await;
-            match compare(copy(&discovery), copy(&store), drawn) {
+            match compare(copy(&discovery), copy(&store), new_number) {
                 Verdict::Number {
                     number,
                     to_discovery,
                     to_store,
-                } => match self.put(number, to_discovery, to_store).await {
-                    Ok(stands) if stands == number => return Ok(number),
+                } => match self.write_number(number, to_discovery, to_store).await {
+                    Ok(stored_number) if stored_number == number => return Ok(number),
                     // Another station was first.
                     Ok(_) => {}
                     // One of them has the number, and the other gets it later.
                     Err(_) if !(to_discovery && to_store) => return Ok(number),
-                    Err(error) => moved = error,
+                    Err(error) => failure = error,
                 },
                 Verdict::Differ { discovery, store } => {
                     return Err(StartError::Installations { discovery, store });
                 }
                 Verdict::Unknown => {
                     if let Some(error) = discovery.err().or_else(|| store.err()) {
-                        moved = error;
+                        failure = error;
                     }
                 }
             }
         }
-        Err(moved.into())
+        Err(failure.into())
     }
 
     /// Restores the number wherever it is missing, for ever.
     pub(crate) async fn keep(&self, number: u64) {
         loop {
-            sleep(COMPARE_EVERY).await;
+            sleep(COMPARE_INTERVAL).await;
             let (discovery, store) = self.copies().await;
-            let others = [&discovery, &store].map(|copy| copy.as_ref().ok().copied().flatten());
-            if let Some(other) = others.into_iter().flatten().find(|other| *other != number) {
+            let numbers = [&discovery, &store].map(|copy| copy.as_ref().ok().copied().flatten());
+            if let Some(other) = numbers.into_iter().flatten().find(|other| *other != number) {
                 tracing::error!(
                     number,
                     other,
@@ -74,12 +74,12 @@ impl Installation {
             let (to_discovery, to_store) =
                 (matches!(discovery, Ok(None)), matches!(store, Ok(None)));
             if to_discovery || to_store {
-                let put = self.put(number, to_discovery, to_store).await;
+                let outcome = self.write_number(number, to_discovery, to_store).await;
                 tracing::warn!(
                     number,
                     to_discovery,
                     to_store,
-                    done = put.is_ok(),
+                    done = outcome.is_ok(),
                     "the number of this installation was missing"
                 );
                 metrics::counter!("station_installation_restored_total").increment(1);
@@ -96,16 +96,21 @@ impl Installation {
 
     /// Puts the number into the store first, as discovery is the one that loses it. Returns the
     /// number that stands.
-    async fn put(&self, number: u64, to_discovery: bool, to_store: bool) -> backend::Result<u64> {
-        let mut stands = number;
+    async fn write_number(
+        &self,
+        number: u64,
+        to_discovery: bool,
+        to_store: bool,
+    ) -> backend::Result<u64> {
+        let mut stored_number = number;
         if to_store {
-            let recorded = self.store.record(number, self.clock.now());
-            stands = within(self.deadline, recorded).await?;
+            let request = self.store.record(number, self.clock.now());
+            stored_number = within(self.deadline, request).await?;
         }
-        if to_discovery && stands == number {
-            stands = within(self.deadline, self.registry.claim_cluster(number)).await?;
+        if to_discovery && stored_number == number {
+            stored_number = within(self.deadline, self.registry.claim_cluster(number)).await?;
         }
-        Ok(stands)
+        Ok(stored_number)
     }
 }
 

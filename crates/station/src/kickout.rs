@@ -10,7 +10,7 @@ use backend::clock::Clock;
 use backend::queue::{NewRecord, Producer};
 use metrics::Counter;
 use protocol::keys::control_key;
-use protocol::mailbox::signed_in_again;
+use protocol::mailbox::replaced_session_refusal;
 use protocol::presence::SessionKey;
 use protocol::record::{KickoutTask, Task, Work};
 use protocol::{Code, Refusal, UserId};
@@ -42,7 +42,7 @@ impl KickoutRequest {
         KickoutRequest {
             user,
             sessions,
-            refusal: signed_in_again(),
+            refusal: replaced_session_refusal(),
         }
     }
 }
@@ -55,7 +55,7 @@ pub(crate) struct KickoutQueue {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     pub(crate) attempts: u32,
-    pub(crate) published: Counter,
+    pub(crate) published_total: Counter,
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -63,23 +63,31 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 impl KickoutQueue {
     /// Publishes one kickout once, for callers that wait for the answer.
-    pub(crate) async fn publish(&self, kick: KickoutRequest) -> Result<(), Refusal> {
-        match self.publish_once(vec![self.record(kick)]).await.is_empty() {
-            true => Ok(()),
-            false => Err(Refusal::new(
+    pub(crate) async fn publish(&self, request: KickoutRequest) -> Result<(), Refusal> {
+        if self
+            .publish_once(vec![self.record(request)])
+            .await
+            .is_empty()
+        {
+            Ok(())
+        } else {
+            Err(Refusal::new(
                 Code::Unavailable,
                 "the log cannot take the kickout now",
-            )),
+            ))
         }
     }
 
     /// Publishes all, and retries those that fail, with growing pauses, until it gives them up.
-    pub(crate) async fn publish_all(self, kicks: Vec<KickoutRequest>) {
-        let mut left: Vec<_> = kicks.into_iter().map(|kick| self.record(kick)).collect();
+    pub(crate) async fn publish_all(self, requests: Vec<KickoutRequest>) {
+        let mut pending: Vec<_> = requests
+            .into_iter()
+            .map(|request| self.record(request))
+            .collect();
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=self.attempts.max(1) {
-            left = self.publish_once(left).await;
-            if left.is_empty() {
+            pending = self.publish_once(pending).await;
+            if pending.is_empty() {
                 return;
             }
             if attempt < self.attempts {
@@ -87,18 +95,18 @@ impl KickoutQueue {
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
-        metrics::counter!("station_kickouts_given_up_total").increment(left.len() as u64);
+        metrics::counter!("station_kickouts_given_up_total").increment(pending.len() as u64);
         tracing::warn!(
-            kickouts = left.len(),
+            kickouts = pending.len(),
             "kickouts given up; the boats' sweep will find the displaced sessions"
         );
     }
 
-    fn record(&self, kick: KickoutRequest) -> NewRecord {
-        let key = control_key(kick.user);
+    fn record(&self, request: KickoutRequest) -> NewRecord {
+        let key = control_key(request.user);
         let work = Work::Kickout(KickoutTask {
-            sessions: kick.sessions,
-            refusal: kick.refusal,
+            sessions: request.sessions,
+            refusal: request.refusal,
         });
         self.records.record(key, &Task::new(work, self.clock.now()))
     }
@@ -106,15 +114,16 @@ impl KickoutQueue {
     /// Returns the records that were not acknowledged. A kickout names exact sessions, so a second
     /// one does no more.
     async fn publish_once(&self, records: Vec<NewRecord>) -> Vec<NewRecord> {
-        let published = self.producer.publish_within(records.clone(), self.deadline);
-        let answers = published.await;
-        let offered = records.len();
+        let request = self.producer.publish_within(records.clone(), self.deadline);
+        let answers = request.await;
+        let total = records.len();
         let mut answers = answers.into_iter();
-        let left: Vec<_> = records
+        let pending: Vec<_> = records
             .into_iter()
             .filter(|_| !matches!(answers.next(), Some(Some(Ok(_)))))
             .collect();
-        self.published.increment((offered - left.len()) as u64);
-        left
+        self.published_total
+            .increment((total - pending.len()) as u64);
+        pending
     }
 }

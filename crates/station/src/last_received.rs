@@ -17,16 +17,16 @@ use tokio_util::sync::CancellationToken;
 use crate::deadline::within;
 
 /// Shortest time between two writes of a user.
-const EVERY: Duration = Duration::from_secs(30);
+const WRITE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Interval of checking for users who are due.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
+const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Users remembered between two writes.
 const USERS_MAX: usize = 131_072;
 
 /// Users of one write.
-const TOGETHER: usize = 256;
+const WRITE_BATCH_MAX: usize = 256;
 
 /// Gathers the last received messages, and writes them.
 pub(crate) struct LastReceivedWriter {
@@ -34,8 +34,8 @@ pub(crate) struct LastReceivedWriter {
     mailbox: Arc<dyn MailboxStore>,
     clock: Arc<dyn Clock>,
     deadline: Duration,
-    written: Counter,
-    dropped: Counter,
+    written_total: Counter,
+    dropped_total: Counter,
 }
 
 impl LastReceivedWriter {
@@ -45,48 +45,48 @@ impl LastReceivedWriter {
         deadline: Duration,
     ) -> LastReceivedWriter {
         LastReceivedWriter {
-            last: Mutex::new(LastReceived::new(EVERY, USERS_MAX)),
+            last: Mutex::new(LastReceived::new(WRITE_INTERVAL, USERS_MAX)),
             mailbox,
             clock,
             deadline,
-            written: metrics::counter!("station_last_received_total", "result" => "written"),
-            dropped: metrics::counter!("station_last_received_total", "result" => "dropped"),
+            written_total: metrics::counter!("station_last_received_total", "result" => "written"),
+            dropped_total: metrics::counter!("station_last_received_total", "result" => "dropped"),
         }
     }
 
     /// Notes a message, to be written later.
     pub(crate) fn note(&self, user: UserId, id: MessageId) {
         if !self.last.lock().note(user, id, self.clock.now()) {
-            self.dropped.increment(1);
+            self.dropped_total.increment(1);
         }
     }
 
     /// Writes users who are due until `stop`, and then the rest.
     pub(crate) async fn keep_written(&self, stop: CancellationToken) {
-        let mut look = interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while stop.run_until_cancelled(look.tick()).await.is_some() {
-            let due = self.last.lock().take_due(self.clock.now());
-            self.write(due).await;
+        let mut ticker = interval(CHECK_INTERVAL);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(ticker.tick()).await.is_some() {
+            let due_messages = self.last.lock().take_due(self.clock.now());
+            self.write(due_messages).await;
         }
         let rest = self.last.lock().take_all();
-        // Nobody waits long for a mere help.
+        // The shutdown does not wait long: what is lost here costs a device only a longer page.
         let _ = timeout(self.deadline, self.write(rest)).await;
     }
 
     /// Writes users in parts. A part that fails, and those after it, are written with the user's
     /// next message.
-    async fn write(&self, mut received: Vec<(UserId, MessageId)>) {
-        while !received.is_empty() {
-            let rest = received.split_off(received.len().min(TOGETHER));
-            let some = received.len();
-            let written = self.mailbox.set_received(received);
-            if within(self.deadline, written).await.is_err() {
-                self.dropped.increment((some + rest.len()) as u64);
+    async fn write(&self, mut messages: Vec<(UserId, MessageId)>) {
+        while !messages.is_empty() {
+            let rest = messages.split_off(messages.len().min(WRITE_BATCH_MAX));
+            let count = messages.len();
+            let write = self.mailbox.set_received(messages);
+            if within(self.deadline, write).await.is_err() {
+                self.dropped_total.increment((count + rest.len()) as u64);
                 return;
             }
-            self.written.increment(some as u64);
-            received = rest;
+            self.written_total.increment(count as u64);
+            messages = rest;
         }
     }
 }

@@ -27,7 +27,7 @@ const SIGN_IN_PAUSE: Duration = Duration::from_secs(2);
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// One send, in halves.
-const SEND: NonZeroU32 = NonZeroU32::new(2).expect("positive");
+const HALVES_PER_SEND: NonZeroU32 = NonZeroU32::new(2).expect("positive");
 
 /// Limits of docs/operations/limits.md that a station enforces.
 pub(crate) struct Limits {
@@ -103,25 +103,25 @@ impl Limits {
     }
 
     pub(crate) fn send(&self, user: UserId, platform: Platform) -> Result<(), Refusal> {
-        let of_sender = match platform {
+        let rate = match platform {
             Platform::Bot => &self.bot_sends,
             _ => &self.user_sends,
         };
         let refuse = |wait| too_much("you send too much at once", wait);
-        of_sender.check(user).map_err(refuse)
+        rate.check(user).map_err(refuse)
     }
 
     /// Takes a send to a conversation by a user who may send there: others take nothing from its
     /// rate.
     pub(crate) fn send_to(&self, conversation: ConversationId) -> Result<(), Refusal> {
-        let in_conversation = match conversation {
+        let rate = match conversation {
             ConversationId::Group(_) => &self.group_sends,
             ConversationId::Private { .. } | ConversationId::System(_) => &self.private_sends,
         };
         let refuse = |wait| too_much("too much is sent to this conversation at once", wait);
         let cost = send_cost(self.stations.borrow().len());
-        let sent = in_conversation.check_cost(conversation, cost);
-        sent.map_err(refuse)
+        let outcome = rate.check_cost(conversation, cost);
+        outcome.map_err(refuse)
     }
 
     pub(crate) fn question(&self, user: UserId) -> Result<(), Refusal> {
@@ -133,8 +133,8 @@ impl Limits {
     pub(crate) fn read(&self, user: UserId) -> Result<OwnedSemaphorePermit, Refusal> {
         let refuse = |wait| too_much("you read too much of the past at once", wait);
         self.user_reads.check(user).map_err(refuse)?;
-        let place = self.reads.clone().try_acquire_owned();
-        place.map_err(|_| {
+        let permit = self.reads.clone().try_acquire_owned();
+        permit.map_err(|_| {
             self.reads_refused.increment(1);
             Refusal::new(Code::Unavailable, "history has too much to do").retry_after(READ_PAUSE)
         })
@@ -149,8 +149,8 @@ fn by_second<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32)
 fn by_halves<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32) -> RateLimit<K> {
     by_second(
         limit,
-        count.saturating_mul(SEND),
-        burst.saturating_mul(SEND),
+        count.saturating_mul(HALVES_PER_SEND),
+        burst.saturating_mul(HALVES_PER_SEND),
     )
 }
 
@@ -158,7 +158,7 @@ fn by_halves<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32)
 /// rate; each of n has two n-ths.
 fn send_cost(stations: usize) -> NonZeroU32 {
     let stations = u32::try_from(stations).ok().and_then(NonZeroU32::new);
-    stations.map_or(SEND, |stations| stations.max(SEND))
+    stations.map_or(HALVES_PER_SEND, |stations| stations.max(HALVES_PER_SEND))
 }
 
 fn too_much(text: &str, wait: Duration) -> Refusal {
@@ -191,42 +191,42 @@ mod tests {
 
     /// Number of calls that pass at once, and the refusal of the next.
     fn drain<T>(mut check: impl FnMut() -> Result<T, Refusal>) -> (u32, Refusal) {
-        let mut passed = 0;
+        let mut count = 0;
         loop {
             match check() {
-                Ok(_) => passed += 1,
-                Err(refusal) => return (passed, refusal),
+                Ok(_) => count += 1,
+                Err(refusal) => return (count, refusal),
             }
         }
     }
 
     /// Number of calls that pass in a minute if each waits for as long as it is asked to.
-    async fn passed_by_waiting(mut check: impl FnMut() -> Result<(), Refusal>) -> u32 {
-        let (end, mut passed) = (Instant::now() + Duration::from_secs(60), 0);
+    async fn count_with_waits(mut check: impl FnMut() -> Result<(), Refusal>) -> u32 {
+        let (end, mut count) = (Instant::now() + Duration::from_secs(60), 0);
         while Instant::now() < end {
             match check() {
-                Ok(()) => passed += 1,
+                Ok(()) => count += 1,
                 Err(refusal) => tokio::time::advance(refusal.retry_after.expect("a wait")).await,
             }
         }
-        passed
+        count
     }
 
-    async fn passed_in_a_minute(mut check: impl FnMut() -> Result<(), Refusal>) -> u32 {
-        let mut passed = 0;
+    async fn count_per_minute(mut check: impl FnMut() -> Result<(), Refusal>) -> u32 {
+        let mut count = 0;
         for _ in 0..60 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            passed += drain(&mut check).0;
+            count += drain(&mut check).0;
         }
-        passed
+        count
     }
 
     #[tokio::test(start_paused = true)]
     async fn sign_ins_of_a_user() {
         let (limits, refusals) = limits();
-        let (passed, refusal) = drain(|| limits.sign_in(user(1), Platform::Ios));
-        assert_eq!((passed, refusal.code), (20, Code::RateLimited));
-        assert!(refusals.are("user_sign_ins", 1));
+        let (count, refusal) = drain(|| limits.sign_in(user(1), Platform::Ios));
+        assert_eq!((count, refusal.code), (20, Code::RateLimited));
+        assert!(refusals.counted_only("user_sign_ins", 1));
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(2)));
         tokio::time::advance(Duration::from_millis(1500)).await;
         let refusal = limits
@@ -239,12 +239,12 @@ mod tests {
             "a neighbour"
         );
         // Bots that sign in again and again leave their user's devices alone.
-        let (passed, _) = drain(|| limits.sign_in(user(3), Platform::Bot));
-        assert_eq!(passed, 20);
+        let (count, _) = drain(|| limits.sign_in(user(3), Platform::Bot));
+        assert_eq!(count, 20);
         assert_eq!(limits.sign_in(user(3), Platform::Ios), Ok(()));
         tokio::time::advance(Duration::from_millis(500)).await;
         assert_eq!(drain(|| limits.sign_in(user(1), Platform::Ios)).0, 1);
-        let minute = passed_in_a_minute(|| limits.sign_in(user(1), Platform::Ios)).await;
+        let minute = count_per_minute(|| limits.sign_in(user(1), Platform::Ios)).await;
         assert_eq!(minute, 30);
     }
 
@@ -256,11 +256,11 @@ mod tests {
         ] {
             let (limits, refusals) = limits();
             let mut send = || limits.send(user(1), platform);
-            let (passed, refusal) = drain(&mut send);
-            assert_eq!((passed, refusal.code), (burst, Code::RateLimited));
+            let (count, refusal) = drain(&mut send);
+            assert_eq!((count, refusal.code), (burst, Code::RateLimited));
             assert_eq!(refusal.retry_after, Some(Duration::from_millis(wait)));
-            assert!(refusals.are(limit, 1));
-            assert_eq!(passed_in_a_minute(&mut send).await, 60 * rate);
+            assert!(refusals.counted_only(limit, 1));
+            assert_eq!(count_per_minute(&mut send).await, 60 * rate);
             assert_eq!(limits.send(user(2), platform), Ok(()));
         }
     }
@@ -270,11 +270,11 @@ mod tests {
         let (limits, refusals) = limits();
         let refusal = limits.sessions(TooManySessions);
         assert_eq!(refusal.code, Code::TooManySessions);
-        assert!(refusals.are("user_sessions", 1));
+        assert!(refusals.counted_only("user_sessions", 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_of_several_stations_takes_twice_its_share_of_a_conversation() {
+    async fn each_station_takes_twice_its_share_of_a_conversation() {
         let instance = |n: u64| Instance {
             role: Role::Station,
             life: BoatLife {
@@ -294,17 +294,17 @@ mod tests {
             (50, 2, 1, 120),
             (50, 1, 1, 120),
         ] {
-            let roster: Vec<_> = (0..stations).map(instance).collect();
-            let roster = watch::Sender::new(Arc::new(roster));
+            let directory: Vec<_> = (0..stations).map(instance).collect();
+            let directory = watch::Sender::new(Arc::new(directory));
             let config = Config {
                 private_sends_burst: NonZeroU32::new(set).expect("positive"),
                 ..Config::default()
             };
-            let limits = Limits::new(&config, roster.subscribe());
+            let limits = Limits::new(&config, directory.subscribe());
             let mut send = || limits.send_to(private(1, 2));
             assert_eq!(drain(&mut send).0, burst, "{stations}");
-            let passed = passed_by_waiting(&mut send).await;
-            assert!(passed.abs_diff(a_minute) <= 1, "{stations}: {passed}");
+            let count = count_with_waits(&mut send).await;
+            assert!(count.abs_diff(a_minute) <= 1, "{stations}: {count}");
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
             assert_eq!(limits.send(user(1), Platform::Bot), Ok(()));
         }
         assert!(limits.send(user(1), Platform::Bot).is_err());
-        assert!(refusals.are("bot_sends", 1));
+        assert!(refusals.counted_only("bot_sends", 1));
         assert_eq!(limits.send(user(1), Platform::Ios), Ok(()));
     }
 
@@ -329,11 +329,11 @@ mod tests {
         ] {
             let (limits, refusals) = limits();
             let mut send = || limits.send_to(to);
-            let (passed, refusal) = drain(&mut send);
-            assert_eq!((passed, refusal.code), (burst, Code::RateLimited));
+            let (count, refusal) = drain(&mut send);
+            assert_eq!((count, refusal.code), (burst, Code::RateLimited));
             assert!(refusal.text.contains("conversation"), "{refusal}");
-            assert!(refusals.are(limit, 1));
-            assert_eq!(passed_in_a_minute(&mut send).await, 60 * rate);
+            assert!(refusals.counted_only(limit, 1));
+            assert_eq!(count_per_minute(&mut send).await, 60 * rate);
             assert_eq!(limits.send_to(neighbour), Ok(()));
         }
     }
@@ -341,36 +341,36 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn questions_and_reads_of_a_user() {
         let (limits, refusals) = limits();
-        let (passed, refusal) = drain(|| limits.question(user(1)));
-        assert_eq!((passed, refusal.code), (200, Code::RateLimited));
-        assert!(refusals.are("user_questions", 1));
+        let (count, refusal) = drain(|| limits.question(user(1)));
+        assert_eq!((count, refusal.code), (200, Code::RateLimited));
+        assert!(refusals.counted_only("user_questions", 1));
         assert_eq!(limits.question(user(2)), Ok(()));
-        let minute = passed_in_a_minute(|| limits.question(user(1))).await;
+        let minute = count_per_minute(|| limits.question(user(1))).await;
         assert_eq!(minute, 60 * 50);
-        let before = refusals.all();
-        let (passed, refusal) = drain(|| limits.read(user(1)));
-        assert_eq!((passed, refusal.code), (50, Code::RateLimited));
-        let mut after = refusals.all();
-        assert_eq!(after.remove(0), ("user_history_reads".to_owned(), 1));
-        assert_eq!(after, before);
+        let old_counts = refusals.all();
+        let (count, refusal) = drain(|| limits.read(user(1)));
+        assert_eq!((count, refusal.code), (50, Code::RateLimited));
+        let mut new_counts = refusals.all();
+        assert_eq!(new_counts.remove(0), ("user_history_reads".to_owned(), 1));
+        assert_eq!(new_counts, old_counts);
         assert!(limits.read(user(2)).is_ok());
-        let minute = passed_in_a_minute(|| limits.read(user(1)).map(drop)).await;
+        let minute = count_per_minute(|| limits.read(user(1)).map(drop)).await;
         assert_eq!(minute, 60 * 10);
     }
 
     #[tokio::test(start_paused = true)]
     async fn reads_of_a_station() {
         let (limits, refusals) = limits();
-        let mut held = Vec::new();
-        let (passed, refusal) = drain(|| {
-            let reader = user(held.len() as i64 + 1);
-            held.push(limits.read(reader)?);
+        let mut permits = Vec::new();
+        let (count, refusal) = drain(|| {
+            let reader = user(permits.len() as i64 + 1);
+            permits.push(limits.read(reader)?);
             Ok(())
         });
-        assert_eq!((passed, refusal.code), (512, Code::Unavailable));
-        assert!(refusals.are("history_reads", 1));
+        assert_eq!((count, refusal.code), (512, Code::Unavailable));
+        assert!(refusals.counted_only("history_reads", 1));
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
-        held.pop();
+        permits.pop();
         assert!(limits.read(user(9999)).is_ok());
     }
 }

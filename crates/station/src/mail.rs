@@ -38,16 +38,16 @@ pub(crate) struct MailReader {
     pub(crate) page_max: usize,
     pub(crate) page_bytes_max: usize,
     pub(crate) trims: WorkQueue<Target>,
-    /// Targets of whose mail a page of the last drain left some out, until the next one begins: its
-    /// last page may be asked for again. A drain that goes on at another station is none of them,
-    /// and the next one makes up for it.
+    /// Targets whose last drain left out some mail, until their next drain begins: the last page of
+    /// a drain may be requested again. A drain that continues at another station is not noted here;
+    /// the target's next drain makes up for it.
     pub(crate) left_out: Mutex<BTreeSet<Target>>,
 }
 
 /// Maximum number of targets with mail left out.
 const LEFT_OUT_MAX: usize = 65_536;
 
-/// Mail of a page, and its places there.
+/// Messages of a page of mail, and their cursors.
 #[derive(Default)]
 struct MailPart {
     cursors: Vec<MailCursor>,
@@ -55,18 +55,18 @@ struct MailPart {
 }
 
 impl MailPart {
-    /// Encodes the messages at these places anew.
-    fn mark(
+    /// Encodes the messages at these positions again.
+    fn reencode(
         self,
-        marked: &BTreeSet<(ConversationId, Seq)>,
+        positions: &BTreeSet<(ConversationId, Seq)>,
         items: &mut BTreeMap<MailCursor, PageItem>,
     ) {
-        for (cursor, placed) in self.cursors.into_iter().zip(self.messages) {
-            if marked.contains(&(placed.conversation, placed.position.seq))
+        for (cursor, entry) in self.cursors.into_iter().zip(self.messages) {
+            if positions.contains(&(entry.conversation, entry.position.seq))
                 && let Some(item) = items.get_mut(&cursor)
             {
-                let trace = codec::trace_of(item.frame.clone());
-                item.frame = codec::encode_traced(&placed, trace);
+                let trace = codec::message_trace(item.frame.clone());
+                item.frame = codec::encode_traced(&entry, trace);
             }
         }
     }
@@ -75,9 +75,9 @@ impl MailPart {
 /// Entries without a body, as history has them.
 #[derive(Default)]
 struct RereadEntries {
-    placed: Vec<Placed>,
+    messages: Vec<Placed>,
     /// Number of those that could not be read now.
-    unread: usize,
+    unread_count: usize,
 }
 
 /// A row of history; `Unreadable` is not missing.
@@ -90,10 +90,10 @@ enum HistoryRow {
 
 /// Conversations whose changes are read at the same time, once reading all of them failed. If the
 /// stores answer for none of the first ones, they are not asked about others.
-const CONVERSATIONS_TOGETHER: usize = 16;
+const MAX_CONCURRENT_CONVERSATIONS: usize = 16;
 
 /// Users whose expired mail is removed at the same time.
-const TRIMS_TOGETHER: usize = 16;
+const MAX_CONCURRENT_TRIMS: usize = 16;
 
 /// Removes expired mail of these targets. A failure is made good after their next drain, or by the
 /// mailbox's own expiry.
@@ -101,21 +101,21 @@ pub(crate) async fn trim_all(
     mailbox: Arc<dyn MailboxStore>,
     clock: Arc<dyn Clock>,
     deadline: Duration,
-    drained: Vec<Target>,
+    targets: Vec<Target>,
 ) {
-    let drained: BTreeSet<Target> = drained.into_iter().collect();
-    let trimming = stream::iter(drained).for_each_concurrent(TRIMS_TOGETHER, |target| {
+    let targets: BTreeSet<Target> = targets.into_iter().collect();
+    let trims = stream::iter(targets).for_each_concurrent(MAX_CONCURRENT_TRIMS, |target| {
         let (mailbox, now) = (&mailbox, clock.now());
         async move {
             let policy = mailbox.policy(target.platform);
-            let trimmed = within(deadline, mailbox.trim(target, policy, now)).await;
-            if let Ok(expired) = trimmed {
-                metrics::counter!("station_mail_expired_total").increment(expired.into());
+            let outcome = within(deadline, mailbox.trim(target, policy, now)).await;
+            if let Ok(expired_count) = outcome {
+                metrics::counter!("station_mail_expired_total").increment(expired_count.into());
             }
         }
     });
     // Behind a store call that hangs, all of them together wait no longer than one.
-    let _ = timeout(deadline, trimming).await;
+    let _ = timeout(deadline, trims).await;
 }
 
 impl MailReader {
@@ -134,18 +134,18 @@ impl MailReader {
             platform: request.platform,
         };
         let limit = page_limit(request.limit, self.page_max);
-        let until = Instant::now() + self.deadline;
-        let mut after = request.after;
+        let deadline = Instant::now() + self.deadline;
+        let mut cursor = request.cursor;
         loop {
-            let (page, is_left_out) = self.one_page(target, after, limit).await?;
+            let (page, is_left_out) = self.one_page(target, cursor, limit).await?;
             match page.next {
                 Some(next)
                     if page.mails.is_empty()
                         && !is_left_out
                         && next != MailCursor::START
-                        && Instant::now() < until =>
+                        && Instant::now() < deadline =>
                 {
-                    after = Some(next);
+                    cursor = Some(next);
                 }
                 Some(_) | None => return Ok(page),
             }
@@ -156,11 +156,11 @@ impl MailReader {
     async fn one_page(
         &self,
         target: Target,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: usize,
     ) -> Result<(Page, bool), Refusal> {
-        let asked = self.mailbox.page(target, after, limit, self.clock.now());
-        let page = within(self.deadline, asked).await?;
+        let query = self.mailbox.page(target, cursor, limit, self.clock.now());
+        let page = within(self.deadline, query).await?;
         let mut items: BTreeMap<MailCursor, PageItem> = page
             .mails
             .into_iter()
@@ -173,45 +173,45 @@ impl MailReader {
             })
             .collect();
         let reread = self.reread(target, &page.bodiless).await?;
-        for placed in reread.placed {
-            let id = placed.message.id;
-            let cursor = MailCursor {
-                accepted_at: placed.message.accepted_at,
+        for entry in reread.messages {
+            let id = entry.message.id;
+            let key = MailCursor {
+                accepted_at: entry.message.accepted_at,
                 id,
             };
-            let frame = codec::encode_message(&placed);
-            items.insert(cursor, PageItem { id, frame });
+            let frame = codec::encode_message(&entry);
+            items.insert(key, PageItem { id, frame });
         }
-        let left_out = reread.unread + self.apply_changes(target.user, &mut items).await;
+        let left_out = reread.unread_count + self.apply_changes(target.user, &mut items).await;
         let sizes = items.values().map(|item| item.frame.len());
-        let fit = fitting(sizes, self.page_bytes_max);
+        let fit_count = fitting(sizes, self.page_bytes_max);
         let mut next = page.next;
-        if fit < items.len() {
-            next = items.keys().nth(fit - 1).copied();
+        if fit_count < items.len() {
+            next = items.keys().nth(fit_count - 1).copied();
         }
         if left_out > 0 {
             tracing::warn!(left_out, user = %target.user, "mail that cannot be read now waits");
         }
-        if self.is_left_out(target, after, left_out > 0) {
+        if self.is_left_out(target, cursor, left_out > 0) {
             next = next.or(Some(MailCursor::START));
         }
         if next.is_none() {
             self.trims.offer(target);
         }
         let page = Page {
-            mails: items.into_values().take(fit).collect(),
+            mails: items.into_values().take(fit_count).collect(),
             next,
         };
         Ok((page, left_out > 0))
     }
 
     /// Tells if mail was left out by this page, or by an earlier one of its drain.
-    fn is_left_out(&self, target: Target, after: Option<MailCursor>, now: bool) -> bool {
+    fn is_left_out(&self, target: Target, cursor: Option<MailCursor>, is_partial: bool) -> bool {
         let mut left_out = self.left_out.lock();
-        if after.is_none_or(|after| after == MailCursor::START) {
+        if cursor.is_none_or(|cursor| cursor == MailCursor::START) {
             left_out.remove(&target);
         }
-        if now {
+        if is_partial {
             if left_out.len() >= LEFT_OUT_MAX {
                 left_out.pop_first();
             }
@@ -228,56 +228,56 @@ impl MailReader {
         user: UserId,
         items: &mut BTreeMap<MailCursor, PageItem>,
     ) -> usize {
-        let read = |item: &PageItem| codec::decode_server(item.frame.clone(), usize::MAX);
+        let decode = |item: &PageItem| codec::decode_server(item.frame.clone(), usize::MAX);
         let mut all = MailPart::default();
         for (cursor, item) in &*items {
-            if let Ok(ServerFrame::Message(placed)) = read(item) {
+            if let Ok(ServerFrame::Message(entry)) = decode(item) {
                 all.cursors.push(*cursor);
-                all.messages.push(placed);
+                all.messages.push(entry);
             }
         }
-        let until = Instant::now() + self.deadline;
-        let conversations = all.messages.iter().map(|placed| placed.conversation);
+        let deadline = Instant::now() + self.deadline;
+        let conversations = all.messages.iter().map(|entry| entry.conversation);
         let conversations: BTreeSet<ConversationId> = conversations.collect();
         if conversations.len() > 1 {
-            let marked = self.reader.apply_changes(user, &mut all.messages);
-            let marked = timeout(self.deadline / 2, marked).await;
-            if let Ok(Ok(marked)) = marked {
-                all.mark(&marked, items);
+            let positions = self.reader.apply_changes(user, &mut all.messages);
+            let positions = timeout(self.deadline / 2, positions).await;
+            if let Ok(Ok(positions)) = positions {
+                all.reencode(&positions, items);
                 return 0;
             }
         }
-        let mut unread: BTreeSet<MailCursor> = all.cursors.iter().copied().collect();
+        let mut unread_cursors: BTreeSet<MailCursor> = all.cursors.iter().copied().collect();
         let mut parts: BTreeMap<ConversationId, MailPart> = BTreeMap::new();
-        for (cursor, placed) in all.cursors.into_iter().zip(all.messages) {
-            let part = parts.entry(placed.conversation).or_default();
+        for (cursor, entry) in all.cursors.into_iter().zip(all.messages) {
+            let part = parts.entry(entry.conversation).or_default();
             part.cursors.push(cursor);
-            part.messages.push(placed);
+            part.messages.push(entry);
         }
-        let asked = parts.into_values().map(|mut part| async move {
-            let marked = self.reader.apply_changes(user, &mut part.messages);
-            let marked = timeout_at(until, marked).await;
-            (part, marked.unwrap_or_else(|_| Err(too_late())))
+        let requests = parts.into_values().map(|mut part| async move {
+            let positions = self.reader.apply_changes(user, &mut part.messages);
+            let positions = timeout_at(deadline, positions).await;
+            (part, positions.unwrap_or_else(|_| Err(too_late())))
         });
-        let asked: Vec<_> = asked.collect();
-        let mut given = stream::iter(asked).buffer_unordered(CONVERSATIONS_TOGETHER);
+        let requests: Vec<_> = requests.collect();
+        let mut answers = stream::iter(requests).buffer_unordered(MAX_CONCURRENT_CONVERSATIONS);
         let (mut failures, mut is_answered) = (0, false);
-        while let Some((part, marked)) = given.next().await {
-            if let Ok(marked) = marked {
+        while let Some((part, positions)) = answers.next().await {
+            if let Ok(positions) = positions {
                 is_answered = true;
                 part.cursors
                     .iter()
-                    .for_each(|cursor| _ = unread.remove(cursor));
-                part.mark(&marked, items);
+                    .for_each(|cursor| _ = unread_cursors.remove(cursor));
+                part.reencode(&positions, items);
             } else {
                 failures += 1;
             }
-            if !is_answered && failures >= CONVERSATIONS_TOGETHER {
+            if !is_answered && failures >= MAX_CONCURRENT_CONVERSATIONS {
                 break;
             }
         }
-        items.retain(|cursor, _| !unread.contains(cursor));
-        unread.len()
+        items.retain(|cursor, _| !unread_cursors.contains(cursor));
+        unread_cursors.len()
     }
 
     /// Reads entries without a body from history. A message that history does not have either is
@@ -295,8 +295,8 @@ impl MailReader {
         let messages = &self.messages;
         let ask = move |keys: Vec<(Owner, MessageId)>| async move {
             let rows = messages.rows(&keys).await?;
-            let known = |row: Option<MessageRow>| HistoryRow::Known(row.map(Box::new));
-            Ok::<_, backend::Error>(rows.into_iter().map(known).collect::<Vec<_>>())
+            let to_row = |row: Option<MessageRow>| HistoryRow::Known(row.map(Box::new));
+            Ok::<_, backend::Error>(rows.into_iter().map(to_row).collect::<Vec<_>>())
         };
         // Each entry by itself if one cannot be read: that one is not gone.
         let rows = by_owner(
@@ -307,24 +307,24 @@ impl MailReader {
             ask,
         )
         .await;
-        let (mut reread, mut gone) = (RereadEntries::default(), Vec::new());
+        let (mut reread, mut missing_ids) = (RereadEntries::default(), Vec::new());
         for (&id, row) in bodiless.iter().zip(rows.each) {
             match row {
-                Ok(HistoryRow::Known(Some(row))) => reread.placed.push(row.placed),
-                Ok(HistoryRow::Known(None)) => gone.push(id),
-                Ok(HistoryRow::Unreadable) | Err(_) => reread.unread += 1,
+                Ok(HistoryRow::Known(Some(row))) => reread.messages.push(row.placed),
+                Ok(HistoryRow::Known(None)) => missing_ids.push(id),
+                Ok(HistoryRow::Unreadable) | Err(_) => reread.unread_count += 1,
             }
         }
-        if !gone.is_empty() {
-            metrics::counter!("station_mail_lost_total").increment(gone.len() as u64);
+        if !missing_ids.is_empty() {
+            metrics::counter!("station_mail_lost_total").increment(missing_ids.len() as u64);
             tracing::warn!(
-                messages = ?gone,
+                messages = ?missing_ids,
                 platform = %target.platform,
                 "mail without a body that private history does not have: removed"
             );
-            let acked = vec![(target, gone)];
-            let removed = self.mailbox.acknowledge(acked, self.clock.now());
-            for ids in in_time(self.deadline, removed).await? {
+            let acks = vec![(target, missing_ids)];
+            let removal = self.mailbox.acknowledge(acks, self.clock.now());
+            for ids in in_time(self.deadline, removal).await? {
                 ids.map_err(unavailable)?;
             }
         }
@@ -335,41 +335,41 @@ impl MailReader {
     /// Returns the indices of acknowledgements that the mailbox did not answer.
     pub(crate) async fn acknowledge(&self, acks: Vec<MailAck>) -> Result<Vec<usize>, Refusal> {
         let now = self.clock.now();
-        let acked = acks
+        let requests = acks
             .iter()
-            .map(|ack| (target_of(ack), ack.ids.clone()))
+            .map(|ack| (ack_target(ack), ack.ids.clone()))
             .collect();
-        let removed = in_time(self.deadline, self.mailbox.acknowledge(acked, now)).await?;
-        let (mut fetched, mut unanswered) = (Vec::new(), Vec::new());
-        for (place, (ack, removed)) in acks.iter().zip(removed).enumerate() {
-            match removed {
-                Ok(ids) => fetched.extend(ids.into_iter().map(|message| LedgerEntry {
+        let results = in_time(self.deadline, self.mailbox.acknowledge(requests, now)).await?;
+        let (mut entries, mut failed_indices) = (Vec::new(), Vec::new());
+        for (index, (ack, results)) in acks.iter().zip(results).enumerate() {
+            match results {
+                Ok(ids) => entries.extend(ids.into_iter().map(|message| LedgerEntry {
                     message,
                     at: now,
-                    target: Some(target_of(ack)),
+                    target: Some(ack_target(ack)),
                     event: LedgerEvent::Fetched {
                         session: ack.session,
                     },
                 })),
                 Err(error) => {
                     unavailable(error);
-                    unanswered.push(place);
+                    failed_indices.push(index);
                 }
             }
         }
-        if !fetched.is_empty() {
+        if !entries.is_empty() {
             // The mail is gone from the mailbox: a ledger that misses its end must not bring it
             // back.
-            let appended = within(self.deadline, self.ledger.append(fetched)).await;
-            if appended.is_err() {
+            let outcome = within(self.deadline, self.ledger.append(entries)).await;
+            if outcome.is_err() {
                 metrics::counter!("station_ledger_lost_total").increment(1);
             }
         }
-        Ok(unanswered)
+        Ok(failed_indices)
     }
 }
 
-fn target_of(ack: &MailAck) -> Target {
+fn ack_target(ack: &MailAck) -> Target {
     Target {
         user: ack.user,
         platform: ack.platform,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use backend::groups::GroupStore;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
-use protocol::admission::MEMBER_BELIEVED_FOR;
+use protocol::admission::MEMBERSHIP_CACHE_TTL;
 use protocol::group::{GroupSettings, Member};
 use protocol::reading::{not_a_member, stranger};
 use protocol::{GroupId, Refusal, UserId};
@@ -23,10 +23,10 @@ use crate::deadline::within;
 use crate::owner_questions::{Unreadable, by_owner};
 
 /// Members remembered; beyond, the oldest are asked for again.
-const KNOWN_MAX: usize = 131_072;
+const MAX_REMEMBERED_MEMBERS: usize = 131_072;
 
 /// Questions to the store at the same time, each about another group.
-const TOGETHER: usize = 16;
+const MAX_CONCURRENT_QUERIES: usize = 16;
 
 type Key = (GroupId, UserId);
 
@@ -40,7 +40,7 @@ pub(crate) struct Membership {
     /// question whether a group exists, for the reason of a refusal.
     door_deadline: Duration,
     deadline: Duration,
-    known: Mutex<MemberMemory>,
+    memory: Mutex<MemberMemory>,
 }
 
 /// Two generations of members: once the young ones are many, the old ones are forgotten at once.
@@ -52,15 +52,15 @@ struct MemberMemory {
 
 impl MemberMemory {
     fn has(&self, key: &Key, now: Instant) -> bool {
-        let until = self.young.get(key).or_else(|| self.old.get(key));
-        until.is_some_and(|until| *until > now)
+        let expires_at = self.young.get(key).or_else(|| self.old.get(key));
+        expires_at.is_some_and(|expires_at| *expires_at > now)
     }
 
-    fn learn(&mut self, key: Key, until: Instant) {
-        if self.young.len() >= KNOWN_MAX / 2 {
+    fn remember(&mut self, key: Key, expires_at: Instant) {
+        if self.young.len() >= MAX_REMEMBERED_MEMBERS / 2 {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(key, until);
+        self.young.insert(key, expires_at);
     }
 }
 
@@ -74,26 +74,26 @@ impl Membership {
             groups,
             door_deadline,
             deadline,
-            known: Mutex::default(),
+            memory: Mutex::default(),
         }
     }
 
     /// Refusals of these senders, for those who are no members; the others may pass. One question
     /// for all who are not known. If the store does not answer they may pass, as the writer judges
     /// them again.
-    pub(crate) async fn refused_senders(&self, asked: &[Key]) -> BTreeMap<Key, Refusal> {
-        let unknown = self.unknown(asked);
-        if unknown.is_empty() {
+    pub(crate) async fn refused_senders(&self, senders: &[Key]) -> BTreeMap<Key, Refusal> {
+        let unknown_keys = self.unknown(senders);
+        if unknown_keys.is_empty() {
             return BTreeMap::new();
         }
-        let members = self.groups.members_of(&unknown);
+        let members = self.groups.members_of(&unknown_keys);
         let Ok(members) = within(self.door_deadline, members).await else {
-            metrics::counter!("station_members_unasked_total").increment(unknown.len() as u64);
+            metrics::counter!("station_members_unasked_total").increment(unknown_keys.len() as u64);
             return BTreeMap::new();
         };
-        let members = unknown.into_iter().zip(members.into_iter().map(Ok));
-        let until = Instant::now() + self.door_deadline;
-        self.judge(members, until).await
+        let members = unknown_keys.into_iter().zip(members.into_iter().map(Ok));
+        let deadline = Instant::now() + self.door_deadline;
+        self.judge(members, deadline).await
     }
 
     /// Refusals of receivers, whom nobody judges again: those of whom the store says nothing are
@@ -101,64 +101,70 @@ impl Membership {
     /// and about each receiver in a group that fails: rows are stored by user.
     pub(crate) async fn refused_receivers(
         &self,
-        asked: &[Key],
-        deadline: Duration,
+        receivers: &[Key],
+        timeout: Duration,
     ) -> BTreeMap<Key, Refusal> {
-        let until = Instant::now() + deadline;
-        let unknown = self.unknown(asked);
+        let deadline = Instant::now() + timeout;
+        let unknown_keys = self.unknown(receivers);
         let groups = &self.groups;
         let ask = move |keys: Vec<Key>| async move { groups.members_of(&keys).await };
         let unreadable = Unreadable::Refused;
-        let of_group = |(group, _): &Key| *group;
-        let members = by_owner(deadline * 2 / 3, unreadable, unknown.clone(), of_group, ask);
-        let members = unknown.into_iter().zip(members.await.each);
+        let group_key = |(group, _): &Key| *group;
+        let members = by_owner(
+            timeout * 2 / 3,
+            unreadable,
+            unknown_keys.clone(),
+            group_key,
+            ask,
+        );
+        let members = unknown_keys.into_iter().zip(members.await.each);
         let mut members: BTreeMap<Key, Result<MemberAnswer, Refusal>> = members.collect();
-        let mut failed: BTreeMap<GroupId, Vec<Key>> = BTreeMap::new();
+        let mut failed_keys: BTreeMap<GroupId, Vec<Key>> = BTreeMap::new();
         for (key, _) in members.iter().filter(|(_, member)| member.is_err()) {
-            failed.entry(key.0).or_default().push(*key);
+            failed_keys.entry(key.0).or_default().push(*key);
         }
-        let again: Vec<Key> = failed
+        let retry_keys: Vec<Key> = failed_keys
             .into_values()
             .filter(|keys| keys.len() > 1)
             .flatten()
             .collect();
-        if !again.is_empty() {
-            let rest = until.saturating_duration_since(Instant::now());
-            let alone = by_owner(rest, unreadable, again.clone(), |key| *key, ask).await;
-            members.extend(again.into_iter().zip(alone.each));
+        if !retry_keys.is_empty() {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            let retries = by_owner(rest, unreadable, retry_keys.clone(), |key| *key, ask).await;
+            members.extend(retry_keys.into_iter().zip(retries.each));
         }
-        let until = until.min(Instant::now() + self.door_deadline);
-        self.judge(members, until).await
+        let deadline = deadline.min(Instant::now() + self.door_deadline);
+        self.judge(members, deadline).await
     }
 
-    /// Refusals by what the store says; members are remembered. `until` ends the questions about
+    /// Refusals by what the store says; members are remembered. `deadline` ends the questions about
     /// groups of strangers.
     async fn judge(
         &self,
         members: impl IntoIterator<Item = (Key, Result<MemberAnswer, Refusal>)>,
-        until: Instant,
+        deadline: Instant,
     ) -> BTreeMap<Key, Refusal> {
-        let believed_until = Instant::now() + MEMBER_BELIEVED_FOR;
-        let mut refused = BTreeMap::new();
+        let believed_until = Instant::now() + MEMBERSHIP_CACHE_TTL;
+        let mut refusals = BTreeMap::new();
         let mut strangers = BTreeSet::new();
         for (key, member) in members {
             match member {
                 Ok(Some((_, member))) if member.role.is_some() => {
-                    self.known.lock().learn(key, believed_until);
+                    self.memory.lock().remember(key, believed_until);
                 }
-                Ok(Some(_)) => drop(refused.insert(key, not_a_member())),
+                Ok(Some(_)) => drop(refusals.insert(key, not_a_member())),
                 Ok(None) => drop(strangers.insert(key)),
-                Err(refusal) => drop(refused.insert(key, refusal)),
+                Err(refusal) => drop(refusals.insert(key, refusal)),
             }
         }
         let groups: BTreeSet<GroupId> = strangers.iter().map(|(group, _)| *group).collect();
-        let why = stream::iter(groups)
-            .map(|group| async move { (group, self.strange(group, until).await) })
-            .buffer_unordered(TOGETHER);
-        let why: BTreeMap<GroupId, Refusal> = why.collect().await;
+        let reasons = stream::iter(groups)
+            .map(|group| async move { (group, self.stranger_refusal(group, deadline).await) })
+            .buffer_unordered(MAX_CONCURRENT_QUERIES);
+        let reasons: BTreeMap<GroupId, Refusal> = reasons.collect().await;
         let strangers = strangers.into_iter();
-        refused.extend(strangers.map(|key| (key, why[&key.0].clone())));
-        refused
+        refusals.extend(strangers.map(|key| (key, reasons[&key.0].clone())));
+        refusals
     }
 
     /// Current membership of a user in a group.
@@ -170,32 +176,32 @@ impl Membership {
         user: UserId,
         group: GroupId,
     ) -> Result<(GroupSettings, Member), Refusal> {
-        let asked = [(group, user)];
-        let members = within(self.deadline, self.groups.members_of(&asked)).await?;
+        let keys = [(group, user)];
+        let members = within(self.deadline, self.groups.members_of(&keys)).await?;
         match members.into_iter().next().flatten() {
             Some((settings, member)) if member.role.is_some() => Ok((settings, member)),
             Some(_) => Err(not_a_member()),
             None => {
-                let until = Instant::now() + self.door_deadline;
-                Err(self.strange(group, until).await)
+                let deadline = Instant::now() + self.door_deadline;
+                Err(self.stranger_refusal(group, deadline).await)
             }
         }
     }
 
-    fn unknown(&self, asked: &[Key]) -> Vec<Key> {
-        let (known, now) = (self.known.lock(), Instant::now());
-        let unknown: BTreeSet<Key> = (asked.iter().copied())
-            .filter(|key| !known.has(key, now))
+    fn unknown(&self, keys: &[Key]) -> Vec<Key> {
+        let (memory, now) = (self.memory.lock(), Instant::now());
+        let unknown: BTreeSet<Key> = (keys.iter().copied())
+            .filter(|key| !memory.has(key, now))
             .collect();
         unknown.into_iter().collect()
     }
 
     /// Refusal for a user who never was a member, also if the store does not say in time whether
     /// the group exists.
-    async fn strange(&self, group: GroupId, until: Instant) -> Refusal {
-        let left = until.saturating_duration_since(Instant::now());
-        let somebody = within(left, self.groups.present(group, None, 1)).await;
-        stranger(somebody.ok().map(|somebody| !somebody.is_empty()))
+    async fn stranger_refusal(&self, group: GroupId, deadline: Instant) -> Refusal {
+        let budget = deadline.saturating_duration_since(Instant::now());
+        let members = within(budget, self.groups.present(group, None, 1)).await;
+        stranger(members.ok().map(|members| !members.is_empty()))
     }
 }
 
@@ -204,20 +210,20 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_believed_ends_and_is_bounded() {
+    async fn remembered_members_expire_and_are_bounded() {
         let key = |n: i64| {
             let group = GroupId::new(1).expect("positive");
             (group, UserId::new(n + 1).expect("positive"))
         };
-        let mut known = MemberMemory::default();
+        let mut memory = MemberMemory::default();
         let now = Instant::now();
-        for n in 0..(KNOWN_MAX as i64 * 2) {
-            known.learn(key(n), now + MEMBER_BELIEVED_FOR);
+        for n in 0..(MAX_REMEMBERED_MEMBERS as i64 * 2) {
+            memory.remember(key(n), now + MEMBERSHIP_CACHE_TTL);
         }
-        assert!(known.young.len() + known.old.len() <= KNOWN_MAX);
-        let last = key(KNOWN_MAX as i64 * 2 - 1);
-        assert!(known.has(&last, now));
-        assert!(!known.has(&key(0), now));
-        assert!(!known.has(&last, now + MEMBER_BELIEVED_FOR));
+        assert!(memory.young.len() + memory.old.len() <= MAX_REMEMBERED_MEMBERS);
+        let last = key(MAX_REMEMBERED_MEMBERS as i64 * 2 - 1);
+        assert!(memory.has(&last, now));
+        assert!(!memory.has(&key(0), now));
+        assert!(!memory.has(&last, now + MEMBERSHIP_CACHE_TTL));
     }
 }

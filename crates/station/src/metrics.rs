@@ -9,8 +9,8 @@ use crate::accept::SendOutcome;
 
 /// Metrics of accepting sends.
 pub(crate) struct AcceptMetrics {
-    accepted: Counter,
-    refused: Vec<Counter>,
+    accepted_total: Counter,
+    refused_total: Vec<Counter>,
     seconds: Histogram,
     /// Sends that went on without a dedupe key, because the mailbox did not answer.
     pub(crate) dedupe_skipped: Counter,
@@ -19,8 +19,8 @@ pub(crate) struct AcceptMetrics {
 impl AcceptMetrics {
     pub(crate) fn new() -> AcceptMetrics {
         AcceptMetrics {
-            accepted: counter!("station_sends_total", "result" => "accepted"),
-            refused: Code::ALL
+            accepted_total: counter!("station_sends_total", "result" => "accepted"),
+            refused_total: Code::ALL
                 .iter()
                 .map(|code| counter!("station_sends_total", "result" => code.name()))
                 .collect(),
@@ -29,58 +29,59 @@ impl AcceptMetrics {
         }
     }
 
-    pub(crate) fn record(&self, outcomes: &[SendOutcome], took: Duration) {
-        let accepted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        self.accepted.increment(accepted as u64);
+    pub(crate) fn record(&self, outcomes: &[SendOutcome], elapsed: Duration) {
+        let accepted_count = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        self.accepted_total.increment(accepted_count as u64);
         for refusal in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
-            let place = Code::ALL.iter().position(|&code| code == refusal.code);
-            if let Some(counter) = place.and_then(|place| self.refused.get(place)) {
+            let index = Code::ALL.iter().position(|&code| code == refusal.code);
+            if let Some(counter) = index.and_then(|index| self.refused_total.get(index)) {
                 counter.increment(1);
             }
         }
         // One sample per send: each of them waited for the whole batch.
-        self.seconds.record_many(took.as_secs_f64(), outcomes.len());
+        self.seconds
+            .record_many(elapsed.as_secs_f64(), outcomes.len());
     }
 }
 
 /// Metrics of sessions.
 pub(crate) struct AdmissionMetrics {
-    pub(crate) connected: Counter,
+    pub(crate) connected_total: Counter,
     /// Resumed without a token.
-    pub(crate) resumed: Counter,
-    pub(crate) displaced: Counter,
-    pub(crate) replaced: Counter,
+    pub(crate) resumed_total: Counter,
+    pub(crate) displaced_total: Counter,
+    pub(crate) replaced_total: Counter,
     pub(crate) kickouts_published: Counter,
     /// Admitted without being registered.
-    pub(crate) degraded: Counter,
-    found: Counter,
-    not_found: Counter,
+    pub(crate) degraded_total: Counter,
+    found_total: Counter,
+    not_found_total: Counter,
 }
 
 impl AdmissionMetrics {
     pub(crate) fn new() -> AdmissionMetrics {
         AdmissionMetrics {
-            connected: counter!("station_connects_total", "result" => "admitted"),
-            resumed: counter!("station_sessions_resumed_total"),
-            displaced: counter!("station_sessions_displaced_total"),
-            replaced: counter!("station_sessions_replaced_total"),
+            connected_total: counter!("station_connects_total", "result" => "admitted"),
+            resumed_total: counter!("station_sessions_resumed_total"),
+            displaced_total: counter!("station_sessions_displaced_total"),
+            replaced_total: counter!("station_sessions_replaced_total"),
             kickouts_published: counter!("station_kickouts_published_total"),
-            degraded: counter!("station_connects_degraded_total"),
-            found: counter!("station_route_lookups_total", "result" => "online"),
-            not_found: counter!("station_route_lookups_total", "result" => "offline"),
+            degraded_total: counter!("station_connects_degraded_total"),
+            found_total: counter!("station_route_lookups_total", "result" => "online"),
+            not_found_total: counter!("station_route_lookups_total", "result" => "offline"),
         }
     }
 
     /// Counts a lookup of a user with or without a session.
-    pub(crate) fn looked_up(&self, online: bool) {
-        if online {
-            self.found.increment(1);
+    pub(crate) fn record_lookup(&self, is_online: bool) {
+        if is_online {
+            self.found_total.increment(1);
         } else {
-            self.not_found.increment(1);
+            self.not_found_total.increment(1);
         }
     }
 
-    pub(crate) fn refused(&self, code: Code) {
+    pub(crate) fn record_refusal(&self, code: Code) {
         counter!("station_connects_total", "result" => code.name()).increment(1);
     }
 }
@@ -88,9 +89,9 @@ impl AdmissionMetrics {
 /// Metrics of receipts.
 #[derive(Clone)]
 pub(crate) struct ReceiptMetrics {
-    pub(crate) recorded: Counter,
-    pub(crate) refused: Counter,
-    pub(crate) pushed: Counter,
+    pub(crate) recorded_total: Counter,
+    pub(crate) refused_total: Counter,
+    pub(crate) pushed_total: Counter,
     pub(crate) push_failed: Counter,
     pub(crate) push_repeated: Counter,
 }
@@ -98,9 +99,9 @@ pub(crate) struct ReceiptMetrics {
 impl ReceiptMetrics {
     pub(crate) fn new() -> ReceiptMetrics {
         ReceiptMetrics {
-            recorded: counter!("station_receipts_total", "result" => "recorded"),
-            refused: counter!("station_receipts_total", "result" => "refused"),
-            pushed: counter!("station_receipt_pushes_total", "result" => "sent"),
+            recorded_total: counter!("station_receipts_total", "result" => "recorded"),
+            refused_total: counter!("station_receipts_total", "result" => "refused"),
+            pushed_total: counter!("station_receipt_pushes_total", "result" => "sent"),
             push_failed: counter!("station_receipt_pushes_total", "result" => "failed"),
             push_repeated: counter!("station_receipt_pushes_total", "result" => "repeated"),
         }
@@ -134,8 +135,8 @@ mod tests {
             seconds: Histogram::from_arc(samples.clone()),
             ..AcceptMetrics::new()
         };
-        let refused = || Err(Refusal::new(Code::Unavailable, "away"));
-        let outcomes: Vec<SendOutcome> = (0..20).map(|_| refused()).collect();
+        let refusal = || Err(Refusal::new(Code::Unavailable, "away"));
+        let outcomes: Vec<SendOutcome> = (0..20).map(|_| refusal()).collect();
         metrics.record(&outcomes, Duration::from_millis(3));
         assert_eq!(samples.0.load(Ordering::Relaxed), 20);
     }

@@ -11,11 +11,11 @@ use futures_util::stream::{self, StreamExt};
 use protocol::Refusal;
 use tokio::time::{Instant, timeout_at};
 
-use crate::deadline::{in_time, refusal_of, too_late, unavailable};
+use crate::deadline::{in_time, store_refusal, too_late, unavailable};
 
 /// Owners asked about at the same time. If a store answers for none of the first ones, it is not
 /// asked about others.
-pub(crate) const TOGETHER: usize = 64;
+pub(crate) const MAX_CONCURRENT_OWNERS: usize = 64;
 
 /// Meaning of a key that a store cannot read (`Corrupt`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +29,14 @@ pub(crate) enum Unreadable {
 /// Answers of a store, in the order of the keys.
 pub(crate) struct OwnerAnswers<T> {
     pub(crate) each: Vec<Result<T, Refusal>>,
-    /// True if a call about all keys failed before: a write may have been done by it.
+    /// Whether a call about all keys failed before: a write may have been done by it.
     pub(crate) is_repeat: bool,
 }
 
 /// Asks a store about all keys, and after a failure for each owner by itself, all within the
 /// deadline.
 pub(crate) async fn by_owner<O, K, T, F>(
-    deadline: Duration,
+    timeout: Duration,
     unreadable: Unreadable,
     keys: Vec<K>,
     owner: impl Fn(&K) -> O,
@@ -48,17 +48,17 @@ where
     T: Default,
     F: Future<Output = backend::Result<Vec<T>>>,
 {
-    let until = Instant::now() + deadline;
+    let deadline = Instant::now() + timeout;
     let mut owners: BTreeMap<O, Vec<usize>> = BTreeMap::new();
-    for (place, key) in keys.iter().enumerate() {
-        owners.entry(owner(key)).or_default().push(place);
+    for (index, key) in keys.iter().enumerate() {
+        owners.entry(owner(key)).or_default().push(index);
     }
     let is_repeat = owners.len() > 1;
     if is_repeat {
-        match in_time(deadline / 2, ask(keys.clone())).await {
-            Ok(Ok(found)) => {
+        match in_time(timeout / 2, ask(keys.clone())).await {
+            Ok(Ok(answers)) => {
                 return OwnerAnswers {
-                    each: found.into_iter().map(Ok).collect(),
+                    each: answers.into_iter().map(Ok).collect(),
                     is_repeat: false,
                 };
             }
@@ -66,41 +66,41 @@ where
             Err(_) => {}
         }
     }
-    let mut asked = Vec::with_capacity(owners.len());
-    for places in owners.into_values() {
-        let of_owner: Vec<K> = places.iter().map(|place| keys[*place].clone()).collect();
-        let answers = of_owner_alone(until, unreadable, of_owner, &ask);
-        asked.push(async move { (places, answers.await) });
+    let mut requests = Vec::with_capacity(owners.len());
+    for indices in owners.into_values() {
+        let owner_keys: Vec<K> = indices.iter().map(|index| keys[*index].clone()).collect();
+        let answers = ask_owner(deadline, unreadable, owner_keys, &ask);
+        requests.push(async move { (indices, answers.await) });
     }
     let mut each: Vec<Option<Result<T, Refusal>>> = keys.iter().map(|_| None).collect();
     let (mut failures, mut is_answered, mut failure) = (0, false, None);
-    let mut given = stream::iter(asked).buffer_unordered(TOGETHER);
-    while let Some((places, answers)) = given.next().await {
+    let mut results = stream::iter(requests).buffer_unordered(MAX_CONCURRENT_OWNERS);
+    while let Some((indices, answers)) = results.next().await {
         match answers {
             Ok(answers) => {
                 is_answered = true;
-                for (place, answer) in places.into_iter().zip(answers) {
-                    each[place] = Some(answer);
+                for (index, answer) in indices.into_iter().zip(answers) {
+                    each[index] = Some(answer);
                 }
             }
             Err(error) => {
                 failures += 1;
                 let refusal = refusal(error, is_repeat);
-                for place in places {
-                    each[place] = Some(Err(refusal.clone()));
+                for index in indices {
+                    each[index] = Some(Err(refusal.clone()));
                 }
                 failure = Some(refusal);
             }
         }
-        if !is_answered && failures >= TOGETHER {
+        if !is_answered && failures >= MAX_CONCURRENT_OWNERS {
             break;
         }
     }
-    let unasked = || failure.clone().unwrap_or_else(too_late);
+    let no_answer = || failure.clone().unwrap_or_else(too_late);
     let each = each.into_iter();
     OwnerAnswers {
         each: each
-            .map(|answer| answer.unwrap_or_else(|| Err(unasked())))
+            .map(|answer| answer.unwrap_or_else(|| Err(no_answer())))
             .collect(),
         is_repeat,
     }
@@ -108,8 +108,8 @@ where
 
 /// Asks about the keys of one owner; about each alone if one of them cannot be read. The error of
 /// the store is `None` if time ran out.
-async fn of_owner_alone<K, T, F>(
-    until: Instant,
+async fn ask_owner<K, T, F>(
+    deadline: Instant,
     unreadable: Unreadable,
     keys: Vec<K>,
     ask: &impl Fn(Vec<K>) -> F,
@@ -119,25 +119,26 @@ where
     T: Default,
     F: Future<Output = backend::Result<Vec<T>>>,
 {
-    match timeout_at(until, ask(keys.clone())).await {
-        Ok(Ok(found)) => Ok(found.into_iter().map(Ok).collect()),
+    match timeout_at(deadline, ask(keys.clone())).await {
+        Ok(Ok(answers)) => Ok(answers.into_iter().map(Ok).collect()),
         Ok(Err(error)) if error.kind == Kind::Corrupt => {
-            let alone = keys.into_iter().map(|key| async move {
-                match timeout_at(until, ask(vec![key])).await {
-                    Ok(Ok(mut found)) => Ok(found.pop().unwrap_or_default()),
+            let retries = keys.into_iter().map(|key| async move {
+                match timeout_at(deadline, ask(vec![key])).await {
+                    Ok(Ok(mut answers)) => Ok(answers.pop().unwrap_or_default()),
                     Ok(Err(error)) => {
                         let is_absent =
                             error.kind == Kind::Corrupt && unreadable == Unreadable::Absent;
                         let refusal = unavailable(error);
-                        match is_absent {
-                            true => Ok(T::default()),
-                            false => Err(refusal),
+                        if is_absent {
+                            Ok(T::default())
+                        } else {
+                            Err(refusal)
                         }
                     }
                     Err(_) => Err(too_late()),
                 }
             });
-            Ok(join_all(alone).await)
+            Ok(join_all(retries).await)
         }
         Ok(Err(error)) => Err(Some(error)),
         Err(_) => Err(None),
@@ -147,7 +148,7 @@ where
 /// Refusal for an owner. A failure behind that of the whole question is not reported again.
 fn refusal(error: Option<Error>, is_repeat: bool) -> Refusal {
     match error {
-        Some(error) if is_repeat => refusal_of(&error),
+        Some(error) if is_repeat => store_refusal(&error),
         Some(error) => unavailable(error),
         None => too_late(),
     }

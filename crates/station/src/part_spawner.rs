@@ -13,16 +13,16 @@ pub(crate) struct PartSpawner {
     /// Ends the parts, at the end of the station.
     pub(crate) stop: CancellationToken,
     /// Makes the station leave.
-    leaving: CancellationToken,
+    leave_token: CancellationToken,
 }
 
 impl PartSpawner {
-    /// For a station that leaves once `leaving` is cancelled.
-    pub(crate) fn new(leaving: CancellationToken) -> PartSpawner {
+    /// Creates a spawner for a station that leaves once `token` is cancelled.
+    pub(crate) fn new(token: CancellationToken) -> PartSpawner {
         PartSpawner {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-            leaving,
+            leave_token: token,
         }
     }
 
@@ -36,17 +36,17 @@ impl PartSpawner {
         self.spawn(name, self.stop.clone(), async move { _ = part.await });
     }
 
-    /// Spawns a part that ends by itself after `until`.
+    /// Spawns a part that ends by itself once `stop` is cancelled.
     pub(crate) fn spawn(
         &self,
         name: &'static str,
-        until: CancellationToken,
+        stop: CancellationToken,
         part: impl Future<Output = ()> + Send + 'static,
     ) {
         let guard = PartGuard {
             name,
-            until,
-            leaving: self.leaving.clone(),
+            stop_token: stop,
+            leave_token: self.leave_token.clone(),
         };
         self.tasks.spawn(async move {
             let _guard = guard;
@@ -58,18 +58,18 @@ impl PartSpawner {
 /// Makes the station leave when its part has ended, unless the part was to end.
 struct PartGuard {
     name: &'static str,
-    until: CancellationToken,
-    leaving: CancellationToken,
+    stop_token: CancellationToken,
+    leave_token: CancellationToken,
 }
 
 impl Drop for PartGuard {
     fn drop(&mut self) {
-        if !self.until.is_cancelled() {
+        if !self.stop_token.is_cancelled() {
             tracing::error!(
                 part = self.name,
                 "a part of the station ended by itself: the station leaves, let a supervisor start it again"
             );
-            self.leaving.cancel();
+            self.leave_token.cancel();
         }
     }
 }
@@ -88,24 +88,24 @@ mod tests {
     async fn a_part_that_ends_by_itself_makes_the_station_leave() {
         let (panics, ends) = (spawner(), spawner());
         panics.spawn_endless("test", async { panic!("on purpose") });
-        panics.leaving.cancelled().await;
+        panics.leave_token.cancelled().await;
         ends.spawn_endless("test", ready(()));
-        ends.leaving.cancelled().await;
+        ends.leave_token.cancelled().await;
     }
 
     #[tokio::test]
     async fn a_part_that_is_stopped_leaves_the_station_alone() {
         let parts = spawner();
         parts.spawn_endless("endless", pending());
-        let closing = parts.stop.child_token();
-        let closed = closing.clone();
-        parts.spawn("door", closing.clone(), async move {
-            closed.cancelled().await;
+        let token = parts.stop.child_token();
+        let door_token = token.clone();
+        parts.spawn("door", token.clone(), async move {
+            door_token.cancelled().await;
         });
-        closing.cancel();
+        token.cancel();
         parts.stop.cancel();
         parts.tasks.close();
         parts.tasks.wait().await;
-        assert!(!parts.leaving.is_cancelled());
+        assert!(!parts.leave_token.is_cancelled());
     }
 }

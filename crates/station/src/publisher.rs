@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::Timestamp;
-use protocol::breaker::{Breakers, Passage, SILENCE};
+use protocol::breaker::{ACK_TIMEOUT, Breakers, Passage};
 use protocol::keys::{Topic, partition_of};
 use protocol::record::Task;
 use tokio::time::{Instant, sleep_until};
@@ -26,7 +26,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub(crate) fn of(queue: &dyn Queue) -> Records {
+    pub(crate) fn new(queue: &dyn Queue) -> Records {
         Records {
             partitions: queue.partitions(Topic::Message),
         }
@@ -62,8 +62,8 @@ pub(crate) struct Publisher {
     producer: Arc<dyn Producer>,
     deadline: Duration,
     breakers: Arc<Mutex<Breakers>>,
-    zero: Instant,
-    away: Counter,
+    started_at: Instant,
+    away_total: Counter,
 }
 
 /// A call for the records of one partition: their indices in the publish, and their outcomes.
@@ -75,80 +75,81 @@ impl Publisher {
             producer,
             deadline,
             breakers: Arc::default(),
-            zero: Instant::now(),
-            away: counter!("station_sends_to_partitions_away_total"),
+            started_at: Instant::now(),
+            away_total: counter!("station_sends_to_partitions_away_total"),
         }
     }
 
     fn now(&self) -> Timestamp {
-        since(self.zero)
+        elapsed_since(self.started_at)
     }
 
     /// End of a call that comes now.
-    pub(crate) fn deadline_of_call(&self) -> Instant {
+    pub(crate) fn call_deadline(&self) -> Instant {
         Instant::now() + self.deadline
     }
 
-    /// Publishes records; returns one answer per record, in order, at `until` at the latest, or
-    /// after a quarter of the deadline, the time that the log has in any case. A partition that
+    /// Publishes records; returns one answer per record, in order, at `deadline` at the latest, or
+    /// after a quarter of its own deadline, the time that the log has in any case. A partition that
     /// does not answer while others do is not waited for.
     pub(crate) async fn publish(
         &self,
         records: Vec<NewRecord>,
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<PublishAnswer> {
-        let left = until.saturating_duration_since(Instant::now());
-        let deadline = left.max(self.deadline / 4);
+        let budget = deadline.saturating_duration_since(Instant::now());
+        let timeout = budget.max(self.deadline / 4);
         let mut answers: Vec<PublishAnswer> =
             records.iter().map(|_| PublishAnswer::Silent).collect();
         let mut calls = FuturesUnordered::new();
-        let mut open: BTreeMap<Partition, usize> = BTreeMap::new();
-        let began = self.now();
-        for (partition, places, records) in by_partition(records) {
-            let passage = self.breakers.lock().passage(partition.number, began);
+        let mut open_calls: BTreeMap<Partition, usize> = BTreeMap::new();
+        let call_start = self.now();
+        for (partition, indices, records) in by_partition(records) {
+            let passage = self.breakers.lock().passage(partition.number, call_start);
             match passage {
                 Passage::Open => {
-                    open.insert(partition, places.len());
-                    calls.push(self.call(partition, places, records, deadline));
+                    open_calls.insert(partition, indices.len());
+                    calls.push(self.call(partition, indices, records, timeout));
                 }
                 Passage::Probe | Passage::Closed(_) => {
-                    self.away.increment(places.len() as u64);
+                    self.away_total.increment(indices.len() as u64);
                     let wait = match passage {
                         Passage::Closed(wait) => wait,
-                        Passage::Open | Passage::Probe => SILENCE,
+                        Passage::Open | Passage::Probe => ACK_TIMEOUT,
                     };
                     if passage == Passage::Probe {
                         let probe = self.call(partition, Vec::new(), records, self.deadline);
                         self.observe(FuturesUnordered::from_iter([probe]));
                     }
-                    for place in places {
-                        answers[place] = PublishAnswer::Away(wait);
+                    for index in indices {
+                        answers[index] = PublishAnswer::Away(wait);
                     }
                 }
             }
         }
-        let mut look = Instant::now() + SILENCE;
+        let mut check_at = Instant::now() + ACK_TIMEOUT;
         while !calls.is_empty() {
             tokio::select! {
                 biased;
-                Some((partition, places, answered)) = calls.next() => {
-                    open.remove(&partition);
-                    self.take(partition, &answered);
-                    for (place, answer) in places.into_iter().zip(answered) {
-                        answers[place] = published(answer);
+                Some((partition, indices, results)) = calls.next() => {
+                    open_calls.remove(&partition);
+                    self.record_acks(partition, &results);
+                    for (index, answer) in indices.into_iter().zip(results) {
+                        answers[index] = to_publish_answer(answer);
                     }
                 }
-                () = sleep_until(look) => {
-                    look += SILENCE / 4;
+                () = sleep_until(check_at) => {
+                    check_at += ACK_TIMEOUT / 4;
                     let (mut breakers, now) = (self.breakers.lock(), self.now());
-                    if open.keys().all(|at| breakers.is_away(at.number, began, now)) {
+                    if open_calls.keys().all(|partition| breakers.is_away(partition.number, call_start, now)) {
                         break;
                     }
                 }
             }
         }
         if !calls.is_empty() {
-            self.away.increment(open.values().sum::<usize>() as u64);
+            self.away_total
+                .increment(open_calls.values().sum::<usize>() as u64);
             self.observe(calls);
         }
         answers
@@ -157,50 +158,50 @@ impl Publisher {
     fn call(
         &self,
         partition: Partition,
-        places: Vec<usize>,
+        indices: Vec<usize>,
         records: Vec<NewRecord>,
         deadline: Duration,
     ) -> PublishCall {
         let producer = self.producer.clone();
         Box::pin(async move {
-            let answered = producer.publish_within(records, deadline).await;
-            (partition, places, answered)
+            let results = producer.publish_within(records, deadline).await;
+            (partition, indices, results)
         })
     }
 
-    fn take(&self, partition: Partition, answered: &[Option<backend::Result<u64>>]) {
-        take(&self.breakers, self.zero, partition, answered);
+    fn record_acks(&self, partition: Partition, results: &[Option<backend::Result<u64>>]) {
+        record_acks(&self.breakers, self.started_at, partition, results);
     }
 
     /// Listens to calls that nobody waits for any more, as they may still show that a partition is
     /// back.
     fn observe(&self, mut calls: FuturesUnordered<PublishCall>) {
-        let (breakers, zero) = (self.breakers.clone(), self.zero);
+        let (breakers, zero) = (self.breakers.clone(), self.started_at);
         tokio::spawn(async move {
-            while let Some((partition, _, answered)) = calls.next().await {
-                take(&breakers, zero, partition, &answered);
+            while let Some((partition, _, results)) = calls.next().await {
+                record_acks(&breakers, zero, partition, &results);
             }
         });
     }
 }
 
-fn take(
+fn record_acks(
     breakers: &Mutex<Breakers>,
     zero: Instant,
     partition: Partition,
-    answered: &[Option<backend::Result<u64>>],
+    results: &[Option<backend::Result<u64>>],
 ) {
-    if answered.iter().any(|answer| matches!(answer, Some(Ok(_)))) {
+    if results.iter().any(|answer| matches!(answer, Some(Ok(_)))) {
         let mut breakers = breakers.lock();
-        breakers.acknowledged(partition.number, since(zero));
+        breakers.acknowledged(partition.number, elapsed_since(zero));
     }
 }
 
-fn since(zero: Instant) -> Timestamp {
+fn elapsed_since(zero: Instant) -> Timestamp {
     Timestamp::ZERO + zero.elapsed()
 }
 
-fn published(answer: Option<backend::Result<u64>>) -> PublishAnswer {
+fn to_publish_answer(answer: Option<backend::Result<u64>>) -> PublishAnswer {
     match answer {
         Some(Ok(_)) => PublishAnswer::Appended,
         Some(Err(error)) => PublishAnswer::Failed(error),
@@ -211,13 +212,13 @@ fn published(answer: Option<backend::Result<u64>>) -> PublishAnswer {
 /// Records by partition with their indices, in order within each partition.
 fn by_partition(records: Vec<NewRecord>) -> Vec<(Partition, Vec<usize>, Vec<NewRecord>)> {
     let mut parts: BTreeMap<Partition, (Vec<usize>, Vec<NewRecord>)> = BTreeMap::new();
-    for (place, record) in records.into_iter().enumerate() {
-        let (places, records) = parts.entry(record.partition).or_default();
-        places.push(place);
+    for (index, record) in records.into_iter().enumerate() {
+        let (indices, records) = parts.entry(record.partition).or_default();
+        indices.push(index);
         records.push(record);
     }
     let parts = parts.into_iter();
     parts
-        .map(|(partition, (places, records))| (partition, places, records))
+        .map(|(partition, (indices, records))| (partition, indices, records))
         .collect()
 }

@@ -28,7 +28,7 @@ pub(crate) use self::page_cache::PageCache;
 use crate::limits::Limits;
 
 /// Calls of one kind at the same time, of those that ask about one thing each.
-const TOGETHER: usize = 16;
+const MAX_CONCURRENT_READS: usize = 16;
 
 /// Tokens to fill the entries that a question looked up.
 type FillTokens = Mutex<BTreeMap<CacheKey, FillToken>>;
@@ -37,7 +37,7 @@ type FillTokens = Mutex<BTreeMap<CacheKey, FillToken>>;
 pub(crate) struct Reader {
     pub(crate) backends: Backends,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) cached: ListCache,
+    pub(crate) list_cache: ListCache,
     pub(crate) pages: PageCache,
     pub(crate) timeline: GroupTimeline,
     pub(crate) rules: ReadRules,
@@ -52,12 +52,12 @@ impl Reader {
         let user = call.user;
         self.limits.question(user)?;
         // One permit for the list of pins and the messages in it, which are read one after the other.
-        let is_of_pins = matches!(call.request.query, SyncQuery::Pins { .. });
-        let _read = is_of_pins.then(|| self.limits.read(user)).transpose()?;
+        let reads_pins = matches!(call.request.query, SyncQuery::Pins { .. });
+        let _permit = reads_pins.then(|| self.limits.read(user)).transpose()?;
         let question = ReadQuestion {
             user,
             query: &call.request.query,
-            began: self.clock().now(),
+            started_at: self.clock().now(),
         };
         let decide = |facts: &ReadFacts| reading::answer(&question, facts, &self.rules);
         let answer = self.decide(user, decide).await?;
@@ -73,9 +73,9 @@ impl Reader {
         user: UserId,
         messages: &mut [Placed],
     ) -> Result<BTreeSet<(ConversationId, Seq)>, Refusal> {
-        let began = self.clock().now();
+        let now = self.clock().now();
         self.decide(user, |facts| {
-            reading::apply_changes(messages, user, began, facts, &self.rules)
+            reading::apply_changes(messages, user, now, facts, &self.rules)
         })
         .await
     }
@@ -99,18 +99,18 @@ impl Reader {
                     tokens.lock().remove(&CacheKey::User(user));
                     continue;
                 }
-                ended => {
+                outcome => {
                     self.fill(user, fills, tokens.into_inner()).await;
-                    return ended.map_err(|why| match why {
+                    return outcome.map_err(|error| match error {
                         NoAnswer::Refused(refusal) => refusal,
-                        NoAnswer::Missing(_) | NoAnswer::Stale => without_end(),
+                        NoAnswer::Missing(_) | NoAnswer::Stale => unfinished_question(),
                     });
                 }
             };
-            let asked = needs
+            let requests = needs
                 .iter()
                 .map(|need| self.fetch(user, need, &tokens).boxed());
-            match try_join_all(asked).await {
+            match try_join_all(requests).await {
                 Ok(answers) => {
                     for (need, fact) in needs.into_iter().zip(answers) {
                         facts.add(need, fact);
@@ -131,12 +131,12 @@ impl Reader {
         fills: Vec<Fill>,
         mut tokens: BTreeMap<CacheKey, FillToken>,
     ) {
-        let (mut of_user, mut groups, mut latest) = (None, Vec::new(), Vec::new());
+        let (mut user_fill, mut groups, mut latest) = (None, Vec::new(), Vec::new());
         for fill in fills {
             match fill {
                 Fill::User(entry) => {
                     let token = tokens.remove(&CacheKey::User(user));
-                    of_user = token.map(|token| (token, entry));
+                    user_fill = token.map(|token| (token, entry));
                 }
                 Fill::Group(group, entry) => {
                     let token = tokens.remove(&CacheKey::Group(group));
@@ -145,25 +145,25 @@ impl Reader {
                 Fill::Timeline(group, messages, head) => latest.push((group, messages, head)),
             }
         }
-        let of_user = async {
-            if let Some((token, entry)) = of_user {
-                self.cached.keep_user(user, token, &entry).await;
+        let user_fill = async {
+            if let Some((token, entry)) = user_fill {
+                self.list_cache.store_user(user, token, &entry).await;
             }
         };
         let latest = latest
             .into_iter()
             .map(|(group, messages, head)| async move {
-                self.timeline.keep(group, &messages, &head).await;
+                self.timeline.store_newest(group, &messages, &head).await;
             });
         let latest: Vec<_> = latest.collect();
         let latest = stream::iter(latest)
-            .buffer_unordered(TOGETHER)
+            .buffer_unordered(MAX_CONCURRENT_READS)
             .collect::<()>();
-        tokio::join!(of_user, self.cached.keep_groups(groups), latest);
+        tokio::join!(user_fill, self.list_cache.store_groups(groups), latest);
     }
 }
 
-fn without_end() -> Refusal {
+fn unfinished_question() -> Refusal {
     let text = "a question ended without an answer: a fault of this server";
     Refusal::new(Code::Unavailable, text)
 }

@@ -21,31 +21,38 @@ pub(crate) struct ReadMarker {
 }
 
 /// Writes registers. A place that fails is said again with the next send, or by a receipt.
-pub(crate) async fn remember(
+pub(crate) async fn write_read_markers(
     conversations: Arc<dyn ConversationStore>,
     heads: Arc<dyn HeadStore>,
-    cached: ListCache,
+    list_cache: ListCache,
     deadline: Duration,
     batch: Vec<ReadMarker>,
 ) {
     let mut furthest: BTreeMap<(UserId, ConversationId), Seq> = BTreeMap::new();
-    for seen in batch {
-        let register = furthest.entry((seen.user, seen.conversation)).or_default();
-        *register = seen.seq.max(*register);
+    for marker in batch {
+        let register = furthest
+            .entry((marker.user, marker.conversation))
+            .or_default();
+        *register = marker.seq.max(*register);
     }
-    let is_group = |of: &ConversationId| matches!(of, ConversationId::Group(_));
-    let (in_groups, private): (Moves, Moves) =
-        (furthest.into_iter()).partition(|((_, of), _)| is_group(of));
+    let is_group = |conversation: &ConversationId| matches!(conversation, ConversationId::Group(_));
+    let (group_moves, private_moves): (Moves, Moves) =
+        (furthest.into_iter()).partition(|((_, conversation), _)| is_group(conversation));
     let reads = tokio::join!(
-        bounded_by_rows(conversations.as_ref(), deadline, private),
-        bounded_by_heads(conversations.as_ref(), heads.as_ref(), deadline, in_groups),
+        bounded_by_rows(conversations.as_ref(), deadline, private_moves),
+        bounded_by_heads(
+            conversations.as_ref(),
+            heads.as_ref(),
+            deadline,
+            group_moves
+        ),
     );
     let mut reads: Vec<_> = reads.0.into_iter().chain(reads.1).flatten().collect();
     reads.sort();
     if !reads.is_empty() {
         // A failure is counted with the store's, and nothing else can be done about it. If a cache
         // entry is not invalidated, the user's other devices learn of it once the entry expires.
-        let _ = cached.set_read(reads).await;
+        let _ = list_cache.set_read(reads).await;
     }
 }
 
@@ -59,10 +66,10 @@ async fn bounded_by_rows(
     moves: Moves,
 ) -> Option<Reads> {
     let keys: Vec<_> = moves.iter().map(|(key, _)| *key).collect();
-    let listed = within(deadline, conversations.get(&keys)).await.ok()?;
-    let bounds = listed.into_iter().map(|listed| {
-        let listed = listed?;
-        Some((listed.row.end.seq, listed.read_seq))
+    let entries = within(deadline, conversations.get(&keys)).await.ok()?;
+    let bounds = entries.into_iter().map(|entries| {
+        let entries = entries?;
+        Some((entries.row.end.seq, entries.read_seq))
     });
     Some(bounded(moves, bounds))
 }
@@ -75,12 +82,12 @@ async fn bounded_by_heads(
     moves: Moves,
 ) -> Option<Reads> {
     let keys: Vec<_> = moves.iter().map(|(key, _)| *key).collect();
-    let of: Vec<_> = keys.iter().map(|(_, conversation)| *conversation).collect();
-    let read = tokio::try_join!(
-        within(deadline, heads.load(&of)),
+    let targets: Vec<_> = keys.iter().map(|(_, conversation)| *conversation).collect();
+    let results = tokio::try_join!(
+        within(deadline, heads.load(&targets)),
         within(deadline, conversations.registers(&keys)),
     );
-    let (heads, registers) = read.ok()?;
+    let (heads, registers) = results.ok()?;
     let bounds = heads.into_iter().zip(registers);
     let bounds = bounds.map(|(head, registers)| Some((head?.seq, registers.read_seq)));
     Some(bounded(moves, bounds))
@@ -90,9 +97,9 @@ fn bounded(moves: Moves, bounds: impl Iterator<Item = Option<(Seq, Seq)>>) -> Re
     let moves = moves.into_iter().zip(bounds);
     moves
         .filter_map(|(((user, conversation), seq), bounds)| {
-            let (end, read) = bounds?;
+            let (end, read_seq) = bounds?;
             let seq = seq.min(end);
-            (seq > read).then_some((user, conversation, seq))
+            (seq > read_seq).then_some((user, conversation, seq))
         })
         .collect()
 }

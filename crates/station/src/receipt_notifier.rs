@@ -42,7 +42,7 @@ const PAUSES: [Duration; 5] = [
 
 /// First pause of a doubtful notice: a store that fails is not asked at once, and three times at
 /// most.
-const DOUBTFUL_FROM: usize = 2;
+const FIRST_DOUBTFUL_ATTEMPT: usize = 2;
 
 /// Notices that wait for a repeat; further ones are not repeated.
 const REPEATS_MAX: usize = 65_536;
@@ -91,9 +91,12 @@ impl ReceiptNotifier {
     pub(crate) async fn notify_all(self, batches: Vec<ReceiptNotices>) {
         let mut all = ReceiptNotices::default();
         batches.into_iter().for_each(|batch| all.extend(batch));
-        let ReceiptNotices { recorded, doubtful } = all;
-        self.repeat(ReceiptNotices::doubtful(doubtful), DOUBTFUL_FROM);
-        self.push(recorded, 0).await;
+        let ReceiptNotices {
+            recorded: ready,
+            doubtful,
+        } = all;
+        self.repeat(ReceiptNotices::doubtful(doubtful), FIRST_DOUBTFUL_ATTEMPT);
+        self.push(ready, 0).await;
     }
 
     /// Asks for the sessions of all users at once, then makes one call to each boat.
@@ -103,13 +106,13 @@ impl ReceiptNotifier {
         }
         let mut receipts: BTreeMap<UserId, Vec<Receipt>> = BTreeMap::new();
         for notice in &notices {
-            let of_user = receipts.entry(notice.to).or_default();
-            of_user.push(notice.receipt);
+            let user_receipts = receipts.entry(notice.to).or_default();
+            user_receipts.push(notice.receipt);
         }
         let users: Vec<UserId> = receipts.keys().copied().collect();
-        let question = self.mailbox.sessions(&users, self.boats.denied());
-        let Ok(answers) = timeout(self.deadline, question).await else {
-            return self.repeat_of(&receipts, &users, attempt);
+        let request = self.mailbox.sessions(&users, self.boats.denied());
+        let Ok(answers) = timeout(self.deadline, request).await else {
+            return self.repeat_for_users(&receipts, &users, attempt);
         };
         let mut unknown = Vec::new();
         let mut calls: BTreeMap<BoatLife, BoatCall> = BTreeMap::new();
@@ -121,7 +124,7 @@ impl ReceiptNotifier {
             if sessions.is_empty() {
                 continue;
             }
-            let frames = frames_of(receipts);
+            let frames = encode_frames(receipts);
             for entry in sessions {
                 let call = calls.entry(entry.life).or_default();
                 let notices = frames.iter().map(|frame| notice(entry.session, frame));
@@ -131,35 +134,37 @@ impl ReceiptNotifier {
                 }
             }
         }
-        self.repeat_of(&receipts, &unknown, attempt);
+        self.repeat_for_users(&receipts, &unknown, attempt);
         let receipts = Arc::new(receipts);
         for (life, BoatCall { users, notices }) in calls {
             let (this, receipts) = (self.clone(), receipts.clone());
             self.tasks.spawn(async move {
                 let count = notices.len();
-                let missing = this.boats.notify(life, notices).await;
-                let Some(missing) = missing else {
-                    return this.repeat_of(&receipts, &users, attempt);
+                let missing_count = this.boats.notify(life, notices).await;
+                let Some(missing_count) = missing_count else {
+                    return this.repeat_for_users(&receipts, &users, attempt);
                 };
                 // A missing session has ended: its device asks for statuses when it signs in.
-                let missing = missing.min(count);
-                this.metrics.pushed.increment((count - missing) as u64);
-                this.metrics.push_failed.increment(missing as u64);
+                let missing_count = missing_count.min(count);
+                this.metrics
+                    .pushed_total
+                    .increment((count - missing_count) as u64);
+                this.metrics.push_failed.increment(missing_count as u64);
             });
         }
     }
 
-    fn repeat_of(
+    fn repeat_for_users(
         &self,
         receipts: &BTreeMap<UserId, Vec<Receipt>>,
         users: &[UserId],
         attempt: usize,
     ) {
-        let of_user = |&to: &UserId| {
+        let to_notices = |&to: &UserId| {
             let receipts = receipts.get(&to).into_iter().flatten();
             receipts.map(move |&receipt| ReceiptNotice { to, receipt })
         };
-        let notices = users.iter().flat_map(of_user).collect();
+        let notices = users.iter().flat_map(to_notices).collect();
         self.repeat(ReceiptNotices::recorded(notices), attempt);
     }
 
@@ -170,38 +175,41 @@ impl ReceiptNotifier {
             return;
         }
         let permits = u32::try_from(count).unwrap_or(u32::MAX);
-        let room = self.repeats.clone().try_acquire_many_owned(permits);
-        let (Some(&pause), Ok(room)) = (PAUSES.get(attempt), room) else {
+        let permit = self.repeats.clone().try_acquire_many_owned(permits);
+        let (Some(&pause), Ok(permit)) = (PAUSES.get(attempt), permit) else {
             self.metrics.push_failed.increment(count as u64);
             return;
         };
         self.metrics.push_repeated.increment(count as u64);
         let this = self.clone();
         self.tasks.spawn(async move {
-            let waited = this.stop.run_until_cancelled(sleep(pause)).await;
-            if waited.is_none() {
+            let outcome = this.stop.run_until_cancelled(sleep(pause)).await;
+            if outcome.is_none() {
                 this.metrics.push_failed.increment(count as u64);
                 return;
             }
-            let ReceiptNotices { recorded, doubtful } = this.in_registers(notices).await;
-            drop(room);
+            let ReceiptNotices {
+                recorded: ready,
+                doubtful,
+            } = this.check_registers(notices).await;
+            drop(permit);
             this.repeat(ReceiptNotices::doubtful(doubtful), attempt + 1);
-            this.push(recorded, attempt + 1).await;
+            this.push(ready, attempt + 1).await;
         });
     }
 
     /// Moves doubtful notices whose status stands to the recorded ones.
-    async fn in_registers(&self, mut notices: ReceiptNotices) -> ReceiptNotices {
+    async fn check_registers(&self, mut notices: ReceiptNotices) -> ReceiptNotices {
         if notices.doubtful.is_empty() {
             return notices;
         }
         let keys = notices.doubtful.iter();
         let keys: Vec<(UserId, MessageId)> = keys.map(|n| (n.to, n.receipt.id)).collect();
-        let question = timeout(self.deadline, self.messages.status(&keys)).await;
-        if let Ok(Ok(statuses)) = question {
+        let answer = timeout(self.deadline, self.messages.status(&keys)).await;
+        if let Ok(Ok(statuses)) = answer {
             let doubtful = std::mem::take(&mut notices.doubtful);
             for (notice, status) in doubtful.into_iter().zip(statuses) {
-                if stands(&status, notice.receipt.kind) {
+                if is_recorded(&status, notice.receipt.kind) {
                     notices.recorded.push(notice);
                 } else {
                     notices.doubtful.push(notice);
@@ -212,7 +220,7 @@ impl ReceiptNotifier {
     }
 }
 
-fn stands(status: &RowStatus, kind: ReceiptKind) -> bool {
+fn is_recorded(status: &RowStatus, kind: ReceiptKind) -> bool {
     match kind {
         ReceiptKind::Received => status.delivered_at.is_some(),
         ReceiptKind::Read => status.read_at.is_some(),
@@ -220,7 +228,7 @@ fn stands(status: &RowStatus, kind: ReceiptKind) -> bool {
 }
 
 /// Encodes frames once for all sessions of a user.
-fn frames_of(receipts: &[Receipt]) -> Vec<Bytes> {
+fn encode_frames(receipts: &[Receipt]) -> Vec<Bytes> {
     receipts
         .chunks(RECEIPTS_PER_FRAME)
         .map(|chunk| codec::encode_server(&ServerFrame::Receipts(chunk.to_vec())))

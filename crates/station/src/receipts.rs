@@ -30,7 +30,7 @@ use crate::deadline::too_late;
 use crate::last_received::LastReceivedWriter;
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
-use crate::owner_questions::{TOGETHER, Unreadable, by_owner};
+use crate::owner_questions::{MAX_CONCURRENT_OWNERS, Unreadable, by_owner};
 use crate::read::ListCache;
 use crate::workers::WorkQueue;
 
@@ -40,7 +40,7 @@ pub(crate) struct Receipts {
     pub(crate) messages: Arc<dyn MessageStore>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) conversations: Arc<dyn ConversationStore>,
-    pub(crate) cached: ListCache,
+    pub(crate) list_cache: ListCache,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     /// Notices for the senders; `None` if they ask for themselves.
@@ -53,47 +53,47 @@ pub(crate) struct Receipts {
 impl Receipts {
     /// Records receipts; returns one answer per item, in order.
     pub(crate) async fn record(&self, items: Vec<ReceiptItem>) -> Vec<Acked> {
-        let facts = self.facts(&items, self.step()).await;
+        let facts = self.facts(&items, self.step_timeout()).await;
         let now = self.clock.now();
         let mut moves = ReceiptMoves::default();
-        let judged = items
+        let verdicts = items
             .iter()
             .map(|item| moves.judge(item.user, &item.ack, &facts, now));
-        let mut answers: Vec<Acked> = judged.collect();
+        let mut answers: Vec<Acked> = verdicts.collect();
         let count = |answers: &[Acked], of: fn(&Acked) -> usize| {
             answers.iter().map(of).sum::<usize>() as u64
         };
-        let not_right = count(&answers, |answer| answer.refused.len());
-        self.metrics.refused.increment(not_right);
+        let refused_count = count(&answers, |answer| answer.refusals.len());
+        self.metrics.refused_total.increment(refused_count);
         // Not broken off by a caller that hangs up: a status that was set but not pushed would not
         // be new again, and a cache entry that was not renewed would say less than its register.
         let this = self.clone();
-        let written = self.tasks.spawn(async move { this.write(moves).await });
-        let Ok(written) = written.await else {
+        let writes = self.tasks.spawn(async move { this.write(moves).await });
+        let Ok(writes) = writes.await else {
             return refuse_all(&items, &broken_off());
         };
         for (item, answer) in items.iter().zip(&mut answers) {
-            written.apply(item, answer, &facts);
+            writes.apply(item, answer, &facts);
         }
-        let recorded = count(&answers, |answer| answer.ids.len());
-        self.metrics.recorded.increment(recorded);
-        self.note_last(&items, &answers, &facts);
+        let recorded_count = count(&answers, |answer| answer.ids.len());
+        self.metrics.recorded_total.increment(recorded_count);
+        self.note_last_received(&items, &answers, &facts);
         answers
     }
 
     /// Deadline of the facts, and again of the writes: a boat waits for both.
-    fn step(&self) -> Duration {
+    fn step_timeout(&self) -> Duration {
         self.deadline * 3 / 4
     }
 
     /// Notes the newest private message from another user that each item acknowledges.
-    fn note_last(&self, items: &[ReceiptItem], answers: &[Acked], facts: &ReceiptFacts) {
+    fn note_last_received(&self, items: &[ReceiptItem], answers: &[Acked], facts: &ReceiptFacts) {
         for (item, answer) in items.iter().zip(answers) {
-            let came_in = |id: &&MessageId| {
+            let is_incoming = |id: &&MessageId| {
                 let place = facts.places.get(&(item.user, **id));
                 place.is_some_and(|place| place.direction == Direction::In)
             };
-            if let Some(last) = answer.ids.iter().filter(came_in).max() {
+            if let Some(last) = answer.ids.iter().filter(is_incoming).max() {
                 self.last_received.note(item.user, *last);
             }
         }
@@ -109,12 +109,12 @@ impl Receipts {
             .for_each(|item| needs.add(item.user, &item.ack));
         let members: Vec<_> = needs.members.into_iter().collect();
         let mut facts = ReceiptFacts::default();
-        let (places, messages, refused) = tokio::join!(
+        let (places, messages, refusals) = tokio::join!(
             self.places(needs.places, deadline),
             self.messages_at(needs.messages, deadline),
             self.membership.refused_receivers(&members, deadline),
         );
-        facts.refused = refused;
+        facts.refusals = refusals;
         for (key, place) in places {
             match place {
                 Ok(place) => facts.places.extend(place.map(|place| (key, place))),
@@ -154,40 +154,41 @@ impl Receipts {
         seqs: BTreeMap<GroupId, BTreeSet<Seq>>,
         deadline: Duration,
     ) -> Facts<(GroupId, Seq), MessageId> {
-        let each = seqs.into_iter();
-        let each = each.flat_map(|(group, seqs)| seqs.into_iter().map(move |seq| (group, seq)));
-        let each: Vec<(GroupId, Seq)> = each.collect();
+        let positions = seqs.into_iter();
+        let positions =
+            positions.flat_map(|(group, seqs)| seqs.into_iter().map(move |seq| (group, seq)));
+        let positions: Vec<(GroupId, Seq)> = positions.collect();
         let place = |&(group, seq): &(GroupId, Seq)| {
             (Owner::Group(group), ConversationId::Group(group), seq)
         };
-        let places: Vec<_> = each.iter().map(place).collect();
+        let places: Vec<_> = positions.iter().map(place).collect();
         let messages = &self.messages;
         let ask = move |places: Vec<(Owner, ConversationId, Seq)>| async move {
             messages.at(&places).await
         };
-        let found = by_owner(
+        let rows = by_owner(
             deadline,
             Unreadable::Absent,
             places,
             |(owner, ..)| *owner,
             ask,
         );
-        let found = found.await;
-        let ids = found.each.into_iter();
-        let ids = ids.map(|found| found.map(|at| at.map(|(id, _)| id)));
-        each.into_iter().zip(ids).collect()
+        let rows = rows.await;
+        let ids = rows.each.into_iter();
+        let ids = ids.map(|rows| rows.map(|row| row.map(|(id, _)| id)));
+        positions.into_iter().zip(ids).collect()
     }
 
     /// Writes all registers. After a failure each user's are written by themselves.
     async fn write(&self, mut moves: ReceiptMoves) -> RegisterWrites {
         let statuses = std::mem::take(&mut moves.statuses);
-        let received = by_key(std::mem::take(&mut moves.received));
+        let registers = by_key(std::mem::take(&mut moves.received));
         let read = by_key(std::mem::take(&mut moves.read));
         let owners: Vec<UserId> = statuses.iter().map(|status| status.owner).collect();
-        let receivers: Vec<UserId> = received.iter().map(|(user, ..)| *user).collect();
+        let receivers: Vec<UserId> = registers.iter().map(|(user, ..)| *user).collect();
         let (messages, conversations) = (&self.messages, &self.conversations);
-        let deadline = self.step();
-        let (changed, received, read) = tokio::join!(
+        let deadline = self.step_timeout();
+        let (status_writes, received_writes, read) = tokio::join!(
             by_owner(
                 deadline,
                 Unreadable::Refused,
@@ -198,33 +199,34 @@ impl Receipts {
             by_owner(
                 deadline,
                 Unreadable::Refused,
-                received,
+                registers,
                 |(user, ..)| *user,
-                move |received: Vec<_>| async move {
-                    let count = received.len();
-                    let written = conversations.set_received(received).await;
-                    written.map(|()| vec![(); count])
+                move |registers: Vec<_>| async move {
+                    let count = registers.len();
+                    let outcome = conversations.set_received(registers).await;
+                    outcome.map(|()| vec![(); count])
                 },
             ),
             self.set_read(read, deadline),
         );
         let is_new = |is_new: &Result<bool, Refusal>| match is_new {
             // An earlier try that was not answered may have set it.
-            Ok(false) if changed.is_repeat => None,
+            Ok(false) if status_writes.is_repeat => None,
             Ok(is_new) => Some(*is_new),
             Err(_) => None,
         };
-        let new: Vec<Option<bool>> = changed.each.iter().map(is_new).collect();
-        let unrecorded = |user| read.refused.contains_key(&user) || read.unheard.contains(&user);
-        let news = moves.notices(&new, unrecorded);
+        let new: Vec<Option<bool>> = status_writes.each.iter().map(is_new).collect();
+        let is_unrecorded =
+            |user| read.refusals.contains_key(&user) || read.unheard.contains(&user);
+        let news = moves.notices(&new, is_unrecorded);
         if let Some(notices) = &self.notices
             && !news.is_empty()
         {
             notices.offer(news);
         }
         RegisterWrites {
-            statuses: refusals(owners, changed.each),
-            received: refusals(receivers, received.each),
+            statuses: refusals(owners, status_writes.each),
+            receipts: refusals(receivers, received_writes.each),
             read,
         }
     }
@@ -233,51 +235,54 @@ impl Receipts {
     async fn set_read(
         &self,
         reads: Vec<(UserId, ConversationId, Seq)>,
-        mut deadline: Duration,
+        mut timeout: Duration,
     ) -> ReadWrites {
-        let until = Instant::now() + deadline;
-        let mut written = ReadWrites::default();
-        let mut of_users: BTreeMap<UserId, Vec<_>> = BTreeMap::new();
+        let deadline = Instant::now() + timeout;
+        let mut writes = ReadWrites::default();
+        let mut reads_by_user: BTreeMap<UserId, Vec<_>> = BTreeMap::new();
         for read in &reads {
-            of_users.entry(read.0).or_default().push(*read);
+            reads_by_user.entry(read.0).or_default().push(*read);
         }
-        if of_users.len() > 1 {
-            deadline /= 2;
-            if let Ok(unheard) = self.cached.set_read_within(deadline, reads).await {
-                written.unheard = unheard;
-                return written;
+        if reads_by_user.len() > 1 {
+            timeout /= 2;
+            if let Ok(unheard) = self.list_cache.set_read_within(timeout, reads).await {
+                writes.unheard = unheard;
+                return writes;
             }
         }
         // Never broken off: a register that moved moves its cache entry, too.
-        let of_users: Vec<_> = of_users.into_iter().collect();
-        let mut silent: Option<Refusal> = None;
-        for some in of_users.chunks(TOGETHER) {
-            let deadline = deadline.min(until.saturating_duration_since(Instant::now()));
-            if deadline.is_zero() {
-                silent.get_or_insert_with(too_late);
+        let reads_by_user: Vec<_> = reads_by_user.into_iter().collect();
+        let mut failure: Option<Refusal> = None;
+        for chunk in reads_by_user.chunks(MAX_CONCURRENT_OWNERS) {
+            let timeout = timeout.min(deadline.saturating_duration_since(Instant::now()));
+            if timeout.is_zero() {
+                failure.get_or_insert_with(too_late);
             }
-            if let Some(refusal) = &silent {
-                let refused = some.iter().map(|(user, _)| (*user, refusal.clone()));
-                written.refused.extend(refused);
+            if let Some(refusal) = &failure {
+                let refusals = chunk.iter().map(|(user, _)| (*user, refusal.clone()));
+                writes.refusals.extend(refusals);
                 continue;
             }
-            let alone = some.iter().map(|(user, reads)| async move {
-                let moved = self.cached.set_read_within(deadline, reads.clone()).await;
-                (*user, moved)
+            let attempts = chunk.iter().map(|(user, reads)| async move {
+                let outcome = self
+                    .list_cache
+                    .set_read_within(timeout, reads.clone())
+                    .await;
+                (*user, outcome)
             });
-            for (user, moved) in join_all(alone).await {
-                match moved {
-                    Ok(unheard) => written.unheard.extend(unheard),
-                    Err(refusal) => _ = written.refused.insert(user, refusal),
+            for (user, outcome) in join_all(attempts).await {
+                match outcome {
+                    Ok(unheard) => writes.unheard.extend(unheard),
+                    Err(refusal) => _ = writes.refusals.insert(user, refusal),
                 }
             }
-            let is_silent = some
+            let is_silent = chunk
                 .iter()
-                .all(|(user, _)| written.refused.contains_key(user));
-            let refusal = written.refused.last_key_value().filter(|_| is_silent);
-            silent = refusal.map(|(_, refusal)| refusal.clone());
+                .all(|(user, _)| writes.refusals.contains_key(user));
+            let refusal = writes.refusals.last_key_value().filter(|_| is_silent);
+            failure = refusal.map(|(_, refusal)| refusal.clone());
         }
-        written
+        writes
     }
 }
 
@@ -288,13 +293,13 @@ type Facts<K, T> = Vec<(K, Result<Option<T>, Refusal>)>;
 struct RegisterWrites {
     /// Senders, of whom statuses are.
     statuses: BTreeMap<UserId, Refusal>,
-    received: BTreeMap<UserId, Refusal>,
+    receipts: BTreeMap<UserId, Refusal>,
     read: ReadWrites,
 }
 
 #[derive(Default)]
 struct ReadWrites {
-    refused: BTreeMap<UserId, Refusal>,
+    refusals: BTreeMap<UserId, Refusal>,
     /// Users who must repeat their reads, as their other devices may not hear of them yet.
     unheard: BTreeSet<UserId>,
 }
@@ -304,26 +309,26 @@ impl RegisterWrites {
     fn apply(&self, item: &ReceiptItem, answer: &mut Acked, facts: &ReceiptFacts) {
         let (user, kind) = (item.user, item.ack.kind);
         let refusal = match kind {
-            ReceiptKind::Received => self.received.get(&user).cloned(),
+            ReceiptKind::Received => self.receipts.get(&user).cloned(),
             ReceiptKind::Read => {
-                let unheard = || self.read.unheard.contains(&user).then(unheard_of);
-                self.read.refused.get(&user).cloned().or_else(unheard)
+                let unheard = || self.read.unheard.contains(&user).then(unheard_refusal);
+                self.read.refusals.get(&user).cloned().or_else(unheard)
             }
         };
         if let Some(refusal) = refusal {
-            *answer = refused(item, &refusal);
+            *answer = refuse_item(item, &refusal);
             return;
         }
         if self.statuses.is_empty() {
             return;
         }
-        let refused = &mut answer.refused;
+        let refusals = &mut answer.refusals;
         answer.ids.retain(|id| {
             let place = facts.places.get(&(user, *id));
             let sender = place.filter(|place| place.direction == Direction::In);
             match sender.and_then(|place| self.statuses.get(&place.peer)) {
                 Some(refusal) => {
-                    refused.push((*id, refusal.clone()));
+                    refusals.push((*id, refusal.clone()));
                     false
                 }
                 None => true,
@@ -332,10 +337,10 @@ impl RegisterWrites {
     }
 }
 
-fn refusals<T>(users: Vec<UserId>, written: Vec<Result<T, Refusal>>) -> BTreeMap<UserId, Refusal> {
-    let refused = users.into_iter().zip(written);
-    refused
-        .filter_map(|(user, written)| Some((user, written.err()?)))
+fn refusals<T>(users: Vec<UserId>, results: Vec<Result<T, Refusal>>) -> BTreeMap<UserId, Refusal> {
+    let pairs = users.into_iter().zip(results);
+    pairs
+        .filter_map(|(user, result)| Some((user, result.err()?)))
         .collect()
 }
 
@@ -344,19 +349,22 @@ fn broken_off() -> Refusal {
 }
 
 fn refuse_all(items: &[ReceiptItem], refusal: &Refusal) -> Vec<Acked> {
-    items.iter().map(|item| refused(item, refusal)).collect()
+    items
+        .iter()
+        .map(|item| refuse_item(item, refusal))
+        .collect()
 }
 
-fn refused(item: &ReceiptItem, refusal: &Refusal) -> Acked {
+fn refuse_item(item: &ReceiptItem, refusal: &Refusal) -> Acked {
     let acks = item.ack.items.iter();
     Acked {
         kind: item.ack.kind,
         ids: Vec::new(),
-        refused: acks.map(|ack| (ack.id, refusal.clone())).collect(),
+        refusals: acks.map(|ack| (ack.id, refusal.clone())).collect(),
     }
 }
 
-fn unheard_of() -> Refusal {
+fn unheard_refusal() -> Refusal {
     Refusal::new(
         Code::Unavailable,
         "your other devices may not hear of it yet: say it again",

@@ -8,7 +8,7 @@ use protocol::{Refusal, SessionId, Timestamp};
 
 use crate::admission::Admissions;
 use crate::auth::Client;
-use crate::tickets::name_of;
+use crate::tickets::boat_name;
 
 impl Admissions {
     /// Checks the proof that a client brings: a token, or the resume ticket of a boat that it had
@@ -16,12 +16,12 @@ impl Admissions {
     pub(crate) async fn prove(&self, connect: &Connect, now: Timestamp) -> Result<SignIn, Refusal> {
         let sign_in = match &connect.resume {
             Some(ticket) => {
-                let resumed = self
+                let resumption = self
                     .tickets
                     .resume(ticket, connect.platform, &connect.device);
                 SignIn {
                     session: connect.session,
-                    ..resumed.map_err(TicketError::resume_refusal)?
+                    ..resumption.map_err(TicketError::resume_refusal)?
                 }
             }
             None => {
@@ -63,13 +63,13 @@ impl Admissions {
         refresh: RefreshToken,
         boat: Option<&Caller>,
     ) -> Result<Refreshment, Refusal> {
-        let refreshed = self.check_token(&refresh, boat).await;
-        let result = match &refreshed {
+        let outcome = self.check_token(&refresh, boat).await;
+        let result = match &outcome {
             Ok(_) => "refreshed",
             Err(refusal) => refusal.code.name(),
         };
         counter!("station_tokens_refreshed_total", "result" => result).increment(1);
-        refreshed
+        outcome
     }
 
     async fn check_token(
@@ -98,7 +98,7 @@ impl Admissions {
         Ok(Refreshment {
             expires_at: sign_in.ends_at,
             issued_at: sign_in.issued_at,
-            ticket: self.tickets.sign(&sign_in, name_of(boat)),
+            ticket: self.tickets.sign(&sign_in, boat_name(boat)),
         })
     }
 
@@ -111,16 +111,16 @@ impl Admissions {
         sessions: &[ResumeSession],
         boat: Option<&Caller>,
     ) -> Result<Vec<Option<ResumeTicket>>, TicketError> {
-        let mut forged = None;
+        let mut forgery = None;
         let offer = |session: &ResumeSession| {
-            let offered = self.tickets.offer_resume(session, &session.device, boat);
-            offered.unwrap_or_else(|error| {
-                forged = Some(error);
+            let outcome = self.tickets.offer_resume(session, &session.device, boat);
+            outcome.unwrap_or_else(|error| {
+                forgery = Some(error);
                 None
             })
         };
         let tickets: Vec<_> = sessions.iter().map(offer).collect();
-        match forged.filter(|_| tickets.iter().all(Option::is_none)) {
+        match forgery.filter(|_| tickets.iter().all(Option::is_none)) {
             Some(error) => Err(error),
             None => Ok(tickets),
         }

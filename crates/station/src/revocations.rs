@@ -12,8 +12,8 @@ use futures_util::stream;
 use metrics::gauge;
 use parking_lot::{Mutex, RwLock};
 use protocol::revocation::{
-    Insertion, PAGE, POLL, PageStart, Revocation, RevocationCursor, Revocations, STALE_FROM,
-    refusal, stale_refusal,
+    Insertion, PAGE_SIZE, POLL_PAUSE, PageStart, Revocation, RevocationCursor, Revocations,
+    STALE_AGE, refusal, stale_refusal,
 };
 use protocol::{Refusal, Timestamp, UserId};
 use tokio::task::yield_now;
@@ -22,9 +22,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::deadline::within;
 
 /// Rows of one question to the store.
-const ROWS: usize = 1000;
+const PAGE_ROWS: usize = 1000;
 /// Hours read at the same time.
-const HOURS_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_HOURS: usize = 8;
 /// Time for the whole first read: a million rows in one hour take half of it at 60 ms a question.
 const FIRST_WITHIN: Duration = Duration::from_secs(120);
 
@@ -69,9 +69,9 @@ impl RevocationDoor {
     /// A store that is away, or too slow.
     pub(crate) async fn load(&self) -> backend::Result<()> {
         timeout(FIRST_WITHIN, self.read()).await.unwrap_or_else(|_| {
-            let known = self.set.read().len();
+            let known_count = self.set.read().len();
             let text = format!(
-                "the first read of all of them did not end within {FIRST_WITHIN:?}, {known} are known: the CQL store is \
+                "the first read of all of them did not end within {FIRST_WITHIN:?}, {known_count} are known: the CQL store is \
                  too slow, and the station may be started again"
             );
             Err(backend::Error::unavailable("revocations", text))
@@ -81,7 +81,7 @@ impl RevocationDoor {
     /// Reads again and again, for ever. A failed read is made good by the next.
     pub(crate) async fn follow(&self) {
         loop {
-            sleep(POLL.draw(self.entropy.next())).await;
+            sleep(POLL_PAUSE.draw(self.entropy.next())).await;
             if let Err(error) = self.read().await {
                 tracing::warn!(%error, source = %error.source, "revocations cannot be read");
             }
@@ -92,16 +92,16 @@ impl RevocationDoor {
     /// Reads revocations that are new since the last read; the first read takes all that may
     /// matter.
     pub(crate) async fn read(&self) -> backend::Result<()> {
-        let (began, now) = (Instant::now(), self.clock.now());
+        let (started_at, now) = (Instant::now(), self.clock.now());
         let window = self.cursor.lock().window(now, self.retention);
-        let hours = window.hours.map(|hour| self.read_hour(hour, window.since));
-        let mut read = stream::iter(hours).buffer_unordered(HOURS_AT_ONCE);
+        let hours = window.hours.map(|hour| self.read_hour(hour, window.start));
+        let mut results = stream::iter(hours).buffer_unordered(MAX_CONCURRENT_HOURS);
         let mut latest = None;
-        while let Some(times) = read.next().await {
+        while let Some(times) = results.next().await {
             latest = latest.max(times?);
         }
         self.cursor.lock().handle_read(now, latest);
-        *self.read_at.lock() = began;
+        *self.read_at.lock() = started_at;
         while self.set.write().forget(now, self.retention) {
             yield_now().await;
         }
@@ -110,10 +110,14 @@ impl RevocationDoor {
     }
 
     /// Reads the revocations of an hour, and returns the latest time among them.
-    async fn read_hour(&self, hour: i64, since: Timestamp) -> backend::Result<Option<Timestamp>> {
-        let (mut from, mut latest) = (PageStart::of(since), None);
+    async fn read_hour(
+        &self,
+        hour: i64,
+        lower_bound: Timestamp,
+    ) -> backend::Result<Option<Timestamp>> {
+        let (mut from, mut latest) = (PageStart::of(lower_bound), None);
         loop {
-            let page = self.store.page(hour, from, ROWS);
+            let page = self.store.page(hour, from, PAGE_ROWS);
             let rows = timeout(self.deadline, page).await;
             let rows = rows.unwrap_or_else(|_| Err(silence(self.deadline)))?;
             self.add(&rows);
@@ -121,7 +125,7 @@ impl RevocationDoor {
                 return Ok(latest);
             };
             latest = Some(last.at);
-            if rows.len() < ROWS {
+            if rows.len() < PAGE_ROWS {
                 return Ok(latest);
             }
             from = PageStart::behind(last.at, last.user);
@@ -157,13 +161,14 @@ impl RevocationDoor {
             return Err(refusal());
         }
         let age = self.age();
-        match self.strict && age >= STALE_FROM {
-            true => Err(stale_refusal(age)),
-            false => Ok(()),
+        if self.strict && age >= STALE_AGE {
+            Err(stale_refusal(age))
+        } else {
+            Ok(())
         }
     }
 
-    /// True if the token is revoked. A session that an older station admitted has no time of issue,
+    /// Whether the token is revoked. A session that an older station admitted has no time of issue,
     /// and passes.
     pub(crate) fn refuses(&self, user: UserId, issued_at: Option<Timestamp>) -> bool {
         issued_at.is_some_and(|issued_at| self.set.read().refuses(user, issued_at))
@@ -175,7 +180,7 @@ impl RevocationDoor {
         let now = self.clock.now();
         let revocation = Revocation {
             user: revoke.user,
-            before: revoke.before.unwrap_or(now),
+            before: revoke.issued_before.unwrap_or(now),
             reason: revoke.reason,
             by: revoke.by,
             at: now,
@@ -192,9 +197,9 @@ impl RevocationDoor {
     pub(crate) fn page(&self, from: PageStart) -> RevokedPage {
         // Taken before the set: revocations read meanwhile do no harm.
         let complete_until = self.cursor.lock().complete_until();
-        let users = self.set.read().page(from, PAGE);
+        let users = self.set.read().page(from, PAGE_SIZE);
         RevokedPage {
-            more: users.len() == PAGE,
+            more: users.len() == PAGE_SIZE,
             users,
             complete_until,
             retention: Some(self.retention),

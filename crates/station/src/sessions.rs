@@ -50,13 +50,13 @@ impl Config {
     /// setting.
     #[must_use]
     pub fn capacity(&self) -> SessionCapacity {
-        let set = |capacity: SessionCapacity, (name, &sessions): (&String, &u32)| {
+        let apply = |capacity: SessionCapacity, (name, &sessions): (&String, &u32)| {
             let platform = name.parse::<Platform>().ok();
             let with = platform.and_then(|platform| capacity.with(platform, sessions));
             with.unwrap_or(capacity)
         };
         let usual = SessionCapacity::default();
-        self.per_platform.iter().fold(usual, set)
+        self.per_platform.iter().fold(usual, apply)
     }
 }
 
@@ -64,8 +64,8 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn config(of: &[(&str, u32)]) -> Config {
-        let per_platform = of
+    fn config(entries: &[(&str, u32)]) -> Config {
+        let per_platform = entries
             .iter()
             .map(|&(name, sessions)| (name.to_owned(), sessions));
         Config {

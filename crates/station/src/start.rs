@@ -51,7 +51,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct StationHandle {
     instance: Instance,
-    registered: watch::Receiver<bool>,
+    ready: watch::Receiver<bool>,
     tasks: TaskTracker,
 }
 
@@ -64,7 +64,7 @@ impl StationHandle {
 
     /// True while others find the station: it is registered, and not leaving.
     pub fn ready(&self) -> watch::Receiver<bool> {
-        self.registered.clone()
+        self.ready.clone()
     }
 
     /// Waits until the station has ended: its calls are answered, and the work that they left is
@@ -96,47 +96,49 @@ pub async fn start(
         backends.entropy.as_ref(),
     );
     let tickets = Arc::new(tickets?);
-    let (leaving, calls) = (shutdown.child_token(), TaskTracker::new());
-    let parts = PartSpawner::new(leaving.clone());
+    let (leave_token, calls) = (shutdown.child_token(), TaskTracker::new());
+    let spawner = PartSpawner::new(leave_token.clone());
     // A start that fails leaves nothing running.
-    let unless_started = parts.stop.clone().drop_guard();
+    let unless_started = spawner.stop.clone().drop_guard();
     tokens.restore(backends.clock.now());
-    let rereading = tokens
+    let refresh = tokens
         .clone()
         .keep(backends.clock.clone(), backends.entropy.clone());
-    parts.spawn_endless("tokens", endless(rereading));
-    let rereading = tickets.clone().keep();
-    parts.spawn_endless("tickets", endless(rereading));
+    spawner.spawn_endless("tokens", run_endless(refresh));
+    let refresh = tickets.clone().keep();
+    spawner.spawn_endless("tickets", run_endless(refresh));
     let proofs = (tokens as Arc<dyn Authenticator>, tickets);
-    let station = assemble(&config, (&backends, &connector), proofs, (&parts, &calls)).await?;
+    let station = assemble(&config, (&backends, &connector), proofs, (&spawner, &calls)).await?;
     let routes = Routes::new(StationServiceServer::new(StationGrpc(station)));
-    let (address, served) = open_door(&config, connector, routes, &parts).await?;
+    let (address, guard) = open_listener(&config, connector, routes, &spawner).await?;
     let registry = backends.registry.clone();
-    let registering = registry.register(Role::Station, &config.name, &address);
-    let registration = answered_within(config.store_deadline, registering).await?;
+    let request = registry.register(Role::Station, &config.name, &address);
+    let registration = answered_within(config.store_deadline, request).await?;
     let instance = registration.instance.clone();
     unless_started.disarm();
-    let (is_registered, registered) = watch::channel(true);
+    let (is_registered, ready_watch) = watch::channel(true);
     let life = Life {
         is_registered,
         config,
         registry,
         address,
         calls,
-        stop: parts.stop,
+        stop: spawner.stop,
     };
-    parts.tasks.spawn(life.live(registration, served, leaving));
-    parts.tasks.close();
+    spawner
+        .tasks
+        .spawn(life.run(registration, guard, leave_token));
+    spawner.tasks.close();
     Ok(StationHandle {
         instance,
-        registered,
-        tasks: parts.tasks,
+        ready: ready_watch,
+        tasks: spawner.tasks,
     })
 }
 
-/// A part that may have nothing to reread, and is no trouble then.
-async fn endless(rereading: impl Future<Output = ()>) {
-    rereading.await;
+/// Runs a refresh that may end at once, if there is nothing to refresh, as a part that never ends.
+async fn run_endless(refresh: impl Future<Output = ()>) {
+    refresh.await;
     pending().await
 }
 
@@ -149,11 +151,11 @@ enum ServiceGuard {
     Far(CancellationToken),
 }
 
-async fn open_door(
+async fn open_listener(
     config: &Config,
     connector: Connector,
     routes: Routes,
-    parts: &PartSpawner,
+    spawner: &PartSpawner,
 ) -> Result<(String, ServiceGuard), StartError> {
     let Some(address) = config.listen else {
         let guard = connector.serve_in_process(&config.name, routes);
@@ -164,18 +166,18 @@ async fn open_door(
     };
     let unable = |source| StartError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(unable)?;
-    let bound = listener.local_addr().map_err(unable)?;
-    let told = config.advertise.clone();
-    let told = told.unwrap_or_else(|| connector.url(bound));
-    let closing = parts.stop.child_token();
+    let local_address = listener.local_addr().map_err(unable)?;
+    let url = config.advertise.clone();
+    let url = url.unwrap_or_else(|| connector.url(local_address));
+    let close_token = spawner.stop.child_token();
     let connector = connector.with_stop_grace(config.drain_deadline);
-    let close = closing.clone();
-    parts.spawn("server", closing.clone(), async move {
+    let close = close_token.clone();
+    spawner.spawn("server", close_token.clone(), async move {
         if let Err(error) = connector.serve(listener, routes, close).await {
             tracing::error!(%error, "the station's server ended");
         }
     });
-    Ok((told, ServiceGuard::Far(closing)))
+    Ok((url, ServiceGuard::Far(close_token)))
 }
 
 /// Life of a station, from the first registration to the end.
@@ -195,20 +197,20 @@ const REGISTER_PAUSE: Duration = Duration::from_secs(1);
 impl Life {
     /// Leaves discovery → answers calls in flight → closes the door → finishes the work that they
     /// left.
-    async fn live(
+    async fn run(
         self,
         registration: Registration,
-        served: ServiceGuard,
-        leaving: CancellationToken,
+        guard: ServiceGuard,
+        leave_token: CancellationToken,
     ) {
         // Also if this ends by a panic: whoever waits for the station hears of it.
         let _stop = self.stop.clone().drop_guard();
         tracing::info!(name = %self.config.name, address = %self.address, "station ready");
-        let registered = self.stay_registered(registration);
-        leaving.run_until_cancelled(registered).await;
+        let lease_loop = self.stay_registered(registration);
+        leave_token.run_until_cancelled(lease_loop).await;
         self.is_registered.send_replace(false);
-        if let ServiceGuard::Far(closing) = &served {
-            closing.cancel();
+        if let ServiceGuard::Far(close_token) = &guard {
+            close_token.cancel();
         }
         self.calls.close();
         if timeout(self.config.drain_deadline, self.calls.wait())
@@ -220,7 +222,7 @@ impl Life {
                 "station ends with calls in flight"
             );
         }
-        drop(served);
+        drop(guard);
         self.stop.cancel();
         tracing::info!(name = %self.config.name, "station ended");
     }
@@ -229,14 +231,14 @@ impl Life {
     /// served.
     async fn stay_registered(&self, mut registration: Registration) {
         loop {
-            registration.lost.cancelled().await;
+            registration.lost_token.cancelled().await;
             self.is_registered.send_replace(false);
             tracing::warn!(name = %self.config.name, "the station lost its lease; registering again");
             registration = loop {
-                let again = self
-                    .registry
-                    .register(Role::Station, &self.config.name, &self.address);
-                match answered_within(self.config.store_deadline, again).await {
+                let attempt =
+                    self.registry
+                        .register(Role::Station, &self.config.name, &self.address);
+                match answered_within(self.config.store_deadline, attempt).await {
                     Ok(registration) => break registration,
                     Err(error) => {
                         tracing::warn!(%error, source = %error.source, "the station cannot register");

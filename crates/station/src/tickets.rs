@@ -129,10 +129,10 @@ impl TicketDoor {
             return;
         }
         let count = |result| counter!("station_ticket_keys_reloads_total", "result" => result);
-        reread("keys of tickets", count, move || self.look()).await;
+        reread("keys of tickets", count, move || self.reload_keys()).await;
     }
 
-    fn look(&self) -> Result<Reload, TicketKeysError> {
+    fn reload_keys(&self) -> Result<Reload, TicketKeysError> {
         let Some((path, last)) = &self.file else {
             return Ok(Reload::Unchanged);
         };
@@ -150,18 +150,28 @@ impl TicketDoor {
     }
 
     /// Checks that this boat may act for the session.
-    pub(crate) fn check(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<(), TicketError> {
-        let checked = self.tickets.load().check(&of.claim(boat), self.clock.now());
-        checked.inspect_err(|error| self.note(*error, boat))
+    pub(crate) fn check(
+        &self,
+        item: &impl Proof,
+        boat: Option<&Caller>,
+    ) -> Result<(), TicketError> {
+        let outcome = self
+            .tickets
+            .load()
+            .check(&item.claim(boat), self.clock.now());
+        outcome.inspect_err(|error| self.log_refusal(*error, boat))
     }
 
     pub(crate) fn renew(
         &self,
-        of: &impl Proof,
+        item: &impl Proof,
         boat: Option<&Caller>,
     ) -> Result<Renewal, TicketError> {
-        let renewed = self.tickets.load().renew(&of.claim(boat), self.clock.now());
-        renewed.inspect_err(|error| self.note(*error, boat))
+        let renewal = self
+            .tickets
+            .load()
+            .renew(&item.claim(boat), self.clock.now());
+        renewal.inspect_err(|error| self.log_refusal(*error, boat))
     }
 
     pub(crate) fn resume(
@@ -176,16 +186,16 @@ impl TicketDoor {
 
     pub(crate) fn offer_resume(
         &self,
-        of: &impl Proof,
+        item: &impl Proof,
         device: &DeviceId,
         boat: Option<&Caller>,
     ) -> Result<Option<ResumeTicket>, TicketError> {
         let tickets = self.tickets.load();
-        let offered = tickets.offer_resume(&of.claim(boat), device, self.clock.now());
-        offered.inspect_err(|error| self.note(*error, boat))
+        let offer = tickets.offer_resume(&item.claim(boat), device, self.clock.now());
+        offer.inspect_err(|error| self.log_refusal(*error, boat))
     }
 
-    fn note(&self, error: TicketError, boat: Option<&Caller>) {
+    fn log_refusal(&self, error: TicketError, boat: Option<&Caller>) {
         counter!("station_tickets_refused_total", "reason" => error.name()).increment(1);
         let now = Instant::now();
         let mut warned_at = self.warned_at.lock();
@@ -229,7 +239,7 @@ pub(crate) trait Proof {
     fn claim<'a>(&self, boat: Option<&'a Caller>) -> Claim<'a>;
 }
 
-pub(crate) fn name_of(boat: Option<&Caller>) -> Option<&str> {
+pub(crate) fn boat_name(boat: Option<&Caller>) -> Option<&str> {
     boat.and_then(|boat| boat.name.as_deref())
 }
 
@@ -243,7 +253,7 @@ macro_rules! proofs {
                     session: $session,
                     platform: $platform,
                     ticket: $of.ticket,
-                    boat: name_of(boat),
+                    boat: boat_name(boat),
                 }
             }
         })+

@@ -15,7 +15,7 @@ const BATCH_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct WorkQueue<T> {
     queue: mpsc::Sender<T>,
-    dropped: Counter,
+    dropped_total: Counter,
 }
 
 /// Runs background work until the parts are stopped, then the work that is still queued.
@@ -34,13 +34,13 @@ impl Workers<'_> {
         W: FnMut(Vec<T>) -> F + Send + 'static,
         F: Future<Output = ()> + Send,
     {
-        let (queue, mut waiting) = mpsc::channel(self.waiting_max.max(1));
+        let (queue, mut receiver) = mpsc::channel(self.waiting_max.max(1));
         let stop = self.parts.stop.clone();
         self.parts.spawn(name, stop.clone(), async move {
             loop {
                 let first = tokio::select! {
                     biased;
-                    first = waiting.recv() => first,
+                    first = receiver.recv() => first,
                     () = stop.cancelled() => None,
                 };
                 let Some(first) = first else { break };
@@ -48,7 +48,7 @@ impl Workers<'_> {
                 tokio::task::yield_now().await;
                 let mut batch = vec![first];
                 while batch.len() < BATCH_MAX
-                    && let Ok(more) = waiting.try_recv()
+                    && let Ok(more) = receiver.try_recv()
                 {
                     batch.push(more);
                 }
@@ -57,7 +57,7 @@ impl Workers<'_> {
         });
         WorkQueue {
             queue,
-            dropped: metrics::counter!("station_background_dropped_total", "work" => name),
+            dropped_total: metrics::counter!("station_background_dropped_total", "work" => name),
         }
     }
 }
@@ -65,11 +65,11 @@ impl Workers<'_> {
 impl<T> WorkQueue<T> {
     /// Queues one item; returns false if it was dropped.
     pub(crate) fn offer(&self, item: T) -> bool {
-        let taken = self.queue.try_send(item).is_ok();
-        if !taken {
-            self.dropped.increment(1);
+        let is_queued = self.queue.try_send(item).is_ok();
+        if !is_queued {
+            self.dropped_total.increment(1);
         }
-        taken
+        is_queued
     }
 }
 
@@ -83,24 +83,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_queued_is_done_before_the_end_and_what_is_too_much_is_dropped() {
+    async fn queued_work_is_done_and_excess_is_dropped() {
         let parts = PartSpawner::new(CancellationToken::new());
         let workers = Workers {
             parts: &parts,
             waiting_max: 3,
         };
-        let done = Arc::new(Mutex::new(Vec::new()));
-        let log = done.clone();
+        let results = Arc::new(Mutex::new(Vec::new()));
+        let log = results.clone();
         let queue = workers.spawn("test", move |batch: Vec<u32>| {
             log.lock().extend(batch);
             std::future::ready(())
         });
-        let taken: Vec<bool> = (0..5).map(|n| queue.offer(n)).collect();
-        assert_eq!(taken, [true, true, true, false, false]);
+        let outcomes: Vec<bool> = (0..5).map(|n| queue.offer(n)).collect();
+        assert_eq!(outcomes, [true, true, true, false, false]);
         parts.stop.cancel();
         parts.tasks.close();
         parts.tasks.wait().await;
-        assert_eq!(*done.lock(), [0, 1, 2]);
+        assert_eq!(*results.lock(), [0, 1, 2]);
         assert!(!queue.offer(9), "nobody works any more");
     }
 }

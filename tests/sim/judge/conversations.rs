@@ -16,9 +16,10 @@ impl World {
         let mut stored = StoredConversations::new();
         for ((of, rev), row) in &disk.changes {
             let conversation = stored.entry(*of).or_default();
-            match row.changed.has_died() {
-                true => _ = conversation.died.insert(*rev),
-                false => conversation.changes.push((*rev, row.changed.asked.id)),
+            if row.changed.has_died() {
+                _ = conversation.died.insert(*rev)
+            } else {
+                conversation.changes.push((*rev, row.changed.asked.id))
             }
         }
         for ((of, seq), overlay) in &disk.altered {
@@ -54,10 +55,10 @@ impl World {
         let hidden = self.disk.hidden.get(&(user, of)).into_iter();
         let arranged = registers.arranged;
         StoredRegisters {
-            read: registers.read,
-            cleared: registers.cleared.seq,
+            read_seq: registers.read,
+            cleared_seq: registers.cleared.seq,
             is_pinned: arranged.is_some_and(|(_, arranged)| arranged.pinned),
-            hidden: hidden.flat_map(|all| all.values().copied()).collect(),
+            hidden_seqs: hidden.flat_map(|all| all.values().copied()).collect(),
         }
     }
 

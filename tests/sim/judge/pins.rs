@@ -16,7 +16,7 @@ impl World {
         let users: BTreeSet<UserId> = self.devices.iter().map(|device| device.user).collect();
         for (&conversation, talk) in &model.talks {
             for &user in &users {
-                let Some(mut expected) = talk.pins_of(conversation, user) else {
+                let Some(mut expected) = talk.user_pins(conversation, user) else {
                     continue;
                 };
                 // The server does not hide: devices do.

@@ -10,28 +10,28 @@ use rand::{Rng, SeedableRng};
 use tokio::time::sleep;
 
 /// Share of slow calls; most are quick.
-const SLOW: f64 = 0.2;
+const SLOW_SHARE: f64 = 0.2;
 /// Longest quick call.
-const QUICK: Duration = Duration::from_millis(2);
+const QUICK_WAIT_MAX: Duration = Duration::from_millis(2);
 
 /// Factor by which failures are rarer while a host starts: a start is many calls, and one failure
 /// ends it.
-const WHILE_STARTING: f64 = 20.0;
+const START_FACTOR: f64 = 20.0;
 
 /// Upper bound of the effects in a life that ends at a call.
-const LAST_EFFECT: u64 = 150;
+const LAST_EFFECT_MAX: u64 = 150;
 
 /// Chances of a life, and the length of its calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Risks {
     /// Share of lives that end at a call with an effect.
-    pub deaths: f64,
+    pub death_share: f64,
     /// Share of calls that fail without an effect.
-    pub failed: f64,
+    pub failure_share: f64,
     /// Share of calls whose answer is lost.
-    pub lost: f64,
+    pub lost_share: f64,
     /// Share of calls that are never answered.
-    pub hung: f64,
+    pub hang_share: f64,
     /// Longest way, to a part and back from it; most ways are short.
     pub wait_max: Duration,
 }
@@ -40,10 +40,10 @@ impl Risks {
     /// Nothing fails: calls take their time, and no more.
     pub const fn none(wait_max: Duration) -> Risks {
         Risks {
-            deaths: 0.0,
-            failed: 0.0,
-            lost: 0.0,
-            hung: 0.0,
+            death_share: 0.0,
+            failure_share: 0.0,
+            lost_share: 0.0,
+            hang_share: 0.0,
             wait_max,
         }
     }
@@ -53,13 +53,13 @@ impl Risks {
 #[derive(Debug)]
 pub struct Chance {
     rng: Mutex<StdRng>,
-    healed: Arc<AtomicBool>,
+    is_healed: Arc<AtomicBool>,
     shares: [f64; 3],
     wait_max: Duration,
     /// True until the host has started.
-    starts: AtomicBool,
+    is_starting: AtomicBool,
     /// Calls with an effect until the life ends; zero: it does not end by itself.
-    left: AtomicU64,
+    effects_left: AtomicU64,
 }
 
 /// Fate of a call.
@@ -75,59 +75,62 @@ pub enum Fate {
 }
 
 impl Chance {
-    /// Dice of this seed. `healed` is set once nothing fails any more.
-    pub fn new(risks: &Risks, seed: u64, healed: &Arc<AtomicBool>) -> Chance {
+    /// Dice of this seed. `is_healed` is set once nothing fails any more.
+    pub fn new(risks: &Risks, seed: u64, is_healed: &Arc<AtomicBool>) -> Chance {
         let mut rng = StdRng::seed_from_u64(seed);
-        let left = match rng.random_bool(risks.deaths) {
-            true => rng.random_range(1..=LAST_EFFECT),
-            false => 0,
+        let effects_left = if rng.random_bool(risks.death_share) {
+            rng.random_range(1..=LAST_EFFECT_MAX)
+        } else {
+            0
         };
         Chance {
-            left: AtomicU64::new(left),
+            effects_left: AtomicU64::new(effects_left),
             rng: Mutex::new(rng),
-            healed: Arc::clone(healed),
-            shares: [risks.failed, risks.lost, risks.hung],
+            is_healed: Arc::clone(is_healed),
+            shares: [risks.failure_share, risks.lost_share, risks.hang_share],
             wait_max: risks.wait_max,
-            starts: AtomicBool::new(true),
+            is_starting: AtomicBool::new(true),
         }
     }
 
     /// Lets calls fail as often as the plan says from now on.
     pub fn started(&self) {
-        self.starts.store(false, Ordering::Relaxed);
+        self.is_starting.store(false, Ordering::Relaxed);
     }
 
     /// Throws the dice for one call.
     pub fn fate(&self) -> Fate {
-        if self.healed.load(Ordering::Relaxed) {
+        if self.is_healed.load(Ordering::Relaxed) {
             return Fate::Pass;
         }
         let dice: f64 = self.rng.lock().random();
-        let dice = match self.starts.load(Ordering::Relaxed) {
-            true => dice * WHILE_STARTING,
-            false => dice,
+        let dice = if self.is_starting.load(Ordering::Relaxed) {
+            dice * START_FACTOR
+        } else {
+            dice
         };
-        let [failed, lost, hung] = self.shares;
+        let [failure_share, lost_share, hang_share] = self.shares;
         match dice {
-            _ if dice < failed => Fate::Fail,
-            _ if dice < failed + lost => Fate::Lose,
-            _ if dice < failed + lost + hung => Fate::Hang,
+            _ if dice < failure_share => Fate::Fail,
+            _ if dice < failure_share + lost_share => Fate::Lose,
+            _ if dice < failure_share + lost_share + hang_share => Fate::Hang,
             _ => Fate::Pass,
         }
     }
 
-    /// True if the host dies at this call, which has an effect.
+    /// Whether the host dies at this call, which has an effect.
     pub fn is_last(&self) -> bool {
-        let is_healed = self.healed.load(Ordering::Relaxed);
-        let left = self.left.load(Ordering::Relaxed);
-        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
-        !is_healed && left == 1
+        let is_healed = self.is_healed.load(Ordering::Relaxed);
+        let effects_left = self.effects_left.load(Ordering::Relaxed);
+        self.effects_left
+            .store(effects_left.saturating_sub(1), Ordering::Relaxed);
+        !is_healed && effects_left == 1
     }
 
     /// Random time, in whole milliseconds.
-    pub fn up_to(&self, most: Duration) -> Duration {
-        let most = most.as_millis() as u64;
-        Duration::from_millis(self.rng.lock().random_range(0..=most))
+    pub fn up_to(&self, max: Duration) -> Duration {
+        let max = max.as_millis() as u64;
+        Duration::from_millis(self.rng.lock().random_range(0..=max))
     }
 
     /// Random number, for a seed.
@@ -137,12 +140,13 @@ impl Chance {
 
     /// Waits for the time of one way.
     pub async fn wait(&self) {
-        let is_slow = self.rng.lock().random_bool(SLOW);
-        let most = match is_slow {
-            true => self.wait_max,
-            false => self.wait_max.min(QUICK),
+        let is_slow = self.rng.lock().random_bool(SLOW_SHARE);
+        let max = if is_slow {
+            self.wait_max
+        } else {
+            self.wait_max.min(QUICK_WAIT_MAX)
         };
-        let wait = self.up_to(most);
+        let wait = self.up_to(max);
         if !wait.is_zero() {
             sleep(wait).await;
         }

@@ -28,16 +28,16 @@ pub struct Life {
     outages: Arc<Outages>,
     dead: CancellationToken,
     /// Cancelled once brokers have noticed the death.
-    expired: CancellationToken,
+    session_expired: CancellationToken,
     /// Node number for ids, if it is a station.
     node: Mutex<Option<u16>>,
     /// Isolation from parts and other hosts; clients still reach it.
-    isolated: Mutex<Isolation>,
+    isolation: Mutex<Isolation>,
 }
 
 #[derive(Default)]
 struct Isolation {
-    until: Option<Instant>,
+    end: Option<Instant>,
     /// Cancelled, and renewed, at each isolation.
     begins: CancellationToken,
 }
@@ -57,16 +57,16 @@ impl Life {
             chance,
             outages,
             dead: CancellationToken::new(),
-            expired: CancellationToken::new(),
+            session_expired: CancellationToken::new(),
             node: Mutex::default(),
-            isolated: Mutex::default(),
+            isolation: Mutex::default(),
         }
     }
 
     /// Adds an event to the trace; nothing, once dead.
-    pub fn note(&self, what: fmt::Arguments<'_>) {
+    pub fn note(&self, event: fmt::Arguments<'_>) {
         if !self.is_dead() {
-            self.trace.add(&self.name, what);
+            self.trace.add(&self.name, event);
         }
     }
 
@@ -75,8 +75,8 @@ impl Life {
     }
 
     /// Kills the life: from now on it makes no calls, and none is answered.
-    pub fn die(&self, how: fmt::Arguments<'_>) {
-        self.note(how);
+    pub fn die(&self, cause: fmt::Arguments<'_>) {
+        self.note(cause);
         self.dead.cancel();
     }
 
@@ -87,7 +87,7 @@ impl Life {
 
     /// Lets brokers notice the death: its consumers leave their groups.
     pub fn expire(&self) {
-        self.expired.cancel();
+        self.session_expired.cancel();
     }
 
     /// Node number for ids, if it reserved one.
@@ -96,25 +96,25 @@ impl Life {
     }
 
     /// Cuts it off from parts and other hosts, from now on for this time.
-    pub fn isolate(&self, lasting: Duration) {
-        self.note(format_args!("is isolated for {lasting:?}"));
-        let mut isolated = self.isolated.lock();
-        isolated.until = Some(Instant::now() + lasting);
-        std::mem::take(&mut isolated.begins).cancel();
+    pub fn isolate(&self, duration: Duration) {
+        self.note(format_args!("is isolated for {duration:?}"));
+        let mut isolation = self.isolation.lock();
+        isolation.end = Some(Instant::now() + duration);
+        std::mem::take(&mut isolation.begins).cancel();
     }
 
     pub fn is_isolated(&self) -> bool {
-        let until = self.isolated.lock().until;
-        until.is_some_and(|until| until > Instant::now())
+        let end = self.isolation.lock().end;
+        end.is_some_and(|end| end > Instant::now())
     }
 
     /// Waits until the connections open now break.
     pub async fn cut(&self) {
-        let begins = self.isolated.lock().begins.clone();
+        let isolation_start = self.isolation.lock().begins.clone();
         tokio::select! {
             biased;
             () = self.dead.cancelled() => {}
-            () = begins.cancelled() => {}
+            () = isolation_start.cancelled() => {}
         }
     }
 }
@@ -194,6 +194,6 @@ impl Hook for Life {
     }
 
     async fn ended(&self) {
-        self.expired.cancelled().await;
+        self.session_expired.cancelled().await;
     }
 }

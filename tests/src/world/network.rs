@@ -22,7 +22,7 @@ pub struct HostGate {
 }
 
 impl HostGate {
-    fn life_of(&self, name: &str) -> Option<Arc<Life>> {
+    fn current_life(&self, name: &str) -> Option<Arc<Life>> {
         self.names.lock().get(name).cloned()
     }
 }
@@ -36,7 +36,7 @@ impl Gate for HostGate {
             return pending().await;
         }
         let is_there = |life: Arc<Life>| !life.is_dead() && !life.is_isolated();
-        let is_there = !self.life.is_isolated() && self.life_of(to).is_some_and(is_there);
+        let is_there = !self.life.is_isolated() && self.current_life(to).is_some_and(is_there);
         match self.life.chance.fate() {
             _ if !is_there => Err(Status::unavailable("nobody listens there")),
             Fate::Fail => Err(Status::unavailable("the call got lost")),
@@ -59,7 +59,7 @@ impl Gate for HostGate {
     }
 
     async fn broken(&self, with: &str) -> Status {
-        match self.life_of(with) {
+        match self.current_life(with) {
             Some(life) => tokio::select! {
                 biased;
                 () = self.life.cut() => {}

@@ -42,13 +42,13 @@ pub struct Outages(Mutex<BTreeMap<Server, Instant>>);
 
 impl Outages {
     /// Begins an outage now.
-    pub fn begin(&self, server: Server, lasting: Duration) {
-        self.0.lock().insert(server, Instant::now() + lasting);
+    pub fn begin(&self, server: Server, duration: Duration) {
+        self.0.lock().insert(server, Instant::now() + duration);
     }
 
-    /// True if nobody reaches the server of this seam now.
+    /// Whether nobody reaches the server of this seam now.
     pub fn has(&self, seam: &str) -> bool {
-        let until = self.0.lock().get(&Server::of(seam)).copied();
-        until.is_some_and(|until| until > Instant::now())
+        let end = self.0.lock().get(&Server::of(seam)).copied();
+        end.is_some_and(|end| end > Instant::now())
     }
 }

@@ -23,17 +23,17 @@ impl Panics {
     pub fn collect(is_shown: bool) -> Panics {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            let before = panic::take_hook();
+            let previous_hook = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
-                let is_shown = COLLECTED.with_borrow_mut(|collected| {
-                    let Some(collected) = collected else {
+                let is_shown = COLLECTED.with_borrow_mut(|panic_texts| {
+                    let Some(panic_texts) = panic_texts else {
                         return true;
                     };
-                    collected.texts.push(info.to_string());
-                    collected.is_shown
+                    panic_texts.texts.push(info.to_string());
+                    panic_texts.is_shown
                 });
                 if is_shown {
-                    before(info);
+                    previous_hook(info);
                 }
             }));
         });
@@ -44,8 +44,8 @@ impl Panics {
 
     /// Texts of the panics so far; collects no more.
     pub fn take(self) -> Vec<String> {
-        let collected = COLLECTED.take();
-        collected.map_or_else(Vec::new, |collected| collected.texts)
+        let texts = COLLECTED.take();
+        texts.map_or_else(Vec::new, |texts| texts.texts)
     }
 }
 

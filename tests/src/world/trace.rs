@@ -24,11 +24,11 @@ impl Trace {
         }
     }
 
-    /// Adds an event of `who`, at this time.
+    /// Adds an event of `source`, at this time.
     #[allow(clippy::print_stdout, reason = "a replayed world is shown there")]
-    pub fn add(&self, who: &str, what: fmt::Arguments<'_>) {
+    pub fn add(&self, source: &str, event: fmt::Arguments<'_>) {
         let millis = self.zero.elapsed().as_millis();
-        let line = format!("{millis:>7} {who} {what}");
+        let line = format!("{millis:>7} {source} {event}");
         if self.is_shown {
             println!("{line}");
         }

@@ -55,10 +55,10 @@ impl Frames {
 /// is incomplete.
 fn read_length(bytes: &[u8]) -> Result<Option<(u64, usize)>, Refusal> {
     let mut length = 0u64;
-    for (place, &byte) in bytes.iter().take(LENGTH_BYTES_MAX).enumerate() {
-        length |= u64::from(byte & 0x7f) << (7 * place);
+    for (index, &byte) in bytes.iter().take(LENGTH_BYTES_MAX).enumerate() {
+        length |= u64::from(byte & 0x7f) << (7 * index);
         if byte < 0x80 {
-            return Ok(Some((length, place + 1)));
+            return Ok(Some((length, index + 1)));
         }
     }
     if bytes.len() < LENGTH_BYTES_MAX {
@@ -84,11 +84,11 @@ impl Decoder for Frames {
             return Ok(None);
         };
         let len = self.fits(length)?;
-        let missing = (prefix + len).saturating_sub(src.len());
-        if missing > 0 {
+        let missing_bytes = (prefix + len).saturating_sub(src.len());
+        if missing_bytes > 0 {
             // In steps: a length is only a claim, and memory follows the bytes that have really
             // come.
-            src.reserve(missing.min(STEP_BYTES));
+            src.reserve(missing_bytes.min(STEP_BYTES));
             return Ok(None);
         }
         src.advance(prefix);

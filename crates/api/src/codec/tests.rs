@@ -43,9 +43,9 @@ proptest! {
     #[test]
     fn a_message_bears_its_trace(placed in arbitrary::placed(), trace in arbitrary::trace()) {
         let frame = encode_traced(&placed, Some(trace));
-        prop_assert_eq!(trace_of(frame.clone()), Some(trace));
+        prop_assert_eq!(message_trace(frame.clone()), Some(trace));
         prop_assert_eq!(decode_server(frame, MAX), Ok(ServerFrame::Message(placed.clone())));
-        prop_assert_eq!(trace_of(encode_message(&placed)), None);
+        prop_assert_eq!(message_trace(encode_message(&placed)), None);
     }
 
     #[test]
@@ -66,9 +66,9 @@ proptest! {
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut bytes = encode_client(&frame).to_vec();
-        for (place, value) in damage {
-            let place = place.index(bytes.len());
-            bytes[place] = value;
+        for (index, value) in damage {
+            let index = index.index(bytes.len());
+            bytes[index] = value;
         }
         drop(decode_client(bytes.into(), MAX));
     }
@@ -91,20 +91,20 @@ proptest! {
         let whole = ends.iter().filter(|&&end| end <= stream.len()).count();
         let ends_between_frames = whole.checked_sub(1).map_or(0, |last| ends[last]) == stream.len();
 
-        let mut received = BytesMut::new();
-        let mut got = Vec::new();
+        let mut buffer = BytesMut::new();
+        let mut read_frames = Vec::new();
         for cut in cuts.iter().cycle() {
             let chunk = stream.split_to((*cut).min(stream.len()));
-            received.extend_from_slice(&chunk);
-            while let Some(frame) = codec.decode(&mut received).expect("well-formed") {
-                got.push(frame.to_vec());
+            buffer.extend_from_slice(&chunk);
+            while let Some(frame) = codec.decode(&mut buffer).expect("well-formed") {
+                read_frames.push(frame.to_vec());
             }
             if stream.is_empty() {
                 break;
             }
         }
-        prop_assert_eq!(&got[..], &frames[..whole]);
-        match codec.decode_eof(&mut received) {
+        prop_assert_eq!(&read_frames[..], &frames[..whole]);
+        match codec.decode_eof(&mut buffer) {
             Ok(end) => prop_assert!(end.is_none() && ends_between_frames),
             Err(FrameError::Io(error)) => {
                 prop_assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
@@ -118,12 +118,12 @@ proptest! {
     fn an_arbitrary_stream_is_refused_or_read_within_the_limit(bytes: Vec<u8>, max in 0..64usize) {
         let mut codec = Frames::new(max);
         let mut src = BytesMut::from(&bytes[..]);
-        let mut taken = 0;
+        let mut read_bytes = 0;
         while let Ok(Some(frame)) = codec.decode(&mut src) {
             prop_assert!(frame.len() <= max);
-            taken += frame.len() + 1;
+            read_bytes += frame.len() + 1;
         }
-        prop_assert!(taken <= bytes.len());
+        prop_assert!(read_bytes <= bytes.len());
     }
 }
 
@@ -137,7 +137,7 @@ fn decode_prefix(prefix: &[u8], max: usize) -> Result<Option<Bytes>, FrameError>
     result
 }
 
-fn refused(result: Result<Option<Bytes>, FrameError>) -> Code {
+fn refusal_code(result: Result<Option<Bytes>, FrameError>) -> Code {
     match result {
         Err(FrameError::Refused(refusal)) => refusal.code,
         other => panic!("{other:?} is no refusal"),
@@ -148,9 +148,9 @@ fn refused(result: Result<Option<Bytes>, FrameError>) -> Code {
 fn the_limit_is_checked_before_anything_is_allocated() {
     let mut length = BytesMut::new();
     put_length(MAX + 1, &mut length);
-    assert_eq!(refused(decode_prefix(&length, MAX)), Code::TooLarge);
+    assert_eq!(refusal_code(decode_prefix(&length, MAX)), Code::TooLarge);
     assert_eq!(
-        refused(decode_prefix(b"\xff\xff\xff\xff\x7f", MAX)),
+        refusal_code(decode_prefix(b"\xff\xff\xff\xff\x7f", MAX)),
         Code::TooLarge
     );
     // At the limit it is only a claim: no frame comes out, and little is allocated for it.
@@ -163,17 +163,17 @@ fn the_limit_is_checked_before_anything_is_allocated() {
 fn an_overlong_length_is_malformed() {
     assert!(matches!(decode_prefix(b"\x80\x80\x80\x80", MAX), Ok(None)));
     assert_eq!(
-        refused(decode_prefix(b"\x80\x80\x80\x80\x80", MAX)),
+        refusal_code(decode_prefix(b"\x80\x80\x80\x80\x80", MAX)),
         Code::Malformed
     );
     assert_eq!(
-        refused(decode_prefix(b"\x80\x80\x80\x80\x80\x01", MAX)),
+        refusal_code(decode_prefix(b"\x80\x80\x80\x80\x80\x01", MAX)),
         Code::Malformed
     );
 }
 
 #[test]
-fn what_is_written_keeps_the_limit_too() {
+fn an_encoded_frame_keeps_the_limit_too() {
     let mut dst = BytesMut::new();
     let result = Frames::new(10).encode(Bytes::from(vec![0; 11]), &mut dst);
     assert!(matches!(result, Err(FrameError::Refused(refusal)) if refusal.code == Code::TooLarge));
@@ -210,27 +210,27 @@ fn the_body_is_a_slice_of_the_frame() {
 #[test]
 fn a_refusal_says_what_it_is_about() {
     let send_id = SendId::from_bytes([9; 16]);
-    let about = |frame| {
+    let context = |frame| {
         let bytes = v1::ClientFrame { frame: Some(frame) }.encode_to_vec();
         decode_client_about(bytes.into(), MAX)
             .expect_err("bad on purpose")
-            .about
+            .context
     };
     let mut send = v1::Send::default();
     send.message.get_or_insert_default().send_id = send_id.to_string();
     assert_eq!(
-        about(Frame::Send(send.clone())),
+        context(Frame::Send(send.clone())),
         FrameContext::Send(send_id)
     );
     send.message.get_or_insert_default().send_id.clear();
-    assert_eq!(about(Frame::Send(send)), FrameContext::Frame);
+    assert_eq!(context(Frame::Send(send)), FrameContext::Frame);
     let sync = v1::SyncRequest {
         request: 5,
         query: None,
     };
-    assert_eq!(about(Frame::Sync(sync)), FrameContext::Sync(5));
+    assert_eq!(context(Frame::Sync(sync)), FrameContext::Sync(5));
     let noise = decode_client_about(Bytes::from_static(b"\xff\xff\xff"), MAX);
-    assert_eq!(noise.expect_err("noise").about, FrameContext::Frame);
+    assert_eq!(noise.expect_err("noise").context, FrameContext::Frame);
 }
 
 // A frame of a later version may hold more: unknown fields are skipped.
@@ -283,12 +283,12 @@ fn a_send_with_an_unknown_kind_of_change_is_refused() {
 fn how_long_a_frame_takes() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let tree = arbitrary::placed().new_tree(&mut runner);
-    let mut placed = tree.expect("a message").current();
-    placed.message.content.data = vec![7; 200].into();
+    let mut message = tree.expect("a message").current();
+    message.message.content.data = vec![7; 200].into();
     let rounds = 1_000_000;
     let start = std::time::Instant::now();
     let frame = (0..rounds).fold(Bytes::new(), |_, _| {
-        encode_message(std::hint::black_box(&placed))
+        encode_message(std::hint::black_box(&message))
     });
     println!(
         "encode a message of 200 bytes: {:?}",

@@ -144,8 +144,8 @@ pub(crate) fn conversation() -> impl Strategy<Value = ConversationId> {
 
 pub(crate) fn refusal() -> impl Strategy<Value = Refusal> {
     let code = proptest::sample::select(Code::ALL.to_vec());
-    let after = option::of((1..=u64::MAX).prop_map(Duration::from_millis));
-    (code, TEXT, after).prop_map(|(code, text, retry_after)| Refusal {
+    let retry_delay = option::of((1..=u64::MAX).prop_map(Duration::from_millis));
+    (code, TEXT, retry_delay).prop_map(|(code, text, retry_after)| Refusal {
         code,
         text,
         retry_after,
@@ -209,7 +209,7 @@ fn command() -> impl Strategy<Value = GroupCommand> {
     ]
 }
 
-fn arranged() -> impl Strategy<Value = ListArrangement> {
+fn arrangement() -> impl Strategy<Value = ListArrangement> {
     (any::<bool>(), option::of(some_time())).prop_map(|(pinned, muted_until)| ListArrangement {
         pinned,
         muted_until,
@@ -219,7 +219,7 @@ fn arranged() -> impl Strategy<Value = ListArrangement> {
 fn list_event() -> impl Strategy<Value = ListEvent> {
     let kind = prop_oneof![
         any::<u64>().prop_map(|seq| ListEventKind::Cleared(Seq(seq))),
-        arranged().prop_map(ListEventKind::Arranged),
+        arrangement().prop_map(ListEventKind::Arranged),
         option::of(role()).prop_map(ListEventKind::Member),
         any::<u64>().prop_map(|seq| ListEventKind::Hidden(Seq(seq))),
     ];
@@ -243,7 +243,7 @@ fn change_of() -> impl Strategy<Value = ChangeOf> {
     let of_list = prop_oneof![
         Just(ChangeKind::Clear),
         Just(ChangeKind::Hide),
-        arranged().prop_map(ChangeKind::Arrange),
+        arrangement().prop_map(ChangeKind::Arrange),
         command().prop_map(ChangeKind::GroupCommand),
     ];
     (message_id(), prop_oneof![kind, of_list]).prop_map(|(subject, kind)| ChangeOf {
@@ -260,7 +260,7 @@ fn said() -> impl Strategy<Value = Content> {
     })
 }
 
-fn changed() -> impl Strategy<Value = OrderedChange> {
+fn ordered_change() -> impl Strategy<Value = OrderedChange> {
     let change = prop_oneof![
         Just(MessageChange::Recall),
         content().prop_map(MessageChange::Edit),
@@ -269,7 +269,7 @@ fn changed() -> impl Strategy<Value = OrderedChange> {
         any::<bool>().prop_map(|on| MessageChange::Pin { on }),
         Just(MessageChange::Unknown),
     ];
-    let asked = (
+    let request = (
         message_id(),
         send_id(),
         message_id(),
@@ -277,7 +277,7 @@ fn changed() -> impl Strategy<Value = OrderedChange> {
         time(),
         change,
     );
-    (any::<u64>(), seq(), asked).prop_map(|(rev, seq, (id, send_id, subject, by, at, change))| {
+    (any::<u64>(), seq(), request).prop_map(|(rev, seq, (id, send_id, subject, by, at, change))| {
         OrderedChange {
             rev,
             seq,
@@ -294,9 +294,9 @@ fn changed() -> impl Strategy<Value = OrderedChange> {
 }
 
 fn marks() -> impl Strategy<Value = MessageMarks> {
-    let done = || option::of((user(), time()).prop_map(|(by, at)| Authorship { by, at }));
+    let authorship = || option::of((user(), time()).prop_map(|(by, at)| Authorship { by, at }));
     let reactions = vec((reaction(), vec(user(), 1..3)), 0..3);
-    let marks = (done(), done(), reactions, done());
+    let marks = (authorship(), authorship(), reactions, authorship());
     marks.prop_map(|(recalled, edited, reactions, pinned)| MessageMarks {
         recalled,
         edited,
@@ -335,9 +335,9 @@ pub(crate) fn send() -> impl Strategy<Value = Send> {
 }
 
 pub(crate) fn message() -> impl Strategy<Value = Message> {
-    let who = (message_id(), user(), recipient());
-    let how = (time(), device(), send_id(), options(), said());
-    (who, how)
+    let parties = (message_id(), user(), recipient());
+    let metadata = (time(), device(), send_id(), options(), said());
+    (parties, metadata)
         .prop_map(
             |((id, from, to), (accepted_at, device, send_id, options, content))| Message {
                 id,
@@ -404,8 +404,10 @@ fn range() -> impl Strategy<Value = HistoryRange> {
 
 pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
     let query = prop_oneof![
-        (time(), option::of(conversation()))
-            .prop_map(|(since, after)| SyncQuery::List { since, after }),
+        (time(), option::of(conversation())).prop_map(|(since, after)| SyncQuery::List {
+            since,
+            cursor: after
+        }),
         (conversation(), range(), any::<u32>()).prop_map(|(conversation, range, limit)| {
             SyncQuery::History {
                 conversation,
@@ -506,18 +508,18 @@ fn echo() -> impl Strategy<Value = PlacedEcho> {
     )
 }
 
-fn acked() -> impl Strategy<Value = Acked> {
-    let refused = vec((message_id(), refusal()), 0..4);
-    (receipt_kind(), vec(message_id(), 0..5), refused).prop_map(|(kind, ids, refused)| Acked {
+fn ack_answer() -> impl Strategy<Value = Acked> {
+    let refusals = vec((message_id(), refusal()), 0..4);
+    (receipt_kind(), vec(message_id(), 0..5), refusals).prop_map(|(kind, ids, refusals)| Acked {
         kind,
         ids,
-        refused,
+        refusals,
     })
 }
 
 fn receipt() -> impl Strategy<Value = Receipt> {
-    let what = (conversation(), message_id(), seq());
-    (receipt_kind(), what, user(), time()).prop_map(|(kind, (conversation, id, seq), by, at)| {
+    let subject = (conversation(), message_id(), seq());
+    (receipt_kind(), subject, user(), time()).prop_map(|(kind, (conversation, id, seq), by, at)| {
         Receipt {
             kind,
             conversation,
@@ -531,7 +533,7 @@ fn receipt() -> impl Strategy<Value = Receipt> {
 
 fn summary() -> impl Strategy<Value = Summary> {
     let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
-    let of_user = (arranged(), option::of(role()), any::<u64>());
+    let of_user = (arrangement(), option::of(role()), any::<u64>());
     let newest = (option::of(placed()), option::of(marks()), of_user);
     (conversation(), numbers, time(), newest).prop_map(
         |(
@@ -583,10 +585,10 @@ fn row_status() -> impl Strategy<Value = RowStatus> {
 }
 
 /// Statuses that differ from that of a message nobody has received.
-fn statuses_of(messages: &[Placed], statuses: Vec<RowStatus>) -> BTreeMap<Seq, RowStatus> {
-    let seqs = messages.iter().map(|placed| placed.position.seq);
-    let moved = seqs.zip(statuses);
-    moved
+fn statuses_by_seq(messages: &[Placed], statuses: Vec<RowStatus>) -> BTreeMap<Seq, RowStatus> {
+    let seqs = messages.iter().map(|message| message.position.seq);
+    let statuses_of_messages = seqs.zip(statuses);
+    statuses_of_messages
         .filter(|(_, status)| *status != RowStatus::default())
         .collect()
 }
@@ -600,12 +602,12 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
                 more,
             }
         });
-    let marked = btree_map(seq(), marks(), 0..3);
-    let pages = (vec(placed(), 0..3), marked, vec(row_status(), 3));
+    let marks_by_seq = btree_map(seq(), marks(), 0..3);
+    let pages = (vec(placed(), 0..3), marks_by_seq, vec(row_status(), 3));
     let history = (conversation(), pages, any::<(u64, u64, bool)>()).prop_map(
         |(conversation, (messages, marks, statuses), (last_seq, rev, more))| HistoryPage {
             conversation,
-            statuses: statuses_of(&messages, statuses),
+            statuses: statuses_by_seq(&messages, statuses),
             messages,
             marks,
             rev,
@@ -613,14 +615,17 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
             more,
         },
     );
-    let changes = (conversation(), vec(changed(), 0..3), any::<(u64, bool)>()).prop_map(
-        |(conversation, changes, (last_rev, more))| ChangePage {
+    let changes = (
+        conversation(),
+        vec(ordered_change(), 0..3),
+        any::<(u64, bool)>(),
+    )
+        .prop_map(|(conversation, changes, (last_rev, more))| ChangePage {
             conversation,
             changes,
             last_rev,
             more,
-        },
-    );
+        });
     let answer = prop_oneof![
         list.prop_map(SyncAnswer::List),
         option::of(summary()).prop_map(|row| SyncAnswer::Row(row.map(Box::new))),
@@ -670,14 +675,16 @@ pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
             .prop_map(|(send_id, refusal)| ServerFrame::Refused { send_id, refusal }),
         echo().prop_map(ServerFrame::Placed),
         placed().prop_map(ServerFrame::Message),
-        acked().prop_map(ServerFrame::Acked),
+        ack_answer().prop_map(ServerFrame::Acked),
         vec(receipt(), 0..4).prop_map(ServerFrame::Receipts),
         (any::<u64>(), time())
             .prop_map(|(nonce, server_time)| ServerFrame::Pong { nonce, server_time }),
         sync_page().prop_map(ServerFrame::Page),
-        (conversation(), changed()).prop_map(|(conversation, changed)| ServerFrame::Changed {
-            conversation,
-            changed
+        (conversation(), ordered_change()).prop_map(|(conversation, changed)| {
+            ServerFrame::Changed {
+                conversation,
+                changed,
+            }
         }),
         list_event().prop_map(ServerFrame::Listed),
         Just(ServerFrame::Resync),
@@ -760,8 +767,8 @@ pub(crate) fn outcome() -> impl Strategy<Value = Outcome> {
 }
 
 pub(crate) fn connect() -> impl Strategy<Value = Connect> {
-    let who = (session(), life(), device(), platform());
-    (who, TEXT, TEXT, marker(), option::of(resume_ticket())).prop_map(
+    let identity = (session(), life(), device(), platform());
+    (identity, TEXT, TEXT, marker(), option::of(resume_ticket())).prop_map(
         |((session, life, device, platform), token, peer, marker, resume)| Connect {
             session,
             life,
@@ -776,8 +783,8 @@ pub(crate) fn connect() -> impl Strategy<Value = Connect> {
 }
 
 pub(crate) fn refresh_token() -> impl Strategy<Value = RefreshToken> {
-    let who = (user(), session(), platform(), device());
-    (who, TEXT, optional_time(), ticket()).prop_map(
+    let identity = (user(), session(), platform(), device());
+    (identity, TEXT, optional_time(), ticket()).prop_map(
         |((user, session, platform, device), token, issued_at, ticket)| RefreshToken {
             user,
             session,
@@ -831,12 +838,12 @@ pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {
                 user,
                 login: numbers.0,
                 marker: numbers.1,
-                recovered: flags.0,
+                is_recovered: flags.0,
                 mail_waits: flags.1,
                 cluster: numbers.2,
                 server_time,
                 expires_at,
-                degraded: flags.2,
+                is_degraded: flags.2,
                 issued_at,
                 ticket,
             },
@@ -927,17 +934,17 @@ fn mail_cursor() -> impl Strategy<Value = Option<MailCursor>> {
 
 pub(crate) fn mail_page_request() -> impl Strategy<Value = MailPageRequest> {
     let place = (mail_cursor(), any::<u32>());
-    let who = (user(), platform(), option::of(session()), ticket());
-    (who, place).prop_map(
-        |((user, platform, session, ticket), (after, limit))| MailPageRequest {
+    let identity = (user(), platform(), option::of(session()), ticket());
+    (identity, place).prop_map(|((user, platform, session, ticket), (cursor, limit))| {
+        MailPageRequest {
             user,
             platform,
-            after,
+            cursor,
             limit,
             session,
             ticket,
-        },
-    )
+        }
+    })
 }
 
 pub(crate) fn mail_page() -> impl Strategy<Value = Page> {
@@ -946,13 +953,15 @@ pub(crate) fn mail_page() -> impl Strategy<Value = Page> {
 }
 
 pub(crate) fn mail_ack() -> impl Strategy<Value = MailAck> {
-    let who = (user(), platform(), session(), ticket());
-    (who, vec(message_id(), 0..5)).prop_map(|((user, platform, session, ticket), ids)| MailAck {
-        user,
-        platform,
-        session,
-        ids,
-        ticket,
+    let identity = (user(), platform(), session(), ticket());
+    (identity, vec(message_id(), 0..5)).prop_map(|((user, platform, session, ticket), ids)| {
+        MailAck {
+            user,
+            platform,
+            session,
+            ids,
+            ticket,
+        }
     })
 }
 
@@ -967,7 +976,7 @@ pub(crate) fn sync_call() -> impl Strategy<Value = SyncCall> {
 }
 
 pub(crate) fn online_members() -> impl Strategy<Value = OnlineMembers> {
-    (group(), option::of(user())).prop_map(|(group, after)| OnlineMembers { group, after })
+    (group(), option::of(user())).prop_map(|(group, cursor)| OnlineMembers { group, cursor })
 }
 
 pub(crate) fn online_user() -> impl Strategy<Value = OnlineUser> {
@@ -990,16 +999,19 @@ pub(crate) fn kickout() -> impl Strategy<Value = Kickout> {
 }
 
 pub(crate) fn revoke() -> impl Strategy<Value = Revoke> {
-    (user(), optional_time(), TEXT, TEXT).prop_map(|(user, before, reason, by)| Revoke {
+    (user(), optional_time(), TEXT, TEXT).prop_map(|(user, issued_before, reason, by)| Revoke {
         user,
-        before,
+        issued_before,
         reason,
         by,
     })
 }
 
 pub(crate) fn page_start() -> impl Strategy<Value = PageStart> {
-    (time(), option::of(user())).prop_map(|(since, after)| PageStart { since, after })
+    (time(), option::of(user())).prop_map(|(since, after)| PageStart {
+        start: since,
+        cursor: after,
+    })
 }
 
 pub(crate) fn revoked_page() -> impl Strategy<Value = RevokedPage> {
@@ -1049,10 +1061,10 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 }
 
 fn deliver_task() -> impl Strategy<Value = RetryTask> {
-    let why = (TEXT, option::of(TEXT));
-    let owed = (vec(target(), 0..4), vec(user(), 0..2));
-    let what = (placed(), any::<u64>());
-    (what, owed, time(), why).prop_map(
+    let failure = (TEXT, option::of(TEXT));
+    let recipients = (vec(target(), 0..4), vec(user(), 0..2));
+    let message = (placed(), any::<u64>());
+    (message, recipients, time(), failure).prop_map(
         |((placed, rev), (targets, live_users), due_at, (cause, letter))| RetryTask {
             placed,
             rev,
@@ -1092,8 +1104,8 @@ pub(crate) fn task() -> impl Strategy<Value = Task> {
 }
 
 pub(crate) fn notification() -> impl Strategy<Value = NotificationTask> {
-    let what = (message_id(), user(), target(), conversation(), time());
-    (what, any::<u32>(), option::of(trace())).prop_map(
+    let subject = (message_id(), user(), target(), conversation(), time());
+    (subject, any::<u32>(), option::of(trace())).prop_map(
         |((message, from, target, conversation, accepted_at), retry_count, trace)| {
             NotificationTask {
                 notification: Notification {
@@ -1120,13 +1132,13 @@ pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
             partition,
             offset,
         });
-    let what = (
+    let subject = (
         option::of(message_id()),
         option::of(conversation()),
         vec(target(), 0..4),
     );
-    let when = (any::<u32>(), time(), time());
-    let why = (
+    let attempts = (any::<u32>(), time(), time());
+    let failure = (
         proptest::sample::select(DeadReason::ALL.to_vec()),
         TEXT,
         TEXT,
@@ -1134,19 +1146,21 @@ pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
         option::of(trace()),
         option::of(TEXT),
     );
-    (origin, what, when, why).prop_map(|(origin, what, when, why)| DeadLetter {
-        origin,
-        message: what.0,
-        conversation: what.1,
-        targets: what.2,
-        retry_count: when.0,
-        first_failed_at: when.1,
-        last_failed_at: when.2,
-        reason: why.0,
-        error_message: why.1,
-        carrier: why.2,
-        build: why.3,
-        trace: why.4,
-        parent: why.5,
+    (origin, subject, attempts, failure).prop_map(|(origin, subject, attempts, failure)| {
+        DeadLetter {
+            origin,
+            message: subject.0,
+            conversation: subject.1,
+            targets: subject.2,
+            retry_count: attempts.0,
+            first_failed_at: attempts.1,
+            last_failed_at: attempts.2,
+            reason: failure.0,
+            error_message: failure.1,
+            carrier: failure.2,
+            build: failure.3,
+            trace: failure.4,
+            parent: failure.5,
+        }
     })
 }

@@ -20,7 +20,7 @@ pub(super) fn change(wire: Option<v1::ChangeOf>) -> Result<Option<Box<ChangeOf>>
     wire.map(|wire| Ok(Box::new(wire.try_into()?))).transpose()
 }
 
-fn reaction_of(text: &str) -> Result<Reaction, Refusal> {
+fn parse_reaction(text: &str) -> Result<Reaction, Refusal> {
     text.parse()
         .map_err(|error| invalid(format!("reaction: {error}")))
 }
@@ -36,7 +36,7 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
             Kind::Recall(v1::Recall {}) => ChangeKind::Recall,
             Kind::Edit(v1::Edit {}) => ChangeKind::Edit,
             Kind::Reaction(reaction) => ChangeKind::React {
-                reaction: reaction_of(&reaction.text)?,
+                reaction: parse_reaction(&reaction.text)?,
                 on: !reaction.off,
             },
             Kind::Clear(v1::Clear {}) => ChangeKind::Clear,
@@ -72,7 +72,7 @@ impl From<&ChangeKind> for Kind {
                 off: !on,
             }),
             ChangeKind::Clear => Kind::Clear(v1::Clear {}),
-            ChangeKind::Arrange(arranged) => Kind::Arrange((*arranged).into()),
+            ChangeKind::Arrange(arrangement) => Kind::Arrange((*arrangement).into()),
             ChangeKind::Hide => Kind::Hide(v1::Hide {}),
             ChangeKind::GroupCommand(command) => Kind::Wish(command.into()),
             ChangeKind::Pin { on } => Kind::Pin(v1::Pin { off: !on }),
@@ -90,10 +90,10 @@ impl From<v1::Arrange> for ListArrangement {
 }
 
 impl From<ListArrangement> for v1::Arrange {
-    fn from(arranged: ListArrangement) -> Self {
+    fn from(arrangement: ListArrangement) -> Self {
         v1::Arrange {
-            pinned: arranged.pinned,
-            muted_until: time_or_zero(arranged.muted_until),
+            pinned: arrangement.pinned,
+            muted_until: time_or_zero(arrangement.muted_until),
         }
     }
 }
@@ -107,7 +107,7 @@ impl TryFrom<v1::ListWord> for ListEvent {
             wire.deed,
         )? {
             Deed::ClearedSeq(seq) => ListEventKind::Cleared(Seq(seq)),
-            Deed::Arranged(arranged) => ListEventKind::Arranged(arranged.into()),
+            Deed::Arranged(arrangement) => ListEventKind::Arranged(arrangement.into()),
             Deed::Member(number) => ListEventKind::Member(role(number)?),
             Deed::HiddenSeq(seq) => ListEventKind::Hidden(Seq(seq)),
         };
@@ -124,7 +124,7 @@ impl From<&ListEvent> for v1::ListWord {
     fn from(event: &ListEvent) -> Self {
         let deed = match event.kind {
             ListEventKind::Cleared(seq) => Deed::ClearedSeq(seq.0),
-            ListEventKind::Arranged(arranged) => Deed::Arranged(arranged.into()),
+            ListEventKind::Arranged(arrangement) => Deed::Arranged(arrangement.into()),
             ListEventKind::Member(role) => Deed::Member(role_number(role)),
             ListEventKind::Hidden(seq) => Deed::HiddenSeq(seq.0),
         };
@@ -137,12 +137,16 @@ impl From<&ListEvent> for v1::ListWord {
     }
 }
 
-fn message_change(of: &ChangeOf, said: Option<v1::MsgChat>) -> Result<MessageChange, Refusal> {
-    let text = match of.kind.has_text() {
-        true => content(present("change.content", said)?)?,
-        false => Content::text(""),
+fn message_change(
+    change_of: &ChangeOf,
+    chat: Option<v1::MsgChat>,
+) -> Result<MessageChange, Refusal> {
+    let text = if change_of.kind.has_text() {
+        content(present("change.content", chat)?)?
+    } else {
+        Content::text("")
     };
-    let change = of.kind.of_message(&text);
+    let change = change_of.kind.message_change(&text);
     change.ok_or_else(|| invalid("a list is no message: it has no changes"))
 }
 
@@ -150,11 +154,11 @@ impl TryFrom<v1::Change> for OrderedChange {
     type Error = Refusal;
 
     fn try_from(wire: v1::Change) -> Result<Self, Refusal> {
-        let of = present("change.change", wire.change)?;
-        let subject = optional_message("change.change.msg_id", of.msg_id)?;
+        let wire_change = present("change.change", wire.change)?;
+        let subject = optional_message("change.change.msg_id", wire_change.msg_id)?;
         let subject = present("change.change.msg_id", subject)?;
-        let change = match of.kind.is_some() {
-            true => message_change(&ChangeOf::try_from(of)?, wire.content)?,
+        let change = match wire_change.kind.is_some() {
+            true => message_change(&ChangeOf::try_from(wire_change)?, wire.content)?,
             // A kind of a later version. Refused, it would come again on each connection.
             false => MessageChange::Unknown,
         };
@@ -174,9 +178,9 @@ impl TryFrom<v1::Change> for OrderedChange {
 }
 
 impl From<&OrderedChange> for v1::Change {
-    fn from(changed: &OrderedChange) -> Self {
-        let asked = &changed.asked;
-        let (kind, content) = match &asked.change {
+    fn from(ordered_change: &OrderedChange) -> Self {
+        let request = &ordered_change.asked;
+        let (kind, content) = match &request.change {
             MessageChange::Recall => (Some(ChangeKind::Recall), None),
             MessageChange::Edit(content) => (Some(ChangeKind::Edit), Some(saying(content))),
             MessageChange::React { reaction, on } => {
@@ -188,16 +192,16 @@ impl From<&OrderedChange> for v1::Change {
             MessageChange::Unknown | MessageChange::Died => (None, None),
         };
         let change = v1::ChangeOf {
-            msg_id: asked.subject.get(),
+            msg_id: request.subject.get(),
             kind: kind.as_ref().map(Kind::from),
         };
         v1::Change {
-            rev: changed.rev,
-            seq: changed.seq.0,
-            change_id: asked.id.get(),
-            send_id: asked.send_id.to_string(),
-            by: asked.by.get(),
-            at: asked.at.millis(),
+            rev: ordered_change.rev,
+            seq: ordered_change.seq.0,
+            change_id: request.id.get(),
+            send_id: request.send_id.to_string(),
+            by: request.by.get(),
+            at: request.at.millis(),
             change: Some(change),
             content,
         }
@@ -216,10 +220,10 @@ impl TryFrom<v1::Done> for Authorship {
 }
 
 impl From<Authorship> for v1::Done {
-    fn from(done: Authorship) -> Self {
+    fn from(authorship: Authorship) -> Self {
         v1::Done {
-            by: done.by.get(),
-            at: done.at.millis(),
+            by: authorship.by.get(),
+            at: authorship.at.millis(),
         }
     }
 }
@@ -232,7 +236,7 @@ impl TryFrom<v1::Marks> for MessageMarks {
             let users = reactions.users.into_iter();
             let users = users.map(|user| field("reactions.users", UserId::new(user)));
             Ok((
-                reaction_of(&reactions.text)?,
+                parse_reaction(&reactions.text)?,
                 users.collect::<Result<_, Refusal>>()?,
             ))
         });

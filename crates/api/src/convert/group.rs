@@ -73,9 +73,9 @@ impl TryFrom<v1::GroupWish> for GroupCommand {
             Kind::Leave(v1::GroupLeave {}) => GroupCommand::Leave,
             Kind::Add(add) => GroupCommand::Add(users(add.users)?),
             Kind::Remove(user) => GroupCommand::Remove(field("wish.remove", UserId::new(user))?),
-            Kind::SetRole(set) => GroupCommand::SetRole(
-                field("wish.set_role.user", UserId::new(set.user))?,
-                present("wish.set_role.role", role(set.role)?)?,
+            Kind::SetRole(change) => GroupCommand::SetRole(
+                field("wish.set_role.user", UserId::new(change.user))?,
+                present("wish.set_role.role", role(change.role)?)?,
             ),
             Kind::HandOver(user) => {
                 GroupCommand::HandOver(field("wish.hand_over", UserId::new(user))?)
@@ -86,8 +86,8 @@ impl TryFrom<v1::GroupWish> for GroupCommand {
 }
 
 impl From<&GroupCommand> for v1::GroupWish {
-    fn from(wish: &GroupCommand) -> Self {
-        let kind = match wish {
+    fn from(command: &GroupCommand) -> Self {
+        let kind = match command {
             GroupCommand::Create { settings, members } => Kind::Create(v1::GroupCreate {
                 settings: Some((*settings).into()),
                 members: numbers(members),

@@ -36,8 +36,8 @@ fn recipient(wire: &v1::MsgChat) -> Result<Recipient, Refusal> {
 }
 
 fn options(bits: u32) -> Result<Options, Refusal> {
-    let known = u8::try_from(bits).ok().and_then(Options::from_bits);
-    known.ok_or_else(|| {
+    let options = u8::try_from(bits).ok().and_then(Options::from_bits);
+    options.ok_or_else(|| {
         invalid(format!(
             "options {bits} has a bit without a meaning: add up 1 (needs an acknowledgement), \
              2 (store if offline) and 4 (notify if offline)"
@@ -204,11 +204,11 @@ impl TryFrom<v1::MsgChat> for Placed {
 }
 
 impl From<&Placed> for v1::MsgChat {
-    fn from(placed: &Placed) -> Self {
+    fn from(message: &Placed) -> Self {
         v1::MsgChat {
-            seq: placed.position.seq.0,
-            prev_id: id_or_zero(placed.position.prev),
-            ..(&placed.message).into()
+            seq: message.position.seq.0,
+            prev_id: id_or_zero(message.position.prev),
+            ..(&message.message).into()
         }
     }
 }

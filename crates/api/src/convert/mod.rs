@@ -160,8 +160,8 @@ pub(crate) fn optional_platform(name: &str, number: i32) -> Result<Option<Platfo
     if number == 0 {
         return Ok(None);
     }
-    let known = u8::try_from(number).ok().and_then(Platform::from_number);
-    known.map(Some).ok_or_else(|| {
+    let platform = u8::try_from(number).ok().and_then(Platform::from_number);
+    platform.map(Some).ok_or_else(|| {
         let names = Platform::ALL.map(Platform::name).join(", ");
         invalid(format!(
             "{name} {number} is unknown: 1 to 7 are {names}, in this order"
@@ -250,8 +250,8 @@ impl TryFrom<v1::Refusal> for Refusal {
 
     /// An unknown code of a newer server keeps its important part: whether to try again.
     fn try_from(wire: v1::Refusal) -> Result<Self, Refusal> {
-        let known = u16::try_from(wire.code).ok().and_then(Code::from_number);
-        let (code, text) = match (known, wire.code) {
+        let known_code = u16::try_from(wire.code).ok().and_then(Code::from_number);
+        let (code, text) = match (known_code, wire.code) {
             (Some(code), _) => (code, wire.text),
             (None, 4000..4500) => (Code::Unavailable, format!("{}: {}", wire.code, wire.text)),
             (None, 4500..5000) => (Code::Unsupported, format!("{}: {}", wire.code, wire.text)),
@@ -260,11 +260,11 @@ impl TryFrom<v1::Refusal> for Refusal {
                 return Err(Refusal::new(Code::Malformed, text));
             }
         };
-        let after = (wire.retry_after_ms != 0).then(|| Duration::from_millis(wire.retry_after_ms));
+        let delay = (wire.retry_after_ms != 0).then(|| Duration::from_millis(wire.retry_after_ms));
         Ok(Refusal {
             code,
             text,
-            retry_after: after,
+            retry_after: delay,
         })
     }
 }

@@ -23,11 +23,11 @@ impl TryFrom<v1::ServerFrame> for ServerFrame {
             Frame::SendAnswer(answer) => SendAnswer::try_from(answer)?.into(),
             Frame::Placed(echo) => ServerFrame::Placed(echo.try_into()?),
             Frame::Message(chat) => ServerFrame::Message(chat.try_into()?),
-            Frame::Changed(told) => ServerFrame::Changed {
-                conversation: conversation(told.conversation)?,
-                changed: present("changed.change", told.change)?.try_into()?,
+            Frame::Changed(change) => ServerFrame::Changed {
+                conversation: conversation(change.conversation)?,
+                changed: present("changed.change", change.change)?.try_into()?,
             },
-            Frame::Listed(word) => ServerFrame::Listed(word.try_into()?),
+            Frame::Listed(event) => ServerFrame::Listed(event.try_into()?),
             Frame::AckAnswer(answer) => ServerFrame::Acked(answer.try_into()?),
             Frame::Receipts(receipts) => {
                 let receipts = receipts.receipts.into_iter().map(Receipt::try_from);
@@ -47,8 +47,8 @@ impl TryFrom<v1::ServerFrame> for ServerFrame {
                 refusal: refusal.try_into()?,
                 resume: resume_ticket(resume),
             },
-            Frame::Refreshed(refreshed) => ServerFrame::Refreshed {
-                expires_at: Timestamp::from_millis(refreshed.expires_at),
+            Frame::Refreshed(refresh) => ServerFrame::Refreshed {
+                expires_at: Timestamp::from_millis(refresh.expires_at),
             },
         })
     }
@@ -69,16 +69,16 @@ impl From<&ServerFrame> for v1::ServerFrame {
                 ..v1::SendAnswer::default()
             }),
             ServerFrame::Placed(echo) => Frame::Placed((*echo).into()),
-            ServerFrame::Message(placed) => Frame::Message(placed.into()),
+            ServerFrame::Message(message) => Frame::Message(message.into()),
             ServerFrame::Changed {
                 conversation,
-                changed,
+                changed: change,
             } => Frame::Changed(v1::Changed {
                 conversation: Some((*conversation).into()),
-                change: Some(changed.into()),
+                change: Some(change.into()),
             }),
-            ServerFrame::Listed(word) => Frame::Listed(word.into()),
-            ServerFrame::Acked(acked) => Frame::AckAnswer(acked.into()),
+            ServerFrame::Listed(event) => Frame::Listed(event.into()),
+            ServerFrame::Acked(answer) => Frame::AckAnswer(answer.into()),
             ServerFrame::Receipts(receipts) => Frame::Receipts(v1::Receipts {
                 receipts: receipts.iter().map(|&receipt| receipt.into()).collect(),
             }),
@@ -141,11 +141,11 @@ impl From<&Welcome> for v1::Welcome {
 }
 
 impl From<Accepted> for v1::SendAnswer {
-    fn from(accepted: Accepted) -> Self {
+    fn from(answer: Accepted) -> Self {
         v1::SendAnswer {
-            send_id: accepted.send_id.to_string(),
-            msg_id: accepted.id.get(),
-            tm: accepted.accepted_at.millis(),
+            send_id: answer.send_id.to_string(),
+            msg_id: answer.id.get(),
+            tm: answer.accepted_at.millis(),
             refusal: None,
         }
     }
@@ -183,26 +183,26 @@ impl TryFrom<v1::AckAnswer> for Acked {
     type Error = Refusal;
 
     fn try_from(wire: v1::AckAnswer) -> Result<Self, Refusal> {
-        let refused = wire.refused.into_iter().map(|refused| {
-            let id = field("ack_answer.refused.msg_id", MessageId::new(refused.msg_id))?;
-            let refusal = present("ack_answer.refused.refusal", refused.refusal)?;
+        let refusals = wire.refused.into_iter().map(|item| {
+            let id = field("ack_answer.refused.msg_id", MessageId::new(item.msg_id))?;
+            let refusal = present("ack_answer.refused.refusal", item.refusal)?;
             Ok((id, Refusal::try_from(refusal)?))
         });
         Ok(Acked {
             kind: receipt_kind(wire.kind)?,
-            refused: refused.collect::<Result<_, Refusal>>()?,
+            refusals: refusals.collect::<Result<_, Refusal>>()?,
             ids: message_ids("ack_answer.msg_ids", wire.msg_ids)?,
         })
     }
 }
 
 impl From<&Acked> for v1::AckAnswer {
-    fn from(acked: &Acked) -> Self {
+    fn from(answer: &Acked) -> Self {
         v1::AckAnswer {
-            kind: receipt_number(acked.kind),
-            msg_ids: acked.ids.iter().map(|id| id.get()).collect(),
-            refused: acked
-                .refused
+            kind: receipt_number(answer.kind),
+            msg_ids: answer.ids.iter().map(|id| id.get()).collect(),
+            refused: answer
+                .refusals
                 .iter()
                 .map(|(id, refusal)| v1::AckRefused {
                     msg_id: id.get(),

@@ -63,12 +63,12 @@ impl TryFrom<v1::Admission> for Admission {
             user: field("admission.user", UserId::new(wire.user))?,
             login: wire.login,
             marker: wire.marker,
-            recovered: wire.recovered,
+            is_recovered: wire.recovered,
             mail_waits: wire.mail_waits,
             cluster: wire.cluster,
             server_time: Timestamp::from_millis(wire.server_time),
             expires_at: Timestamp::from_millis(wire.expires_at),
-            degraded: wire.degraded,
+            is_degraded: wire.degraded,
             issued_at: optional_time(wire.issued_at),
             ticket: ticket("admission.ticket", &wire.ticket)?,
         })
@@ -81,12 +81,12 @@ impl From<Admission> for v1::Admission {
             user: admission.user.get(),
             login: admission.login,
             marker: admission.marker,
-            recovered: admission.recovered,
+            recovered: admission.is_recovered,
             mail_waits: admission.mail_waits,
             cluster: admission.cluster,
             server_time: admission.server_time.millis(),
             expires_at: admission.expires_at.millis(),
-            degraded: admission.degraded,
+            degraded: admission.is_degraded,
             issued_at: admission.issued_at.map_or(0, Timestamp::millis),
             ticket: ticket_bytes(admission.ticket.as_ref()),
         }
@@ -342,8 +342,8 @@ impl TryFrom<v1::ReassertResult> for Reasserted {
 }
 
 impl From<Reasserted> for v1::ReassertResult {
-    fn from(reasserted: Reasserted) -> Self {
-        let (outcome, marker, mail_waits) = match reasserted.outcome {
+    fn from(answer: Reasserted) -> Self {
+        let (outcome, marker, mail_waits) = match answer.outcome {
             ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits }) => {
                 (Outcome::Known, 0, mail_waits)
             }
@@ -360,7 +360,7 @@ impl From<Reasserted> for v1::ReassertResult {
             outcome: outcome.into(),
             marker,
             mail_waits,
-            ticket: ticket_bytes(reasserted.ticket.as_ref()),
+            ticket: ticket_bytes(answer.ticket.as_ref()),
         }
     }
 }
@@ -443,7 +443,7 @@ impl TryFrom<v1::MailPageRequest> for MailPageRequest {
         Ok(MailPageRequest {
             user: field("mail_page.user", UserId::new(wire.user))?,
             platform: platform("mail_page.platform", wire.platform)?,
-            after: cursor("mail_page.after_id", wire.after_ms, wire.after_id)?,
+            cursor: cursor("mail_page.after_id", wire.after_ms, wire.after_id)?,
             limit: wire.limit,
             session: match wire.session {
                 0 => None,
@@ -456,7 +456,7 @@ impl TryFrom<v1::MailPageRequest> for MailPageRequest {
 
 impl From<MailPageRequest> for v1::MailPageRequest {
     fn from(request: MailPageRequest) -> Self {
-        let (after_ms, after_id) = cursor_fields(request.after);
+        let (after_ms, after_id) = cursor_fields(request.cursor);
         v1::MailPageRequest {
             user: request.user.get(),
             platform: platform_number(request.platform),
@@ -473,9 +473,10 @@ impl TryFrom<v1::MailPageResponse> for Page {
     type Error = Refusal;
 
     fn try_from(wire: v1::MailPageResponse) -> Result<Self, Refusal> {
-        let next = match wire.more {
-            true => cursor("mail_page.next_id", wire.next_ms, wire.next_id)?,
-            false => None,
+        let next = if wire.more {
+            cursor("mail_page.next_id", wire.next_ms, wire.next_id)?
+        } else {
+            None
         };
         if wire.more && next.is_none() {
             let text = "mail_page says that there is more, but not where it goes on";
@@ -576,7 +577,7 @@ impl TryFrom<v1::OnlineMembersRequest> for OnlineMembers {
     fn try_from(wire: v1::OnlineMembersRequest) -> Result<Self, Refusal> {
         Ok(OnlineMembers {
             group: field("online.group", GroupId::new(wire.group))?,
-            after: optional_user("online.after", wire.after)?,
+            cursor: optional_user("online.after", wire.after)?,
         })
     }
 }
@@ -585,7 +586,7 @@ impl From<OnlineMembers> for v1::OnlineMembersRequest {
     fn from(page: OnlineMembers) -> Self {
         v1::OnlineMembersRequest {
             group: page.group.get(),
-            after: page.after.map_or(0, UserId::get),
+            after: page.cursor.map_or(0, UserId::get),
         }
     }
 }
@@ -663,7 +664,7 @@ impl TryFrom<v1::RevokeRequest> for Revoke {
     fn try_from(wire: v1::RevokeRequest) -> Result<Self, Refusal> {
         Ok(Revoke {
             user: field("revoke.user", UserId::new(wire.user))?,
-            before: optional_time(wire.before),
+            issued_before: optional_time(wire.before),
             reason: wire.reason,
             by: wire.by,
         })
@@ -674,7 +675,7 @@ impl From<&Revoke> for v1::RevokeRequest {
     fn from(revoke: &Revoke) -> Self {
         v1::RevokeRequest {
             user: revoke.user.get(),
-            before: revoke.before.map_or(0, Timestamp::millis),
+            before: revoke.issued_before.map_or(0, Timestamp::millis),
             reason: revoke.reason.clone(),
             by: revoke.by.clone(),
         }
@@ -686,8 +687,8 @@ impl TryFrom<v1::RevokedRequest> for PageStart {
 
     fn try_from(wire: v1::RevokedRequest) -> Result<Self, Refusal> {
         Ok(PageStart {
-            since: Timestamp::from_millis(wire.since),
-            after: optional_user("revoked.after_user", wire.after_user)?,
+            start: Timestamp::from_millis(wire.since),
+            cursor: optional_user("revoked.after_user", wire.after_user)?,
         })
     }
 }
@@ -695,8 +696,8 @@ impl TryFrom<v1::RevokedRequest> for PageStart {
 impl From<PageStart> for v1::RevokedRequest {
     fn from(start: PageStart) -> Self {
         v1::RevokedRequest {
-            since: start.since.millis(),
-            after_user: start.after.map_or(0, UserId::get),
+            since: start.start.millis(),
+            after_user: start.cursor.map_or(0, UserId::get),
         }
     }
 }

@@ -30,7 +30,7 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
         )? {
             Query::List(list) => SyncQuery::List {
                 since: Timestamp::from_millis(list.since),
-                after: list.after.map(ConversationId::try_from).transpose()?,
+                cursor: list.after.map(ConversationId::try_from).transpose()?,
             },
             Query::Row(row) => SyncQuery::Row {
                 conversation: conversation(row.conversation)?,
@@ -95,7 +95,10 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
 impl From<&SyncRequest> for v1::SyncRequest {
     fn from(request: &SyncRequest) -> Self {
         let query = match &request.query {
-            SyncQuery::List { since, after } => Query::List(v1::ListQuery {
+            SyncQuery::List {
+                since,
+                cursor: after,
+            } => Query::List(v1::ListQuery {
                 since: since.millis(),
                 after: after.map(v1::Conversation::from),
             }),
@@ -222,9 +225,9 @@ impl TryFrom<v1::SyncPage> for SyncPage {
                 more: missed.more,
             }),
             Answer::Unread(unread) => SyncAnswer::Unread(unread.try_into()?),
-            Answer::Count(counted) => SyncAnswer::CountSince(CountSince {
-                count: counted.count,
-                more: counted.more,
+            Answer::Count(count) => SyncAnswer::CountSince(CountSince {
+                count: count.count,
+                more: count.more,
             }),
             Answer::Hidden(hidden) => SyncAnswer::Hidden(HiddenPage {
                 seqs: hidden.seqs.into_iter().map(Seq).collect(),
@@ -233,7 +236,7 @@ impl TryFrom<v1::SyncPage> for SyncPage {
             }),
             Answer::Pins(pins) => SyncAnswer::Pins(PinPage {
                 messages: list("page.messages", pins.messages, usize::MAX)?,
-                marks: marks_of(pins.marked)?,
+                marks: parse_marks(pins.marked)?,
                 next: (pins.next != 0).then_some(Seq(pins.next)),
                 rev: pins.rev,
             }),
@@ -266,9 +269,9 @@ impl From<&SyncPage> for v1::SyncPage {
                 more: missed.more,
             }),
             SyncAnswer::Unread(unread) => Answer::Unread(unread.into()),
-            SyncAnswer::CountSince(counted) => Answer::Count(v1::CountPage {
-                count: counted.count,
-                more: counted.more,
+            SyncAnswer::CountSince(count) => Answer::Count(v1::CountPage {
+                count: count.count,
+                more: count.more,
             }),
             SyncAnswer::Hidden(hidden) => Answer::Hidden(v1::HiddenPage {
                 seqs: hidden.seqs.iter().map(|seq| seq.0).collect(),
@@ -277,7 +280,7 @@ impl From<&SyncPage> for v1::SyncPage {
             }),
             SyncAnswer::Pins(pins) => Answer::Pins(v1::PinPage {
                 messages: pins.messages.iter().map(v1::MsgChat::from).collect(),
-                marked: marked(&pins.marks),
+                marked: wire_marks(&pins.marks),
                 next: pins.next.map_or(0, |next| next.0),
                 rev: pins.rev,
             }),
@@ -379,8 +382,8 @@ impl v1::SyncPage {
 }
 
 /// Message of a page with its status in fields 12, 14 and 15.
-fn with_status(placed: &Placed, status: Option<&RowStatus>) -> v1::MsgChat {
-    let message = v1::MsgChat::from(placed);
+fn with_status(placed_message: &Placed, status: Option<&RowStatus>) -> v1::MsgChat {
+    let message = v1::MsgChat::from(placed_message);
     let Some(status) = status else {
         return message;
     };
@@ -412,20 +415,20 @@ fn status(wire: &v1::MsgChat) -> Option<(Seq, RowStatus)> {
     (status != RowStatus::default()).then_some((Seq(wire.seq), status))
 }
 
-fn marks_of(wire: Vec<v1::Marked>) -> Result<BTreeMap<Seq, MessageMarks>, Refusal> {
-    let marks = wire.into_iter().map(|marked| {
-        let marks = present("page.marked.marks", marked.marks)?;
-        Ok((Seq(marked.seq), marks.try_into()?))
+fn parse_marks(wire: Vec<v1::Marked>) -> Result<BTreeMap<Seq, MessageMarks>, Refusal> {
+    let marks = wire.into_iter().map(|entry| {
+        let marks = present("page.marked.marks", entry.marks)?;
+        Ok((Seq(entry.seq), marks.try_into()?))
     });
     marks.collect()
 }
 
-fn marked(marks: &BTreeMap<Seq, MessageMarks>) -> Vec<v1::Marked> {
-    let marked = marks.iter().map(|(seq, marks)| v1::Marked {
+fn wire_marks(marks: &BTreeMap<Seq, MessageMarks>) -> Vec<v1::Marked> {
+    let wire_marks = marks.iter().map(|(seq, marks)| v1::Marked {
         seq: seq.0,
         marks: Some(marks.into()),
     });
-    marked.collect()
+    wire_marks.collect()
 }
 
 impl TryFrom<v1::HistoryPage> for HistoryPage {
@@ -438,7 +441,7 @@ impl TryFrom<v1::HistoryPage> for HistoryPage {
             messages: list("page.messages", wire.messages, usize::MAX)?,
             last_seq: Seq(wire.last_seq),
             more: wire.more,
-            marks: marks_of(wire.marked)?,
+            marks: parse_marks(wire.marked)?,
             rev: wire.rev,
         })
     }
@@ -449,11 +452,11 @@ impl From<&HistoryPage> for v1::HistoryPage {
         v1::HistoryPage {
             conversation: Some(page.conversation.into()),
             messages: (page.messages.iter())
-                .map(|placed| with_status(placed, page.statuses.get(&placed.position.seq)))
+                .map(|message| with_status(message, page.statuses.get(&message.position.seq)))
                 .collect(),
             last_seq: page.last_seq.0,
             more: page.more,
-            marked: marked(&page.marks),
+            marked: wire_marks(&page.marks),
             rev: page.rev,
         }
     }

@@ -95,7 +95,7 @@ proptest! {
     // proves S0-50b, S4-10
     #[test]
     fn rows_give_back_every_field_of_their_message(placed in arbitrary::placed()) {
-        let rows = MessageRow::rows_of(&placed, 1, Version::default());
+        let rows = MessageRow::from_placed(&placed, 1, Version::default());
         let is_group = matches!(placed.message.to, Recipient::Group(_));
         prop_assert_eq!(rows.len(), if is_group { 1 } else { 2 });
         let wire = v1::MsgChat::from(&placed);
@@ -272,7 +272,7 @@ fn msg_chat_has_the_required_fields_under_their_numbers() {
 /// for.
 #[test]
 fn a_change_that_died_is_of_no_kind_on_the_wire() {
-    let asked = ChangeRequest {
+    let request = ChangeRequest {
         id: MessageId::new(9).expect("positive"),
         send_id: SendId::from_bytes([7; 16]),
         subject: MessageId::new(8).expect("positive"),
@@ -280,15 +280,20 @@ fn a_change_that_died_is_of_no_kind_on_the_wire() {
         at: Timestamp::from_millis(5),
         change: MessageChange::Edit(Content::text("said")),
     };
-    let died = OrderedChange::died(3, &asked);
-    let wire = v1::Change::from(&died);
-    assert_eq!(wire.change.as_ref().and_then(|of| of.kind.as_ref()), None);
+    let dead_change = OrderedChange::died(3, &request);
+    let wire = v1::Change::from(&dead_change);
+    assert_eq!(
+        wire.change
+            .as_ref()
+            .and_then(|change_of| change_of.kind.as_ref()),
+        None
+    );
     assert_eq!((wire.content.is_none(), wire.seq), (true, 0));
-    let told = OrderedChange::try_from(wire).expect("well-formed");
-    assert_eq!(told.asked.change, MessageChange::Unknown);
-    assert_eq!((told.rev, told.seq), (3, Seq::ZERO));
-    assert_ne!(told.asked.send_id, asked.send_id);
-    assert_ne!(told.asked.subject, asked.subject);
+    let received_change = OrderedChange::try_from(wire).expect("well-formed");
+    assert_eq!(received_change.asked.change, MessageChange::Unknown);
+    assert_eq!((received_change.rev, received_change.seq), (3, Seq::ZERO));
+    assert_ne!(received_change.asked.send_id, request.send_id);
+    assert_ne!(received_change.asked.subject, request.subject);
 }
 
 // proves S0-40, S0-42, S0-46: the enums are open: a number that this version does not know passes unchanged.
@@ -393,14 +398,14 @@ fn a_send_is_refused_for_each_thing_that_cannot_be() {
 }
 
 #[test]
-fn what_a_client_may_not_say_changes_nothing() {
+fn server_fields_of_a_send_are_ignored() {
     let plain = sent_with(|_| ());
-    let forged = sent_with(|m| {
+    let forgery = sent_with(|m| {
         (m.msg_id, m.user_id, m.from_id, m.tm) = (1, 2, 3, 4);
         (m.seq, m.prev_id, m.status, m.read_reply) = (5, 6, 3, 8);
         m.dev_id = "another's".into();
     });
-    assert_eq!(forged, plain);
+    assert_eq!(forgery, plain);
 }
 
 fn hello_with(change: impl FnOnce(&mut v1::Hello)) -> Result<ClientFrame, Refusal> {
@@ -471,7 +476,7 @@ fn unset_choices_are_malformed() {
     assert_eq!(refused_for(answer, "result"), Code::Malformed);
 }
 
-fn ack_of(item: v1::AckItem, times: usize) -> Result<ClientFrame, Refusal> {
+fn repeated_ack(item: v1::AckItem, times: usize) -> Result<ClientFrame, Refusal> {
     let ack = v1::Ack {
         kind: v1::ReceiptKind::Received.into(),
         items: vec![item; times],
@@ -492,22 +497,28 @@ fn an_ack_is_refused_for_each_thing_that_cannot_be() {
         msg_id: id,
         seq: 1,
     };
-    assert!(ack_of(item(2, 1, 5), ACK_ITEMS_MAX).is_ok());
-    let many = ack_of(item(1, 2, 5), ACK_ITEMS_MAX + 1);
+    assert!(repeated_ack(item(2, 1, 5), ACK_ITEMS_MAX).is_ok());
+    let many = repeated_ack(item(1, 2, 5), ACK_ITEMS_MAX + 1);
     assert_eq!(refused_for(many, "ack.items"), Code::TooLarge);
     let invalid = Code::InvalidArgument;
     assert_eq!(
-        refused_for(ack_of(item(1, 1, 5), 1), "two different users"),
+        refused_for(repeated_ack(item(1, 1, 5), 1), "two different users"),
         invalid
     );
-    assert_eq!(refused_for(ack_of(item(0, 1, 5), 1), "user_a"), invalid);
-    assert_eq!(refused_for(ack_of(item(1, 2, 0), 1), "msg_id"), invalid);
+    assert_eq!(
+        refused_for(repeated_ack(item(0, 1, 5), 1), "user_a"),
+        invalid
+    );
+    assert_eq!(
+        refused_for(repeated_ack(item(1, 2, 0), 1), "msg_id"),
+        invalid
+    );
     let nowhere = v1::AckItem {
         conversation: None,
         ..item(1, 2, 5)
     };
     assert_eq!(
-        refused_for(ack_of(nowhere, 1), "conversation"),
+        refused_for(repeated_ack(nowhere, 1), "conversation"),
         Code::Malformed
     );
 }
@@ -533,19 +544,19 @@ fn a_status_question_has_a_bound() {
 
 #[test]
 fn a_message_without_a_place_is_not_placed() {
-    let unplaced = v1::MsgChat {
+    let message = v1::MsgChat {
         msg_id: 1,
         from_id: 1,
         dev_id: "phone".into(),
         ..good_send().message.expect("just made")
     };
-    assert!(Message::try_from(unplaced.clone()).is_ok());
-    let refused = Placed::try_from(unplaced.clone());
-    assert_eq!(refused_for(refused, "seq"), Code::InvalidArgument);
+    assert!(Message::try_from(message.clone()).is_ok());
+    let result = Placed::try_from(message.clone());
+    assert_eq!(refused_for(result, "seq"), Code::InvalidArgument);
     let to_self = v1::MsgChat {
         seq: 1,
         from_id: 7,
-        ..unplaced
+        ..message
     };
     assert_eq!(
         refused_for(Placed::try_from(to_self), "same user"),
@@ -562,17 +573,17 @@ fn a_code_of_a_newer_server_still_says_whether_to_retry() {
             retry_after_ms: 5,
         })
     };
-    let later = from(4444).expect("a code of the retryable kind");
-    assert!(later.code.retryable() && later.text.contains("4444"));
-    assert_eq!(later.retry_after, Some(Duration::from_millis(5)));
-    let never = from(4999).expect("a code of the terminal kind");
-    assert!(!never.code.retryable() && never.text.contains("4999"));
+    let retryable = from(4444).expect("a code of the retryable kind");
+    assert!(retryable.code.retryable() && retryable.text.contains("4444"));
+    assert_eq!(retryable.retry_after, Some(Duration::from_millis(5)));
+    let terminal = from(4999).expect("a code of the terminal kind");
+    assert!(!terminal.code.retryable() && terminal.text.contains("4999"));
     assert_eq!(from(0).expect_err("no code").code, Code::Malformed);
     assert_eq!(from(70_000).expect_err("no code").code, Code::Malformed);
 }
 
 #[test]
-fn nothing_stands_before_the_first_position() {
+fn the_first_position_has_no_predecessor() {
     use crate::v1::history_query::Range;
     let none = HistoryRange::Backward {
         before: Some(protocol::Seq::ZERO),

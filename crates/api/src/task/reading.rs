@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use protocol::keys;
 use protocol::ledger::DeadReason;
-use protocol::record::{Task, Work, key_of};
+use protocol::record::{Task, Work, publish_key};
 
 use super::Value;
 
@@ -39,16 +39,16 @@ fn too_large(task: &Task, bytes: usize) -> Option<String> {
     let Work::Message(task) = &task.work else {
         return None;
     };
-    let most = task.bounds.record_bytes;
-    (bytes > most).then(|| format!("{bytes} bytes, at most {most} are taken"))
+    let max_bytes = task.bounds.record_bytes;
+    (bytes > max_bytes).then(|| format!("{bytes} bytes, at most {max_bytes} are taken"))
 }
 
 /// A conversation has one writer only while its records are in the partition of its key.
 fn misplaced(task: &Task, partition: u32, partitions: u32) -> Option<String> {
-    let Some(key) = key_of(&task.work) else {
+    let Some(key) = publish_key(&task.work) else {
         return Some("it belongs to no conversation".to_owned());
     };
-    let belongs = keys::partition_of(&key, partitions);
-    (belongs != partition)
-        .then(|| format!("its key belongs to partition {belongs} of {partitions}"))
+    let key_partition = keys::partition_of(&key, partitions);
+    (key_partition != partition)
+        .then(|| format!("its key belongs to partition {key_partition} of {partitions}"))
 }

@@ -27,7 +27,7 @@ pub(super) struct BoundedBody {
     /// `None`: it has ended.
     inner: Option<Body>,
     ending: StreamEnd,
-    says: StatusSource,
+    status_source: StatusSource,
     /// Translates errors of the inner body.
     translate: fn(Status) -> Status,
     /// Signals that nobody reads this body any longer.
@@ -35,11 +35,11 @@ pub(super) struct BoundedBody {
 }
 
 impl BoundedBody {
-    pub(super) fn new(inner: Body, ending: StreamEnd, says: StatusSource) -> BoundedBody {
+    pub(super) fn new(inner: Body, ending: StreamEnd, status_source: StatusSource) -> BoundedBody {
         BoundedBody {
             inner: Some(inner),
             ending,
-            says,
+            status_source,
             translate: |status| status,
             reader: None,
         }
@@ -58,7 +58,7 @@ impl BoundedBody {
     fn end_with(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.inner = None;
         self.reader = None;
-        let said = match self.says {
+        let last_frame = match self.status_source {
             StatusSource::Error => Err(status),
             StatusSource::Trailers => {
                 let mut trailers = http::HeaderMap::new();
@@ -67,7 +67,7 @@ impl BoundedBody {
                     .map(|()| Frame::trailers(trailers))
             }
         };
-        Poll::Ready(Some(said))
+        Poll::Ready(Some(last_frame))
     }
 }
 
@@ -100,7 +100,7 @@ impl http_body::Body for BoundedBody {
                 this.reader = None;
                 Poll::Ready(None)
             }
-            Ok(polled) => polled,
+            Ok(frame) => frame,
             Err(_) => this.end_with(super::in_process::panicked()),
         }
     }

@@ -25,15 +25,15 @@ pub(super) fn is_streaming(path: &str) -> bool {
 
 /// Returns the time that this call may take. Sets the header of a unary call without one, so that
 /// the server knows it as well.
-pub(super) fn time_allowed(
+pub(super) fn call_timeout(
     headers: &mut HeaderMap,
-    streaming: bool,
+    is_stream: bool,
     default: Duration,
 ) -> Option<Duration> {
-    if let Some(allowed) = headers.get(TIMEOUT_HEADER).and_then(parse_timeout) {
-        return Some(allowed);
+    if let Some(timeout) = headers.get(TIMEOUT_HEADER).and_then(parse_timeout) {
+        return Some(timeout);
     }
-    if streaming {
+    if is_stream {
         return None;
     }
     headers.insert(TIMEOUT_HEADER, timeout_value(default));
@@ -67,23 +67,23 @@ fn parse_timeout(value: &HeaderValue) -> Option<Duration> {
     }
 }
 
-fn too_late(allowed: Duration) -> Status {
+fn too_late(timeout: Duration) -> Status {
     Status::deadline_exceeded(format!(
-        "no answer within {allowed:?}: whether the call was done is unknown"
+        "no answer within {timeout:?}: whether the call was done is unknown"
     ))
 }
 
 /// Ends the requests of a stream once the guard, held by the reader of the answers, is dropped.
 /// Without it, a network stream whose answers nobody reads stays open as long as its requests do.
-pub(super) fn tied(request: http::Request<Body>) -> (http::Request<Body>, DropGuard) {
-    let over = CancellationToken::new();
-    let reader = over.clone().drop_guard();
+pub(super) fn tie_to_reader(request: http::Request<Body>) -> (http::Request<Body>, DropGuard) {
+    let cancellation = CancellationToken::new();
+    let reader = cancellation.clone().drop_guard();
     let request = request.map(|body| {
-        let ending = Box::pin(async move {
-            over.cancelled().await;
+        let end = Box::pin(async move {
+            cancellation.cancelled().await;
             Status::cancelled("the call is over")
         });
-        Body::new(BoundedBody::new(body, ending, StatusSource::Error))
+        Body::new(BoundedBody::new(body, end, StatusSource::Error))
     });
     (request, reader)
 }
@@ -95,53 +95,53 @@ where
 {
     let response = call.await?;
     Ok(response.map(|body| {
-        let never = Box::pin(std::future::pending());
-        Body::new(BoundedBody::new(body, never, StatusSource::Error).read_by(reader))
+        let never_ends = Box::pin(std::future::pending());
+        Body::new(BoundedBody::new(body, never_ends, StatusSource::Error).read_by(reader))
     }))
 }
 
 /// Runs a call under its deadline, and puts the answer's body under the rest of it.
 pub(super) async fn within<F>(
-    allowed: Option<Duration>,
+    timeout: Option<Duration>,
     call: F,
 ) -> Result<http::Response<Body>, Status>
 where
     F: Future<Output = Result<http::Response<Body>, Status>>,
 {
-    let Some(allowed) = allowed else {
+    let Some(timeout) = timeout else {
         return call.await;
     };
     // A deadline too far away to be represented is none.
-    let Some(deadline) = Instant::now().checked_add(allowed) else {
+    let Some(deadline) = Instant::now().checked_add(timeout) else {
         return call.await;
     };
     let mut call = pin!(call);
     // Many calls in process are answered at the first poll: those need no timer.
-    let answered = match poll!(&mut call) {
-        std::task::Poll::Ready(answered) => answered,
+    let result = match poll!(&mut call) {
+        std::task::Poll::Ready(result) => result,
         std::task::Poll::Pending => tokio::select! {
             biased;
-            answered = call => answered,
-            () = tokio::time::sleep_until(deadline) => return Err(too_late(allowed)),
+            result = call => result,
+            () = tokio::time::sleep_until(deadline) => return Err(too_late(timeout)),
         },
     };
-    let response = answered?;
+    let response = result?;
     if server_gave_up_first(response.headers()) {
-        return Err(too_late(allowed));
+        return Err(too_late(timeout));
     }
     if http_body::Body::is_end_stream(response.body()) {
         return Ok(response);
     }
     Ok(response.map(|body| {
-        let ending = Box::pin(async move {
+        let end = Box::pin(async move {
             tokio::time::sleep_until(deadline).await;
-            too_late(allowed)
+            too_late(timeout)
         });
-        Body::new(BoundedBody::new(body, ending, StatusSource::Error))
+        Body::new(BoundedBody::new(body, end, StatusSource::Error))
     }))
 }
 
-/// True if the server saw the same deadline first: tonic reports that in words of its own.
+/// Whether the server saw the same deadline first: tonic reports that in words of its own.
 fn server_gave_up_first(headers: &HeaderMap) -> bool {
     Status::from_header_map(headers).is_some_and(|status| {
         status.code() == Code::Cancelled && status.message() == "Timeout expired"

@@ -18,7 +18,9 @@ use tonic::transport::Endpoint;
 use tower::ServiceExt;
 
 use super::body::{BoundedBody, StatusSource};
-use super::call::{broken_off, is_streaming, read_by, tied, time_allowed, unreachable, within};
+use super::call::{
+    broken_off, call_timeout, is_streaming, read_by, tie_to_reader, unreachable, within,
+};
 use super::gate::Passage;
 use super::identity::Dialer;
 use super::in_process::InProcessSlot;
@@ -61,7 +63,7 @@ impl Path {
         identity: Option<&Arc<dyn Identity>>,
         role: Role,
     ) -> Path {
-        let (host, secure) = match address.split_once("://") {
+        let (host, is_secure) = match address.split_once("://") {
             Some(("http", host)) => (host, identity.is_some_and(|it| it.required())),
             Some(("https", host)) => (host, true),
             _ => return Path::Nowhere(NO_ADDRESS),
@@ -77,7 +79,7 @@ impl Path {
             .keep_alive_timeout(config.keepalive_timeout)
             .keep_alive_while_idle(true);
         match identity {
-            _ if !secure => Path::Far(endpoint.connect_lazy()),
+            _ if !is_secure => Path::Far(endpoint.connect_lazy()),
             Some(identity) => {
                 let dialer = Dialer::new(Arc::clone(identity), role, config.connection_age);
                 let age = spread(config.connection_age);
@@ -139,7 +141,7 @@ impl Path {
                     Some(gate) => gate.call(near.call(request)).await,
                 },
                 Path::Far(channel) => far(channel, request).await,
-                Path::Proved(renewed) => far(renewed.channel(), request).await,
+                Path::Proved(renewed_channel) => far(renewed_channel.channel(), request).await,
                 Path::Nowhere(reason) => Err(Status::unavailable(reason)),
             }
         }
@@ -185,27 +187,27 @@ impl Service<http::Request<Body>> for Channel {
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let streaming = is_streaming(request.uri().path());
-        let allowed = time_allowed(request.headers_mut(), streaming, self.unary_timeout);
+        let is_stream = is_streaming(request.uri().path());
+        let timeout = call_timeout(request.headers_mut(), is_stream, self.unary_timeout);
         crate::trace::put_on_call(request.headers_mut());
-        if !streaming {
-            return Box::pin(within(allowed, self.path.send(request)));
+        if !is_stream {
+            return Box::pin(within(timeout, self.path.send(request)));
         }
-        let (request, reader) = tied(request);
-        Box::pin(within(allowed, read_by(reader, self.path.send(request))))
+        let (request, reader) = tie_to_reader(request);
+        Box::pin(within(timeout, read_by(reader, self.path.send(request))))
     }
 }
 
 impl Near {
     async fn call(&self, mut request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
-        let Some(served) = self.slot.get() else {
+        let Some(server) = self.slot.get() else {
             return Err(Status::unavailable(
                 "nobody serves this name in the process",
             ));
         };
         // Extensions would not cross a network.
         request.extensions_mut().clear();
-        Ok(served.answer(request, &self.peer).await)
+        Ok(server.answer(request, &self.peer).await)
     }
 }
 
@@ -218,8 +220,8 @@ async fn far(
         return Ok(response);
     }
     Ok(response.map(|body| {
-        let never = Box::pin(std::future::pending());
-        Body::new(BoundedBody::new(body, never, StatusSource::Error).translating(broken_off))
+        let never_ends = Box::pin(std::future::pending());
+        Body::new(BoundedBody::new(body, never_ends, StatusSource::Error).translating(broken_off))
     }))
 }
 

@@ -48,7 +48,7 @@ impl Passage {
     where
         F: Future<Output = Result<http::Response<Body>, Status>>,
     {
-        let through = async {
+        let passage_through = async {
             self.gate.request(&self.name).await?;
             let response = call.await?;
             self.gate.response(&self.name).await?;
@@ -57,7 +57,7 @@ impl Passage {
         let response = tokio::select! {
             biased;
             status = self.gate.broken(&self.name) => return Err(status),
-            response = through => response?,
+            response = passage_through => response?,
         };
         if http_body::Body::is_end_stream(response.body()) {
             return Ok(response);

@@ -23,7 +23,7 @@ use tower::{Service, ServiceExt};
 use crate::access::Peer;
 
 /// Deadline of a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// First byte of a TLS record that begins a handshake (RFC 8446, 5.1); no HTTP begins with it.
 const TLS_HANDSHAKE: u8 = 22;
 
@@ -39,10 +39,10 @@ pub trait Identity: Send + Sync {
     /// Service behind a verified certificate, and the time until the certificate ends.
     fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)>;
 
-    /// True if a chain verified earlier would be accepted today: its root may be retired.
+    /// Whether a chain verified earlier would be accepted today: its root may be retired.
     fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool;
 
-    /// True if peers without a certificate are refused. Otherwise a listener takes both, while a
+    /// Whether peers without a certificate are refused. Otherwise a listener takes both, while a
     /// fleet changes over.
     fn required(&self) -> bool;
 }
@@ -83,7 +83,8 @@ impl Link {
             let acceptor = TlsAcceptor::from(identity.accepting());
             let stream = Box::new(acceptor.accept(stream).await?);
             let (_, connection) = stream.get_ref();
-            let (caller, proof) = Proof::of(connection.peer_certificates(), &identity, age)?;
+            let (caller, proof) =
+                Proof::from_chain(connection.peer_certificates(), &identity, age)?;
             let proof = Some(Box::new(proof));
             let stream = Either::Right(stream);
             Ok(Link {
@@ -91,7 +92,7 @@ impl Link {
                 peer: Peer(Some(caller)),
             })
         };
-        match timeout(HANDSHAKE, handshake).await {
+        match timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(link) => link,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
@@ -162,36 +163,38 @@ pub(super) struct ExpiringStream<S> {
 struct Proof {
     chain: Vec<CertificateDer<'static>>,
     identity: Arc<dyn Identity>,
-    every: Duration,
+    check_interval: Duration,
     /// End of its certificate.
     end: Instant,
     /// Time of the next check, or the end.
-    due: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl Proof {
     /// Service behind a verified chain, and its proof.
-    fn of(
+    fn from_chain(
         chain: Option<&[CertificateDer<'_>]>,
         identity: &Arc<dyn Identity>,
         age: Duration,
     ) -> io::Result<(Caller, Proof)> {
         let chain = chain.unwrap_or_default();
         let peer = chain.first().and_then(|leaf| identity.peer(leaf));
-        let Some((caller, rest)) = peer else {
+        let Some((caller, time_left)) = peer else {
             return Err(io::ErrorKind::PermissionDenied.into());
         };
         let now = Instant::now();
         // Well-behaved callers leave an old connection earlier, and lose no call.
-        let every = age.mul_f64(1.25).max(Duration::from_millis(1));
-        let end = now + rest;
-        let chain = chain.iter().map(|one| one.clone().into_owned());
+        let check_interval = age.mul_f64(1.25).max(Duration::from_millis(1));
+        let end = now + time_left;
+        let chain = chain
+            .iter()
+            .map(|certificate| certificate.clone().into_owned());
         let proof = Proof {
             chain: chain.collect(),
             identity: Arc::clone(identity),
-            every,
+            check_interval,
             end,
-            due: Box::pin(sleep_until(end.min(now + every))),
+            timer: Box::pin(sleep_until(end.min(now + check_interval))),
         };
         Ok((caller, proof))
     }
@@ -199,7 +202,7 @@ impl Proof {
     /// Resolves with the reason for the connection to end, once there is one.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
         loop {
-            ready!(self.due.as_mut().poll(cx));
+            ready!(self.timer.as_mut().poll(cx));
             let now = Instant::now();
             if now >= self.end {
                 return Poll::Ready("the certificate of the peer has ended");
@@ -207,7 +210,9 @@ impl Proof {
             if !self.identity.trusts(&self.chain) {
                 return Poll::Ready("the certificate of the peer has no root here any more");
             }
-            self.due.as_mut().reset(self.end.min(now + self.every));
+            self.timer
+                .as_mut()
+                .reset(self.end.min(now + self.check_interval));
         }
     }
 }
@@ -300,7 +305,7 @@ impl Dialer {
         let stream = connector.connect(name, stream.into_inner()).await?;
         let (_, connection) = stream.get_ref();
         let chain = connection.peer_certificates();
-        let (_, proof) = Proof::of(chain, &self.identity, self.age)?;
+        let (_, proof) = Proof::from_chain(chain, &self.identity, self.age)?;
         let proof = Some(Box::new(proof));
         Ok(TokioIo::new(ExpiringStream { stream, proof }))
     }

@@ -35,10 +35,10 @@ pub(super) fn panicked() -> Status {
 #[derive(Clone, Debug)]
 pub(super) struct InProcessServer {
     routes: Routes,
-    gone: CancellationToken,
+    end_token: CancellationToken,
     /// Once cancelled, no new calls are taken, and streams of gRPC's own services end.
-    closing: CancellationToken,
-    /// True if callers must have proved who they are.
+    close_token: CancellationToken,
+    /// Whether callers must have proved who they are.
     wants_proof: bool,
 }
 
@@ -46,32 +46,32 @@ impl InProcessServer {
     pub(super) fn new(routes: Routes) -> InProcessServer {
         InProcessServer {
             routes: routes.prepare(),
-            gone: CancellationToken::new(),
-            closing: CancellationToken::new(),
+            end_token: CancellationToken::new(),
+            close_token: CancellationToken::new(),
             wants_proof: false,
         }
     }
 
     /// Refuses calls without a caller, wherever they come from: every listener of this kind
     /// requires certificates.
-    pub(super) fn wanting_proof(mut self, wants_proof: bool) -> InProcessServer {
+    pub(super) fn requiring_proof(mut self, wants_proof: bool) -> InProcessServer {
         self.wants_proof = wants_proof;
         self
     }
 
-    /// Takes no new calls once `closing` is cancelled.
-    pub(super) fn closing(mut self, closing: CancellationToken) -> InProcessServer {
-        self.closing = closing;
+    /// Takes no new calls once `close_token` is cancelled.
+    pub(super) fn closing(mut self, close_token: CancellationToken) -> InProcessServer {
+        self.close_token = close_token;
         self
     }
 
     /// Ends all calls in flight with `UNAVAILABLE`.
     pub(super) fn end(&self) {
-        self.gone.cancel();
+        self.end_token.cancel();
     }
 
     pub(super) fn gone(&self) -> &CancellationToken {
-        &self.gone
+        &self.end_token
     }
 
     /// Answers a call. Cancel safe: the handler is dropped with the future. Reads nothing of a call
@@ -81,18 +81,18 @@ impl InProcessServer {
         mut request: http::Request<Body>,
         peer: &Peer,
     ) -> http::Response<Body> {
-        if let Err(refused) = self.permit(request.uri().path(), peer) {
-            tracing::warn!(status = refused.message(), "a call is refused");
-            return refused.into_http();
+        if let Err(status) = self.permit(request.uri().path(), peer) {
+            tracing::warn!(status = status.message(), "a call is refused");
+            return status.into_http();
         }
         if let Some(caller) = &peer.0 {
             request.extensions_mut().insert(caller.clone());
         }
         let path = request.uri().path();
         if standard::is_streaming(path) {
-            self.answer_stream(request, &self.closing).await
+            self.answer_stream(request, &self.close_token).await
         } else if is_streaming(path) {
-            self.answer_stream(request, &self.gone).await
+            self.answer_stream(request, &self.end_token).await
         } else {
             self.handle(request).await
         }
@@ -108,16 +108,16 @@ impl InProcessServer {
 
     async fn handle(&self, request: http::Request<Body>) -> http::Response<Body> {
         let mut routes = self.routes.clone();
-        let trace = trace::of_call(request.headers());
+        let trace = trace::call_trace(request.headers());
         let call = async move { routes.call(request).await };
         let handler = trace::within(trace, AssertUnwindSafe(call).catch_unwind());
         tokio::select! {
             biased;
-            answered = handler => match answered {
+            result = handler => match result {
                 Ok(Ok(response)) => response,
                 Err(_) => panicked().into_http(),
             },
-            () = self.gone.cancelled() => gone().into_http(),
+            () = self.end_token.cancelled() => gone().into_http(),
         }
     }
 
@@ -129,23 +129,23 @@ impl InProcessServer {
         request: http::Request<Body>,
         end: &CancellationToken,
     ) -> http::Response<Body> {
-        let over = end.child_token();
-        let reader = over.clone().drop_guard();
+        let cancellation = end.child_token();
+        let reader = cancellation.clone().drop_guard();
         let request = request.map(|body| {
-            let ending = Box::pin(async move {
-                over.cancelled().await;
+            let request_end = Box::pin(async move {
+                cancellation.cancelled().await;
                 Status::cancelled("the call is over")
             });
-            Body::new(BoundedBody::new(body, ending, StatusSource::Error))
+            Body::new(BoundedBody::new(body, request_end, StatusSource::Error))
         });
         let response = self.handle(request).await;
         let server = end.clone();
         response.map(|body| {
-            let ending = Box::pin(async move {
+            let response_end = Box::pin(async move {
                 server.cancelled().await;
                 gone()
             });
-            Body::new(BoundedBody::new(body, ending, StatusSource::Trailers).read_by(reader))
+            Body::new(BoundedBody::new(body, response_end, StatusSource::Trailers).read_by(reader))
         })
     }
 }
@@ -160,36 +160,36 @@ impl Service<http::Request<Body>> for InProcessServer {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let served = self.clone();
+        let server = self.clone();
         let peer = request.extensions().get::<Peer>();
         let peer = peer.cloned().unwrap_or_default();
-        Box::pin(async move { Ok(served.answer(request, &peer).await) })
+        Box::pin(async move { Ok(server.answer(request, &peer).await) })
     }
 }
 
 /// A name of this process, and its present server, if any.
 #[derive(Debug, Default)]
 pub(super) struct InProcessSlot {
-    served: RwLock<Option<Arc<InProcessServer>>>,
+    server: RwLock<Option<Arc<InProcessServer>>>,
 }
 
 impl InProcessSlot {
     pub(super) fn get(&self) -> Option<Arc<InProcessServer>> {
-        self.served.read().clone()
+        self.server.read().clone()
     }
 
-    /// Serves the name with `served`, and ends the previous server.
-    pub(super) fn put(&self, served: Arc<InProcessServer>) {
-        let before = self.served.write().replace(served);
-        if let Some(before) = before {
-            before.end();
+    /// Serves the name with `server`, and ends the previous server.
+    pub(super) fn put(&self, server: Arc<InProcessServer>) {
+        let previous = self.server.write().replace(server);
+        if let Some(previous) = previous {
+            previous.end();
         }
     }
 
-    /// Removes `served`, if it is still the one that serves.
-    pub(super) fn take(&self, served: &Arc<InProcessServer>) {
-        let mut current = self.served.write();
-        if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, served)) {
+    /// Removes `server`, if it is still the one that serves.
+    pub(super) fn take(&self, server: &Arc<InProcessServer>) {
+        let mut current = self.server.write();
+        if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, server)) {
             *current = None;
         }
     }
@@ -203,14 +203,14 @@ mod tests {
     use super::*;
 
     /// Code of a call that comes with this peer, or with none.
-    async fn code(served: &InProcessServer, peer: Option<Peer>) -> Code {
+    async fn code(server: &InProcessServer, peer: Option<Peer>) -> Code {
         let path = "/packetboat.v1.StationService/Kickout";
         let mut request = http::Request::new(Body::empty());
         *request.uri_mut() = path.parse().expect("a path");
         if let Some(peer) = peer {
             request.extensions_mut().insert(peer);
         }
-        let answer = served.clone().call(request).await.expect("an answer");
+        let answer = server.clone().call(request).await.expect("an answer");
         let status = Status::from_header_map(answer.headers());
         status.map_or(Code::Unknown, |status| status.code())
     }
@@ -220,7 +220,7 @@ mod tests {
     #[tokio::test]
     async fn where_proof_is_required_a_call_without_a_caller_is_refused() {
         let desk = || Some(Peer(Some(Caller::new(Role::Desk, "a"))));
-        let strict = InProcessServer::new(Routes::default()).wanting_proof(true);
+        let strict = InProcessServer::new(Routes::default()).requiring_proof(true);
         for peer in [None, Some(Peer::default())] {
             assert_eq!(code(&strict, peer).await, Code::Unauthenticated);
         }

@@ -35,10 +35,10 @@ const CONNECTIONS_MAX: usize = 4096;
 /// Handshakes at the same time; further connections wait in the kernel.
 const HANDSHAKES_MAX: usize = 1024;
 /// Deadline of a connection's first bytes. From then on the keepalive checks whether it lives.
-const BEGIN_WITHIN: Duration = Duration::from_secs(10);
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for the last answers to be written.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Error that ended a server before it was asked to stop.
 #[derive(Debug, Error)]
@@ -54,54 +54,58 @@ pub(super) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let wants_proof = identity.as_ref().is_some_and(|it| it.required());
-    let served = InProcessServer::new(routes)
-        .wanting_proof(wants_proof)
+    let server = InProcessServer::new(routes)
+        .requiring_proof(wants_proof)
         .closing(stop.clone());
     // Also if this future is dropped.
-    let _ended = served.gone().clone().drop_guard();
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let incoming = opened(placed(incoming), identity, config.connection_age);
-    let stopped = stop.clone();
-    let mut serving = pin!(
+    let _end_guard = server.gone().clone().drop_guard();
+    let connections = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let connections = with_proof(with_permits(connections), identity, config.connection_age);
+    let stop_token = stop.clone();
+    let mut serve_future = pin!(
         Server::builder()
             .http2_keepalive_interval(Some(config.keepalive_interval))
             .http2_keepalive_timeout(Some(config.keepalive_timeout))
             .max_concurrent_streams(STREAMS_MAX)
             .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
             .http2_max_header_list_size(HEADERS_MAX)
-            .serve_with_incoming_shutdown(served.clone(), incoming, stopped.cancelled_owned())
+            .serve_with_incoming_shutdown(
+                server.clone(),
+                connections,
+                stop_token.cancelled_owned()
+            )
     );
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        ended = &mut serving => return Ok(ended?),
+        outcome = &mut serve_future => return Ok(outcome?),
     }
-    if let Ok(ended) = timeout(config.stop_grace, &mut serving).await {
-        return Ok(ended?);
+    if let Ok(outcome) = timeout(config.stop_grace, &mut serve_future).await {
+        return Ok(outcome?);
     }
-    served.end();
+    server.end();
     // The calls are answered; a peer that does not take the answers is not waited for.
-    match timeout(LAST_WORDS, serving).await {
-        Ok(ended) => Ok(ended?),
+    match timeout(LAST_ANSWERS_TIMEOUT, serve_future).await {
+        Ok(outcome) => Ok(outcome?),
         Err(_) => Ok(()),
     }
 }
 
 /// Gives each connection a permit. Pauses where this process has no room for another one.
-fn placed(
-    incoming: impl Stream<Item = io::Result<TcpStream>>,
+fn with_permits(
+    connections: impl Stream<Item = io::Result<TcpStream>>,
 ) -> impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let (mut backoff, begun) = (AcceptBackoff::default(), Instant::now());
-    incoming.then(move |accepted| {
-        let pause = match &accepted {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (mut backoff, started_at) = (AcceptBackoff::default(), Instant::now());
+    connections.then(move |connection| {
+        let pause = match &connection {
             Ok(_) => {
                 backoff.accepted();
                 Duration::ZERO
             }
             // The next would fail as well.
             Err(error) if error.raw_os_error().is_some_and(is_exhaustion) => {
-                let pause = backoff.failed(Timestamp::ZERO + begun.elapsed());
+                let pause = backoff.failed(Timestamp::ZERO + started_at.elapsed());
                 if pause.warn {
                     tracing::warn!(%error, "accepting pauses: connections of services fail");
                 }
@@ -110,29 +114,29 @@ fn placed(
             // The error concerns one connection, which is gone.
             Err(_) => Duration::ZERO,
         };
-        let places = places.clone();
+        let permits = permits.clone();
         async move {
             if !pause.is_zero() {
                 sleep(pause).await;
             }
-            let stream = accepted?;
-            let place = places.acquire_owned().await;
-            let place = place.map_err(io::Error::other)?;
-            Ok((stream, place))
+            let stream = connection?;
+            let permit = permits.acquire_owned().await;
+            let permit = permit.map_err(io::Error::other)?;
+            Ok((stream, permit))
         }
     })
 }
 
 /// Connections of a listener whose peers did not prove their identity.
 struct Refusals {
-    begun: Instant,
+    started_at: Instant,
     pace: Mutex<LogPace>,
 }
 
 impl Default for Refusals {
     fn default() -> Refusals {
         Refusals {
-            begun: Instant::now(),
+            started_at: Instant::now(),
             pace: Mutex::default(),
         }
     }
@@ -140,8 +144,8 @@ impl Default for Refusals {
 
 impl Refusals {
     /// Logs a line now and then, as strangers decide how many there are.
-    fn say(&self, peer: io::Result<SocketAddr>, error: &io::Error) {
-        let now = Timestamp::ZERO + self.begun.elapsed();
+    fn log_refusal(&self, peer: io::Result<SocketAddr>, error: &io::Error) {
+        let now = Timestamp::ZERO + self.started_at.elapsed();
         let count = self.pace.lock().count(now);
         let Some(count) = count else {
             return;
@@ -152,31 +156,31 @@ impl Refusals {
 }
 
 /// Connections whose peers have proved their identity, as each gets there; others are dropped.
-fn opened(
-    incoming: impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>>,
+fn with_proof(
+    connections: impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>>,
     identity: Option<Arc<dyn Identity>>,
     age: Duration,
 ) -> impl Stream<Item = io::Result<OpeningStream<Link>>> {
     let refusals = Arc::new(Refusals::default());
-    let proved = incoming.map(move |accepted| {
+    let links = connections.map(move |connection| {
         let (identity, refusals) = (identity.clone(), refusals.clone());
         async move {
-            let (stream, place) = accepted?;
+            let (stream, permit) = connection?;
             let peer = stream.peer_addr();
             let link = match identity {
                 None => Link::plain(stream),
                 Some(identity) => match Link::accept(stream, identity, age).await {
                     Ok(link) => link,
                     Err(error) => {
-                        refusals.say(peer, &error);
+                        refusals.log_refusal(peer, &error);
                         return Ok(None);
                     }
                 },
             };
-            Ok(Some(OpeningStream::new(link, BEGIN_WITHIN, place)))
+            Ok(Some(OpeningStream::new(link, FIRST_BYTES_TIMEOUT, permit)))
         }
     });
-    proved
+    links
         .buffer_unordered(HANDSHAKES_MAX)
         .filter_map(|link| std::future::ready(link.transpose()))
 }
@@ -188,25 +192,28 @@ mod tests {
     use super::*;
 
     /// Time that ten failures in a row take.
-    async fn time_of_ten(os_error: i32) -> Duration {
-        let begun = Instant::now();
+    async fn ten_failures_duration(os_error: i32) -> Duration {
+        let started_at = Instant::now();
         let failures = (0..10).map(|_| Err(io::Error::from_raw_os_error(os_error)));
-        let tried = placed(stream::iter(failures)).map(|tried| tried.is_err());
-        let tried: Vec<bool> = tried.collect().await;
-        assert_eq!(tried, [true; 10]);
-        begun.elapsed()
+        let result = with_permits(stream::iter(failures)).map(|result| result.is_err());
+        let result: Vec<bool> = result.collect().await;
+        assert_eq!(result, [true; 10]);
+        started_at.elapsed()
     }
 
     // The listener tried, and warned, ten times a second.
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_come_once_a_second() {
         const EMFILE: i32 = 24;
-        assert_eq!(time_of_ten(EMFILE).await, Duration::from_millis(7_500));
+        assert_eq!(
+            ten_failures_duration(EMFILE).await,
+            Duration::from_millis(7_500)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_is_gone_delays_no_other() {
         const ECONNABORTED: i32 = 103;
-        assert_eq!(time_of_ten(ECONNABORTED).await, Duration::ZERO);
+        assert_eq!(ten_failures_duration(ECONNABORTED).await, Duration::ZERO);
     }
 }

@@ -128,9 +128,9 @@ impl Connector {
     }
 
     /// Address of a listener of [`Connector::serve`], as others call it.
-    pub fn url(&self, bound: SocketAddr) -> String {
-        let secure = self.identity.as_ref().is_some_and(|it| it.required());
-        format!("{}://{bound}", if secure { "https" } else { "http" })
+    pub fn url(&self, address: SocketAddr) -> String {
+        let is_secure = self.identity.as_ref().is_some_and(|it| it.required());
+        format!("{}://{address}", if is_secure { "https" } else { "http" })
     }
 
     /// Serves `routes` on `listener` until `stop`: then no new calls are taken, calls in flight may
@@ -145,10 +145,10 @@ impl Connector {
         routes: Routes,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        let (routes, _following) = match self.standard.clone() {
+        let (routes, _health_task) = match self.standard.clone() {
             Some(standard) => {
-                let (routes, following) = standard.add(routes, stop.clone());
-                (routes, Some(following))
+                let (routes, health_task) = standard.add(routes, stop.clone());
+                (routes, Some(health_task))
             }
             None => (routes, None),
         };
@@ -160,9 +160,9 @@ impl Connector {
     #[must_use = "serving ends when the guard is dropped"]
     pub fn serve_in_process(&self, name: &str, routes: Routes) -> InProcess {
         let slot = self.slot(name);
-        let served = Arc::new(InProcessServer::new(routes));
-        slot.put(Arc::clone(&served));
-        InProcess { slot, served }
+        let server = Arc::new(InProcessServer::new(routes));
+        slot.put(Arc::clone(&server));
+        InProcess { slot, server }
     }
 
     fn slot(&self, name: &str) -> Arc<InProcessSlot> {
@@ -191,13 +191,13 @@ impl fmt::Debug for Connector {
 #[derive(Debug)]
 pub struct InProcess {
     slot: Arc<InProcessSlot>,
-    served: Arc<InProcessServer>,
+    server: Arc<InProcessServer>,
 }
 
 impl Drop for InProcess {
     fn drop(&mut self) {
-        self.slot.take(&self.served);
-        self.served.end();
+        self.slot.take(&self.server);
+        self.server.end();
     }
 }
 

@@ -20,29 +20,29 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub struct OpeningStream<S, P = OwnedSemaphorePermit> {
     stream: S,
     /// `None` once it has begun.
-    due: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
     /// Bytes of the preface received.
-    matched: usize,
+    matched_bytes: usize,
     /// Permit among the connections of the listener.
-    _place: P,
+    _permit: P,
 }
 
 impl<S, P> OpeningStream<S, P> {
-    pub fn new(stream: S, within: Duration, place: P) -> OpeningStream<S, P> {
+    pub fn new(stream: S, timeout: Duration, permit: P) -> OpeningStream<S, P> {
         OpeningStream {
             stream,
-            due: Some(Box::pin(sleep(within))),
-            matched: 0,
-            _place: place,
+            timer: Some(Box::pin(sleep(timeout))),
+            matched_bytes: 0,
+            _permit: permit,
         }
     }
 
-    fn look(&mut self, bytes: &[u8]) {
-        let rest = &PREFACE[self.matched..];
-        let most = bytes.len().min(rest.len());
-        self.matched += most;
-        if bytes[..most] != rest[..most] || self.matched == PREFACE.len() {
-            self.due = None;
+    fn match_preface(&mut self, bytes: &[u8]) {
+        let rest = &PREFACE[self.matched_bytes..];
+        let len = bytes.len().min(rest.len());
+        self.matched_bytes += len;
+        if bytes[..len] != rest[..len] || self.matched_bytes == PREFACE.len() {
+            self.timer = None;
         }
     }
 }
@@ -53,19 +53,19 @@ impl<S: AsyncRead + Unpin, P: Unpin> AsyncRead for OpeningStream<S, P> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let Some(due) = &mut self.due else {
-            return read;
+        let old_len = buf.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let Some(timer) = &mut self.timer else {
+            return result;
         };
-        match read {
-            Poll::Pending => due
+        match result {
+            Poll::Pending => timer
                 .as_mut()
                 .poll(cx)
                 .map(|()| Err(io::ErrorKind::TimedOut.into())),
-            read => {
-                self.look(&buf.filled()[before..]);
-                read
+            result => {
+                self.match_preface(&buf.filled()[old_len..]);
+                result
             }
         }
     }

@@ -19,28 +19,28 @@ use tonic::transport::{Channel, Endpoint, Error};
 use tower::{Service, ServiceExt};
 
 /// Silence after which a connection is asked whether it lives.
-const KEEPALIVE: Duration = Duration::from_secs(10);
-const KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes a channel to `uri`, with TLS if there is a configuration for it. The first call connects,
-/// within `connect_within`, as does the next one after each loss.
+/// within `connect_timeout`, as does the next one after each loss.
 ///
 /// # Errors
 /// An invalid address.
 pub fn outside(
     uri: &Uri,
     tls: Option<Arc<ClientConfig>>,
-    connect_within: Duration,
+    connect_timeout: Duration,
 ) -> Result<Channel, Error> {
     let host = uri.host().unwrap_or_default();
-    let own = if tls.is_some() { 443 } else { 80 };
-    let port = uri.port_u16().unwrap_or(own);
+    let default_port = if tls.is_some() { 443 } else { 80 };
+    let port = uri.port_u16().unwrap_or(default_port);
     // TLS is ours; the transport's own is not built in.
     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))?
         .origin(uri.clone())
-        .connect_timeout(connect_within)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE_WITHIN);
+        .connect_timeout(connect_timeout)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
     Ok(match tls {
         None => endpoint.connect_lazy(),
         Some(config) => {

@@ -44,10 +44,10 @@ impl StandardServices {
         if self.reflection {
             routes = self.with_reflection(routes);
         }
-        let following = tokio::spawn(self.follow(reporter, stop));
+        let health_task = tokio::spawn(self.follow(reporter, stop));
         (
             routes.add_service(health),
-            AbortOnDropHandle::new(following),
+            AbortOnDropHandle::new(health_task),
         )
     }
 
@@ -80,7 +80,7 @@ impl StandardServices {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                changed = self.ready.changed() => if changed.is_err() {
+                result = self.ready.changed() => if result.is_err() {
                     // Nobody reports any more whether it is ready.
                     self.report(&reporter, false).await;
                     return;
@@ -90,9 +90,10 @@ impl StandardServices {
     }
 
     async fn report(&self, reporter: &HealthReporter, is_ready: bool) {
-        let status = match is_ready {
-            true => ServingStatus::Serving,
-            false => ServingStatus::NotServing,
+        let status = if is_ready {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
         };
         // The empty name stands for the whole server.
         for name in self.services.iter().copied().chain([""]) {

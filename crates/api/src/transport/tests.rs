@@ -67,8 +67,8 @@ impl BoatService for Obedient {
         tokio::spawn(async move {
             let _busy = busy;
             while let Some(Ok(batch)) = batches.next().await {
-                let refused = batch.life.is_some_and(|life| life.boat == "refuse");
-                let answer = if refused {
+                let is_refused = batch.life.is_some_and(|life| life.boat == "refuse");
+                let answer = if is_refused {
                     Err(Status::permission_denied("not this life"))
                 } else {
                     let outcomes = batch.deliveries.iter().map(|delivery| Outcome {
@@ -79,7 +79,7 @@ impl BoatService for Obedient {
                         outcomes: outcomes.collect(),
                     })
                 };
-                if answers.send(answer).await.is_err() || refused {
+                if answers.send(answer).await.is_err() || is_refused {
                     return;
                 }
             }
@@ -199,8 +199,8 @@ impl Pair {
         let task = tokio::spawn(async move {
             let stop = CancellationToken::new();
             let config = config();
-            let serving = serve(listener, routes, &config, None, stop);
-            serving.await.expect("serving");
+            let server = serve(listener, routes, &config, None, stop);
+            server.await.expect("serving");
         });
         Pair {
             channel: Connector::new(config()).channel(Role::Boat, &format!("http://{address}")),
@@ -220,8 +220,8 @@ impl Pair {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let waited = tokio::time::timeout(LONG_ENOUGH, idle).await;
-        waited.expect("a handler outlives its call");
+        let result = tokio::time::timeout(LONG_ENOUGH, idle).await;
+        result.expect("a handler outlives its call");
     }
 
     async fn busy(&self) {
@@ -354,11 +354,11 @@ async fn metadata_goes_both_ways(pair: Pair) {
     let bytes = tonic::metadata::MetadataValue::from_bytes(b"\0\xff");
     metadata.insert_bin("x-bytes-bin", bytes.clone());
     let answer = pair.client().probe(request).await.expect("answered");
-    let seen = answer.metadata();
-    assert_eq!(seen.get("seen-x-text").expect("came"), "said");
-    assert_eq!(seen.get_bin("seen-x-bytes-bin"), Some(&bytes));
+    let seen_metadata = answer.metadata();
+    assert_eq!(seen_metadata.get("seen-x-text").expect("came"), "said");
+    assert_eq!(seen_metadata.get_bin("seen-x-bytes-bin"), Some(&bytes));
     // The server knows the deadline.
-    assert!(seen.contains_key("seen-grpc-timeout"));
+    assert!(seen_metadata.contains_key("seen-grpc-timeout"));
     let answer = pair
         .client()
         .probe(probe("headers"))
@@ -369,15 +369,15 @@ async fn metadata_goes_both_ways(pair: Pair) {
 
 async fn a_call_bears_the_trace_of_its_task(pair: Pair) {
     let root = protocol::TraceContext::root(1, 2, 3);
-    let seen = async |trace| {
+    let trace_header = async |trace| {
         let mut client = pair.client();
         let answer = trace::within(trace, client.probe(probe("headers"))).await;
         let answer = answer.expect("answered");
-        let seen = answer.metadata().get("seen-trace").cloned();
-        seen.map(|seen| seen.to_str().expect("a text").to_owned())
+        let trace_header = answer.metadata().get("seen-trace").cloned();
+        trace_header.map(|trace_header| trace_header.to_str().expect("a text").to_owned())
     };
-    assert_eq!(seen(Some(root)).await, Some(root.to_string()));
-    assert_eq!(seen(None).await, None);
+    assert_eq!(trace_header(Some(root)).await, Some(root.to_string()));
+    assert_eq!(trace_header(None).await, None);
 }
 
 async fn a_deadline_ends_a_call_and_its_handler(pair: Pair) {
@@ -400,25 +400,25 @@ async fn a_unary_call_has_a_deadline_of_its_own(pair: Pair) {
 
 async fn a_deadline_ends_a_stream(pair: Pair) {
     // On a busy machine the first answer may come too late: then the next stream has more time.
-    let mut within = Duration::from_millis(100);
+    let mut timeout = Duration::from_millis(100);
     let is_answered = loop {
-        let (is_answered, status) = stream_within(&pair, within).await;
+        let (is_answered, status) = stream_within(&pair, timeout).await;
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-        if is_answered || within > LONG_ENOUGH {
+        if is_answered || timeout > LONG_ENOUGH {
             break is_answered;
         }
-        within *= 2;
+        timeout *= 2;
     };
-    assert!(is_answered, "not even within {within:?}");
+    assert!(is_answered, "not even within {timeout:?}");
     pair.idle().await;
 }
 
 /// Whether a stream with this deadline brought its first answer, and how it ended.
-async fn stream_within(pair: &Pair, within: Duration) -> (bool, Status) {
+async fn stream_within(pair: &Pair, timeout: Duration) -> (bool, Status) {
     let (sender, receiver) = mpsc::channel(4);
     sender.send(batch("well", [1])).await.expect("room");
     let mut request = Request::new(ReceiverStream::new(receiver));
-    request.set_timeout(within);
+    request.set_timeout(timeout);
     let mut outcomes = match pair.client().deliver(request).await {
         Ok(answer) => answer.into_inner(),
         Err(status) => return (false, status),
@@ -557,8 +557,8 @@ async fn a_server_that_goes_ends_its_streams(pair: Pair) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let waited = tokio::time::timeout(LONG_ENOUGH, readers_end).await;
-    waited.expect("the server's reader outlives the server");
+    let result = tokio::time::timeout(LONG_ENOUGH, readers_end).await;
+    result.expect("the server's reader outlives the server");
 }
 
 async fn a_server_that_is_gone_is_unavailable(pair: Pair) {
@@ -614,11 +614,11 @@ async fn a_network_server_may_come_again_at_its_address() {
     );
     let start = |listener| {
         let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let stop_token = stop.clone();
         let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
         let config = config();
         let task =
-            tokio::spawn(async move { serve(listener, routes, &config, None, stopped).await });
+            tokio::spawn(async move { serve(listener, routes, &config, None, stop_token).await });
         (stop, task)
     };
     let (stop, task) = start(listener);
@@ -630,17 +630,17 @@ async fn a_network_server_may_come_again_at_its_address() {
         .await
         .expect("the port is free again");
     let (_stop, _task) = start(listener);
-    let connected = async {
+    let reconnect = async {
         while client.probe(probe("well")).await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let waited = tokio::time::timeout(LONG_ENOUGH, connected).await;
-    waited.expect("the channel connects again by itself");
+    let result = tokio::time::timeout(LONG_ENOUGH, reconnect).await;
+    result.expect("the channel connects again by itself");
 }
 
 #[tokio::test]
-async fn a_stopping_server_lets_calls_finish_and_ends_streams_after_its_grace() {
+async fn a_stopping_server_finishes_calls_and_ends_streams() {
     // The first server has all the time for an answer, the second one gets to its end.
     for grace in [HOUR, Duration::from_millis(100)] {
         let config = Config {
@@ -650,16 +650,16 @@ async fn a_stopping_server_lets_calls_finish_and_ends_streams_after_its_grace() 
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
         let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let stop_token = stop.clone();
         let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
         let channel = Connector::new(config.clone()).channel(Role::Boat, &address);
         let task =
-            tokio::spawn(async move { serve(listener, routes, &config, None, stopped).await });
+            tokio::spawn(async move { serve(listener, routes, &config, None, stop_token).await });
         let mut client = BoatServiceClient::new(channel);
         let (sender, receiver) = mpsc::channel(4);
         let answer = client.deliver(ReceiverStream::new(receiver)).await;
         let mut outcomes = answer.expect("opened").into_inner();
-        let begun = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         stop.cancel();
         if grace == HOUR {
             sender.send(batch("well", [3])).await.expect("open");
@@ -671,7 +671,7 @@ async fn a_stopping_server_lets_calls_finish_and_ends_streams_after_its_grace() 
         }
         let status = outcomes.message().await.expect_err("after the grace");
         assert_eq!(status.code(), Code::Unavailable, "{status}");
-        assert!(begun.elapsed() >= grace, "{:?}", begun.elapsed());
+        assert!(start.elapsed() >= grace, "{:?}", start.elapsed());
         task.await.expect("no panic").expect("an orderly end");
     }
 }
@@ -747,13 +747,13 @@ async fn a_connection_that_does_not_begin_is_closed_after_ten_seconds() {
         let mut stream = tokio::net::TcpStream::connect(address)
             .await
             .expect("it listens");
-        let began = tokio::time::Instant::now();
+        let start = tokio::time::Instant::now();
         stream.write_all(bytes).await.expect("sent");
         // A reset is an end as well.
         let _ = stream.read_to_end(&mut Vec::new()).await;
-        let (took, text) = (began.elapsed(), String::from_utf8_lossy(bytes));
-        let within = Duration::from_secs(10)..=Duration::from_secs(16);
-        assert!(within.contains(&took), "{text:?}: {took:?}");
+        let (duration, text) = (start.elapsed(), String::from_utf8_lossy(bytes));
+        let expected = Duration::from_secs(10)..=Duration::from_secs(16);
+        assert!(expected.contains(&duration), "{text:?}: {duration:?}");
     }
     serving.abort();
 }

@@ -27,24 +27,24 @@ const CLOSED: u8 = 1;
 const AMENDMENT: u8 = 2;
 
 /// Rows removed per batch.
-const REMOVED: usize = 1000;
+const REMOVAL_BATCH: usize = 1000;
 
 /// Closed minutes in the embedded store. One instance per store: it serializes writes of the head.
 pub struct EmbeddedAudit {
     engine: Engine,
     /// Held from the read of the current row to its replacement, never across an await.
-    writing: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 impl EmbeddedAudit {
     pub fn new(engine: Engine) -> EmbeddedAudit {
         EmbeddedAudit {
             engine,
-            writing: Mutex::default(),
+            write_lock: Mutex::default(),
         }
     }
 
-    fn standing(&self) -> Result<Option<ChainHead>> {
+    fn current_head(&self) -> Result<Option<ChainHead>> {
         let value = self.engine.get(Table::Audit, &HEAD)?;
         value.map(|value| decode(SEAM, &value)).transpose()
     }
@@ -59,32 +59,35 @@ impl EmbeddedAudit {
 #[async_trait]
 impl AuditStore for EmbeddedAudit {
     async fn head(&self) -> Result<Option<ChainHead>> {
-        self.standing()
+        self.current_head()
     }
 
     async fn advance(&self, head: &ChainHead) -> Result<bool> {
-        let _writing = self.writing.lock();
-        let standing = self.standing()?;
-        if standing.as_ref() == Some(head) {
+        let _write_guard = self.write_lock.lock();
+        let current = self.current_head()?;
+        if current.as_ref() == Some(head) {
             return Ok(true);
         }
-        if standing.map_or(0, |standing| standing.turn) + 1 != head.turn {
+        if current.map_or(0, |current| current.turn) + 1 != head.turn {
             return Ok(false);
         }
         self.put(HEAD.to_vec(), encode(SEAM, head)?)?;
         Ok(true)
     }
 
-    async fn save(&self, closed: &ClosedMinute) -> Result<()> {
-        self.put(key(CLOSED, closed.minute), encode(SEAM, closed)?)
+    async fn save(&self, closed_minute: &ClosedMinute) -> Result<()> {
+        self.put(
+            key(CLOSED, closed_minute.minute),
+            encode(SEAM, closed_minute)?,
+        )
     }
 
     async fn amend(&self, minute: Timestamp, amendment: &Amendment) -> Result<()> {
-        let _writing = self.writing.lock();
+        let _write_guard = self.write_lock.lock();
         let key = key(AMENDMENT, minute);
         if let Some(value) = self.engine.get(Table::Audit, &key)? {
-            let standing: Option<Amendment> = decode(SEAM, &value).ok();
-            if standing.is_some_and(|standing| standing.looked_at > amendment.looked_at) {
+            let current: Option<Amendment> = decode(SEAM, &value).ok();
+            if current.is_some_and(|current| current.looked_at > amendment.looked_at) {
                 return Ok(());
             }
         }
@@ -94,21 +97,21 @@ impl AuditStore for EmbeddedAudit {
     async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<MinuteRow>> {
         let (start, end) = (key(CLOSED, minutes.start), key(CLOSED, minutes.end));
         let range = &start[..]..&end[..];
-        let found = self
+        let entries = self
             .engine
             .range(Table::Audit, range, ScanOrder::Forward, limit)?;
-        let amendments: Vec<_> = found
+        let amendments: Vec<_> = entries
             .iter()
             .map(|(key, _)| [&[AMENDMENT], &key[1..]].concat())
             .collect();
         let amendments = self.engine.multi_get(Table::Audit, &amendments)?;
-        let rows = found.iter().zip(amendments);
+        let rows = entries.iter().zip(amendments);
         Ok(rows
-            .filter_map(|((key, closed), amendment)| {
+            .filter_map(|((key, bytes), amendment)| {
                 let minute = i64::from_be_bytes(*key.get(1..)?.first_chunk()?);
                 Some(MinuteRow {
                     minute: Timestamp::from_millis(minute),
-                    closed: decode(SEAM, closed).ok(),
+                    closed_minute: decode(SEAM, bytes).ok(),
                     amendment: amendment.and_then(|value| decode(SEAM, &value).ok()),
                 })
             })
@@ -120,9 +123,9 @@ impl AuditStore for EmbeddedAudit {
             let (start, end) = (key(kind, minutes.start), key(kind, minutes.end));
             let remove = || {
                 let range = &start[..]..&end[..];
-                self.engine.remove_range(Table::Audit, range, REMOVED)
+                self.engine.remove_range(Table::Audit, range, REMOVAL_BATCH)
             };
-            while remove()? == REMOVED {
+            while remove()? == REMOVAL_BATCH {
                 tokio::task::yield_now().await;
             }
         }

@@ -31,7 +31,7 @@ pub trait AuditStore: Send + Sync {
 
     /// Writes the row of a closed minute: only what a head carries, so that a second write is
     /// identical.
-    async fn save(&self, closed: &ClosedMinute) -> Result<()>;
+    async fn save(&self, closed_minute: &ClosedMinute) -> Result<()>;
 
     /// Writes the amendment of a closed minute. An earlier look never replaces a later one.
     async fn amend(&self, minute: Timestamp, amendment: &Amendment) -> Result<()>;

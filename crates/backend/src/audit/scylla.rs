@@ -81,8 +81,8 @@ impl ScyllaAudit {
 #[async_trait]
 impl AuditStore for ScyllaAudit {
     async fn head(&self) -> Result<Option<ChainHead>> {
-        let read = self.cql.rows_after_conditions(&self.select_head, (CHAIN,));
-        let rows: Vec<(Vec<u8>,)> = read.await?;
+        let query = self.cql.rows_after_conditions(&self.select_head, (CHAIN,));
+        let rows: Vec<(Vec<u8>,)> = query.await?;
         let row = rows.into_iter().next();
         row.map(|(head,)| decode(SEAM, &head)).transpose()
     }
@@ -92,39 +92,44 @@ impl AuditStore for ScyllaAudit {
         Ok(self.try_to_advance(head).await? || self.head().await?.as_ref() == Some(head))
     }
 
-    async fn save(&self, closed: &ClosedMinute) -> Result<()> {
-        let minute = closed.minute;
-        let time = write_time::of_time(SEAM, minute)?;
-        let values = (day(minute), minute.millis(), encode(SEAM, closed)?, time);
+    async fn save(&self, closed_minute: &ClosedMinute) -> Result<()> {
+        let minute = closed_minute.minute;
+        let time = write_time::from_time(SEAM, minute)?;
+        let values = (
+            day(minute),
+            minute.millis(),
+            encode(SEAM, closed_minute)?,
+            time,
+        );
         self.cql.write(&self.insert_closed, values).await
     }
 
     async fn amend(&self, minute: Timestamp, amendment: &Amendment) -> Result<()> {
-        let time = write_time::of_time(SEAM, amendment.looked_at)?;
+        let time = write_time::from_time(SEAM, amendment.looked_at)?;
         let values = (day(minute), minute.millis(), encode(SEAM, amendment)?, time);
         self.cql.write(&self.insert_amendment, values).await
     }
 
     async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<MinuteRow>> {
-        let mut found = Vec::new();
+        let mut result = Vec::new();
         for part in days(&minutes) {
-            let left = i32::try_from(limit - found.len()).unwrap_or(i32::MAX);
-            if left == 0 {
+            let remaining = i32::try_from(limit - result.len()).unwrap_or(i32::MAX);
+            if remaining == 0 {
                 break;
             }
             let (first, end) = (part.start.millis(), part.end.millis());
-            let values = (day(part.start), first, end, left);
+            let values = (day(part.start), first, end, remaining);
             let rows: Vec<AuditColumns> = self.cql.rows(&self.select, values).await?;
-            found.extend(
+            result.extend(
                 rows.into_iter()
-                    .map(|(minute, closed, amendment)| MinuteRow {
+                    .map(|(minute, bytes, amendment)| MinuteRow {
                         minute: Timestamp::from_millis(minute),
-                        closed: closed.and_then(|value| decode(SEAM, &value).ok()),
+                        closed_minute: bytes.and_then(|value| decode(SEAM, &value).ok()),
                         amendment: amendment.and_then(|value| decode(SEAM, &value).ok()),
                     }),
             );
         }
-        Ok(found)
+        Ok(result)
     }
 
     async fn forget(&self, minutes: Range<Timestamp>) -> Result<()> {

@@ -50,19 +50,19 @@ pub(super) fn group_copy(seq: u64, rev: u64) -> GroupEntry {
 }
 
 pub(super) async fn find_all(cache: &dyn Cache, owners: &[CacheKey]) -> Vec<CacheLookup> {
-    let found = cache.find(owners).await.into_iter();
-    found.collect::<Result<_>>().expect("answers")
+    let lookups = cache.find(owners).await.into_iter();
+    lookups.collect::<Result<_>>().expect("answers")
 }
 
 async fn keep_all(cache: &dyn Cache, copies: Vec<CacheRecord>) -> Vec<bool> {
-    let kept = cache.keep(copies).await.into_iter();
-    kept.collect::<Result<_>>().expect("answers")
+    let results = cache.keep(copies).await.into_iter();
+    results.collect::<Result<_>>().expect("answers")
 }
 
 pub(super) async fn find(cache: &dyn Cache, owner: CacheKey) -> CacheLookup {
-    let mut found = find_all(cache, &[owner]).await;
-    assert_eq!(found.len(), 1);
-    found.remove(0)
+    let mut lookups = find_all(cache, &[owner]).await;
+    assert_eq!(lookups.len(), 1);
+    lookups.remove(0)
 }
 
 pub(super) async fn keep_user(
@@ -71,7 +71,7 @@ pub(super) async fn keep_user(
     token: &FillToken,
     copy: &UserEntry,
 ) -> bool {
-    let copy = CacheRecord::of_user(user, token.clone(), copy).expect("small");
+    let copy = CacheRecord::from_user(user, token.clone(), copy).expect("small");
     keep_all(cache, vec![copy]).await == [true]
 }
 
@@ -81,31 +81,31 @@ pub(super) async fn keep_group(
     token: &FillToken,
     copy: &GroupEntry,
 ) -> bool {
-    let copy = CacheRecord::of_group(group, token.clone(), copy).expect("small");
+    let copy = CacheRecord::from_group(group, token.clone(), copy).expect("small");
     keep_all(cache, vec![copy]).await == [true]
 }
 
 pub(super) async fn forget(cache: &dyn Cache, owner: CacheKey, unless: Option<Coverage>) {
-    let told = cache.forget(&[Invalidation { owner, unless }]).await;
-    assert!(told.iter().all(Result::is_ok), "{told:?}");
-    assert_eq!(told.len(), 1);
+    let results = cache.forget(&[Invalidation { owner, unless }]).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(results.len(), 1);
 }
 
-pub(super) async fn what_is_kept_is_found(cache: &dyn Cache, fresh: &TestIds) {
+pub(super) async fn stored_entries_are_found(cache: &dyn Cache, fresh: &TestIds) {
     let (user, group) = (fresh.user(), fresh.group());
     let owners = [CacheKey::User(user), CacheKey::Group(group)];
-    let found = find_all(cache, &owners).await;
-    assert_eq!((found[0].user(), found[1].group()), (None, None));
-    let (of_user, of_group) = (user_copy(1_000), group_copy(5, 2));
+    let lookups = find_all(cache, &owners).await;
+    assert_eq!((lookups[0].user(), lookups[1].group()), (None, None));
+    let (user_entry, group_entry) = (user_copy(1_000), group_copy(5, 2));
     let copies = vec![
-        CacheRecord::of_group(group, found[1].token.clone(), &of_group).expect("small"),
-        CacheRecord::of_user(user, found[0].token.clone(), &of_user).expect("small"),
+        CacheRecord::from_group(group, lookups[1].token.clone(), &group_entry).expect("small"),
+        CacheRecord::from_user(user, lookups[0].token.clone(), &user_entry).expect("small"),
     ];
     assert_eq!(keep_all(cache, copies).await, [true, true]);
     for _ in 0..2 {
-        let found = find_all(cache, &owners).await;
-        let found = (found[0].user(), found[1].group());
-        assert_eq!(found, (Some(of_user.clone()), Some(of_group)));
+        let lookups = find_all(cache, &owners).await;
+        let lookups = (lookups[0].user(), lookups[1].group());
+        assert_eq!(lookups, (Some(user_entry.clone()), Some(group_entry)));
     }
     // A user and a group with the same number have nothing in common.
     let same = GroupId::new(user.get()).expect("positive");
@@ -114,32 +114,32 @@ pub(super) async fn what_is_kept_is_found(cache: &dyn Cache, fresh: &TestIds) {
 }
 
 // proves S2-24: what was read before a change is not kept after it.
-pub(super) async fn a_token_ends_with_whatever_happens(cache: &dyn Cache, fresh: &TestIds) {
+pub(super) async fn any_change_ends_a_token(cache: &dyn Cache, fresh: &TestIds) {
     let user = fresh.user();
     let owner = CacheKey::User(user);
     let (old, new) = (user_copy(1), user_copy(2));
     // Invalidation of an entry that does not exist yet.
-    let before = find(cache, owner).await.token;
+    let stale_token = find(cache, owner).await.token;
     forget(cache, owner, None).await;
-    assert!(!keep_user(cache, user, &before, &old).await);
+    assert!(!keep_user(cache, user, &stale_token, &old).await);
     // Two concurrent readers: the first to store wins.
     let (one, other) = (find(cache, owner).await, find(cache, owner).await);
-    assert!(!keep_user(cache, user, &before, &old).await);
+    assert!(!keep_user(cache, user, &stale_token, &old).await);
     assert!(keep_user(cache, user, &one.token, &new).await);
     assert!(!keep_user(cache, user, &other.token, &old).await);
     assert!(!keep_user(cache, user, &one.token, &old).await);
-    let found = find(cache, owner).await;
-    assert_eq!(found.user(), Some(new));
+    let lookup = find(cache, owner).await;
+    assert_eq!(lookup.user(), Some(new));
     // The holder of the current token may replace the entry.
-    assert!(keep_user(cache, user, &found.token, &old).await);
-    let found = find(cache, owner).await;
-    assert_eq!(found.user(), Some(old.clone()));
+    assert!(keep_user(cache, user, &lookup.token, &old).await);
+    let lookup = find(cache, owner).await;
+    assert_eq!(lookup.user(), Some(old.clone()));
     forget(cache, owner, None).await;
-    assert!(!keep_user(cache, user, &found.token, &old).await);
+    assert!(!keep_user(cache, user, &lookup.token, &old).await);
     assert_eq!(find(cache, owner).await.user(), None);
 }
 
-pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &TestIds) {
+pub(super) async fn entries_with_enough_coverage_stay(cache: &dyn Cache, fresh: &TestIds) {
     let reach = |seq, rev| {
         let seq = Seq(seq);
         Some(Coverage { seq, rev })
@@ -159,8 +159,8 @@ pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &TestId
         assert!(keep_group(cache, group, &token, &group_copy(5, 2)).await);
         let token = find(cache, owner).await.token;
         forget(cache, owner, unless).await;
-        let is_there = find(cache, owner).await.group().is_some();
-        assert_eq!(is_there, stays, "{unless:?}");
+        let is_present = find(cache, owner).await.group().is_some();
+        assert_eq!(is_present, stays, "{unless:?}");
         let keeps = keep_group(cache, group, &token, &group_copy(7, 2)).await;
         assert_eq!(keeps, stays, "{unless:?}");
     }
@@ -175,26 +175,26 @@ pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &TestId
 pub(super) async fn each_is_forgotten_alone(cache: &dyn Cache, fresh: &TestIds) {
     let users: Vec<UserId> = (0..40).map(|_| fresh.user()).collect();
     let owners: Vec<CacheKey> = users.iter().map(|user| CacheKey::User(*user)).collect();
-    let found = find_all(cache, &owners).await;
-    let copies = users.iter().zip(found).zip(1..);
-    let copies =
-        copies.map(|((user, found), at)| CacheRecord::of_user(*user, found.token, &user_copy(at)));
+    let lookups = find_all(cache, &owners).await;
+    let copies = users.iter().zip(lookups).zip(1..);
+    let copies = copies
+        .map(|((user, lookup), at)| CacheRecord::from_user(*user, lookup.token, &user_copy(at)));
     let copies: Vec<CacheRecord> = copies.collect::<Result<_>>().expect("small");
-    let kept = keep_all(cache, copies).await;
-    assert_eq!(kept, [true; 40]);
-    let outdated: Vec<_> = (owners.iter().step_by(2))
+    let results = keep_all(cache, copies).await;
+    assert_eq!(results, [true; 40]);
+    let invalidations: Vec<_> = (owners.iter().step_by(2))
         .map(|owner| Invalidation {
             owner: *owner,
             unless: None,
         })
         .collect();
-    let told = cache.forget(&outdated).await;
-    assert!(told.len() == 20 && told.iter().all(Result::is_ok));
-    let found = find_all(cache, &owners).await;
-    for (n, found) in found.iter().enumerate() {
+    let answers = cache.forget(&invalidations).await;
+    assert!(answers.len() == 20 && answers.iter().all(Result::is_ok));
+    let lookup = find_all(cache, &owners).await;
+    for (n, lookup) in lookup.iter().enumerate() {
         let at = n as i64 + 1;
-        let wanted = (n % 2 == 1).then(|| user_copy(at));
-        assert_eq!(found.user(), wanted, "{n}");
+        let expected = (n % 2 == 1).then(|| user_copy(at));
+        assert_eq!(lookup.user(), expected, "{n}");
     }
     assert_eq!(cache.keep_for(), Duration::from_secs(30 * 60));
 }
@@ -219,9 +219,9 @@ pub(super) async fn no_old_copy_is_left(cache: &dyn Cache, fresh: &TestIds) {
             tokio::task::yield_now().await;
             forget(cache, owner, None).await;
             // Clients may hear of the change from here on.
-            let (told, found) = (read(), find(cache, owner).await);
-            let at = found.user().map(|copy| copy.at.millis());
-            assert!(at.is_none_or(|at| at >= told - 1), "{at:?} of {told}");
+            let (version, lookup) = (read(), find(cache, owner).await);
+            let at = lookup.user().map(|copy| copy.at.millis());
+            assert!(at.is_none_or(|at| at >= version - 1), "{at:?} of {version}");
         }
     };
     tokio::join!(fill(), fill(), change(), fill(), change());
@@ -235,9 +235,9 @@ pub(super) async fn no_old_copy_is_left(cache: &dyn Cache, fresh: &TestIds) {
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
         $then!($($with)*:
-            what_is_kept_is_found,
-            a_token_ends_with_whatever_happens,
-            what_goes_far_enough_stays,
+            stored_entries_are_found,
+            any_change_ends_a_token,
+            entries_with_enough_coverage_stay,
             each_is_forgotten_alone,
             no_old_copy_is_left,
         );

@@ -17,7 +17,7 @@ const OVERHEAD: usize = 200;
 /// [`Cache`] in memory.
 pub struct EmbeddedCache {
     config: CacheConfig,
-    held: Mutex<CacheSlots>,
+    slots: Mutex<CacheSlots>,
 }
 
 /// Entries, and the order in which they were used.
@@ -27,7 +27,7 @@ struct CacheSlots {
     /// Moment of the last use of each slot.
     used_at: HashMap<CacheKey, u64>,
     /// Moment of the last use → owner.
-    used: BTreeMap<u64, CacheKey>,
+    use_order: BTreeMap<u64, CacheKey>,
     moment: u64,
     bytes: usize,
 }
@@ -38,7 +38,7 @@ impl EmbeddedCache {
         config.check()?;
         Ok(EmbeddedCache {
             config,
-            held: Mutex::default(),
+            slots: Mutex::default(),
         })
     }
 }
@@ -53,26 +53,31 @@ impl Cache for EmbeddedCache {
         if self.config.is_off() {
             return owners.iter().map(|_| Ok(CacheLookup::nothing())).collect();
         }
-        let mut held = self.held.lock();
-        let found = owners.iter().map(|owner| Ok(held.find(*owner))).collect();
-        held.shrink(self.config.memory_bytes_max);
-        found
+        let mut slots = self.slots.lock();
+        let lookups = owners.iter().map(|owner| Ok(slots.find(*owner))).collect();
+        slots.shrink(self.config.memory_bytes_max);
+        lookups
     }
 
-    async fn keep(&self, copies: Vec<CacheRecord>) -> Vec<Result<bool>> {
+    async fn keep(&self, records: Vec<CacheRecord>) -> Vec<Result<bool>> {
         if self.config.is_off() {
-            return copies.iter().map(|_| Ok(false)).collect();
+            return records.iter().map(|_| Ok(false)).collect();
         }
-        let mut held = self.held.lock();
-        let kept = copies.into_iter().map(|copy| Ok(held.keep(copy))).collect();
-        held.shrink(self.config.memory_bytes_max);
-        kept
+        let mut slots = self.slots.lock();
+        let results = records
+            .into_iter()
+            .map(|record| Ok(slots.keep(record)))
+            .collect();
+        slots.shrink(self.config.memory_bytes_max);
+        results
     }
 
-    async fn forget(&self, outdated: &[Invalidation]) -> Vec<Result<()>> {
-        let mut held = self.held.lock();
-        outdated.iter().for_each(|outdated| held.forget(outdated));
-        outdated.iter().map(|_| Ok(())).collect()
+    async fn forget(&self, invalidations: &[Invalidation]) -> Vec<Result<()>> {
+        let mut slots = self.slots.lock();
+        invalidations
+            .iter()
+            .for_each(|invalidations| slots.forget(invalidations));
+        invalidations.iter().map(|_| Ok(())).collect()
     }
 }
 
@@ -80,54 +85,54 @@ impl CacheSlots {
     fn find(&mut self, owner: CacheKey) -> CacheLookup {
         self.moment += 1;
         match self.used_at.insert(owner, self.moment) {
-            Some(before) => drop(self.used.remove(&before)),
+            Some(previous) => drop(self.use_order.remove(&previous)),
             None => self.bytes += OVERHEAD,
         }
-        self.used.insert(self.moment, owner);
+        self.use_order.insert(self.moment, owner);
         let (token, entry) = self.entries.look_up(owner);
         CacheLookup {
             token: FillToken(token.to_string()),
-            copy: entry.cloned(),
+            entry: entry.cloned(),
         }
     }
 
-    fn keep(&mut self, copy: CacheRecord) -> bool {
-        let Ok(token) = copy.token.0.parse() else {
+    fn keep(&mut self, record: CacheRecord) -> bool {
+        let Ok(token) = record.token.0.parse() else {
             return false;
         };
-        let (before, after) = (self.bytes_of(copy.owner), copy.bytes.len());
-        let is_kept = (self.entries).fill(copy.owner, token, copy.reach, copy.bytes);
+        let (old_size, new_size) = (self.entry_size(record.owner), record.bytes.len());
+        let is_kept = (self.entries).fill(record.owner, token, record.reach, record.bytes);
         if is_kept {
-            self.bytes = self.bytes + after - before;
+            self.bytes = self.bytes + new_size - old_size;
         }
         is_kept
     }
 
-    fn forget(&mut self, outdated: &Invalidation) {
-        let bytes = self.bytes_of(outdated.owner);
-        if self.entries.invalidate(outdated) {
-            self.unlink(outdated.owner, bytes);
+    fn forget(&mut self, invalidation: &Invalidation) {
+        let bytes = self.entry_size(invalidation.owner);
+        if self.entries.invalidate(invalidation) {
+            self.unlink(invalidation.owner, bytes);
         }
     }
 
     fn shrink(&mut self, bytes_max: usize) {
         while self.bytes > bytes_max
-            && let Some((_, &oldest)) = self.used.first_key_value()
+            && let Some((_, &oldest)) = self.use_order.first_key_value()
         {
-            let bytes = self.bytes_of(oldest);
+            let bytes = self.entry_size(oldest);
             self.entries.remove(oldest);
             self.unlink(oldest, bytes);
         }
     }
 
-    fn bytes_of(&self, owner: CacheKey) -> usize {
+    fn entry_size(&self, owner: CacheKey) -> usize {
         self.entries.get(owner).map_or(0, Bytes::len)
     }
 
     /// Forgets the use of a slot that is gone.
     fn unlink(&mut self, owner: CacheKey, bytes: usize) {
-        if let Some(used) = self.used_at.remove(&owner) {
-            self.used.remove(&used);
+        if let Some(moment) = self.used_at.remove(&owner) {
+            self.use_order.remove(&moment);
             self.bytes -= OVERHEAD + bytes;
         }
     }

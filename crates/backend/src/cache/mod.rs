@@ -82,7 +82,7 @@ pub struct FillToken(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheLookup {
     pub token: FillToken,
-    copy: Option<Bytes>,
+    entry: Option<Bytes>,
 }
 
 impl CacheLookup {
@@ -90,7 +90,7 @@ impl CacheLookup {
     fn nothing() -> CacheLookup {
         CacheLookup {
             token: FillToken(String::new()),
-            copy: None,
+            entry: None,
         }
     }
 
@@ -105,7 +105,7 @@ impl CacheLookup {
     }
 
     fn read<T: DeserializeOwned>(&self) -> Option<T> {
-        decode(SEAM, self.copy.as_ref()?).ok()
+        decode(SEAM, self.entry.as_ref()?).ok()
     }
 }
 
@@ -119,7 +119,7 @@ pub struct CacheRecord {
 }
 
 impl CacheRecord {
-    pub fn of_user(
+    pub fn from_user(
         owner: protocol::UserId,
         token: FillToken,
         user: &UserEntry,
@@ -132,7 +132,7 @@ impl CacheRecord {
         })
     }
 
-    pub fn of_group(
+    pub fn from_group(
         owner: protocol::GroupId,
         token: FillToken,
         group: &GroupEntry,
@@ -157,11 +157,11 @@ pub trait Cache: Send + Sync {
     async fn find(&self, owners: &[CacheKey]) -> Vec<Result<CacheLookup>>;
 
     /// Stores each entry whose token is still valid, and ends the token; `false`: not stored.
-    async fn keep(&self, copies: Vec<CacheRecord>) -> Vec<Result<bool>>;
+    async fn keep(&self, records: Vec<CacheRecord>) -> Vec<Result<bool>>;
 
     /// Removes outdated entries and ends their tokens. An entry may still be found until its
     /// removal is confirmed.
-    async fn forget(&self, outdated: &[Invalidation]) -> Vec<Result<()>>;
+    async fn forget(&self, invalidations: &[Invalidation]) -> Vec<Result<()>>;
 }
 
 hooked! { Cache as "cache":

@@ -52,7 +52,7 @@ impl RedisCache {
     }
 
     fn call(&self, owner: CacheKey, name: ScriptName) -> Call {
-        Call::script_in(slots::of_tag(&tag(owner)), name).key(key(&self.prefix, owner))
+        Call::script_in(slots::for_tag(&tag(owner)), name).key(key(&self.prefix, owner))
     }
 
     fn expire(&self) -> u128 {
@@ -75,33 +75,35 @@ impl Cache for RedisCache {
             call.arg(self.expire()).arg(self.entropy.next())
         };
         let calls: Vec<Call> = owners.iter().map(call).collect();
-        let told = self.connection.pool.run(&calls).await.into_iter();
-        told.map(|told| told.and_then(found).map_err(at_here))
+        let result = self.connection.pool.run(&calls).await.into_iter();
+        result
+            .map(|result| result.and_then(parse_lookup).map_err(at_here))
             .collect()
     }
 
-    async fn keep(&self, copies: Vec<CacheRecord>) -> Vec<Result<bool>> {
+    async fn keep(&self, records: Vec<CacheRecord>) -> Vec<Result<bool>> {
         if self.config.is_off() {
-            return copies.iter().map(|_| Ok(false)).collect();
+            return records.iter().map(|_| Ok(false)).collect();
         }
-        let call = |copy: CacheRecord| {
-            let call = self.call(copy.owner, ScriptName::CacheKeep);
+        let call = |record: CacheRecord| {
+            let call = self.call(record.owner, ScriptName::CacheKeep);
             call.arg(self.expire())
-                .arg(copy.token.0)
+                .arg(record.token.0)
                 .arg(self.entropy.next())
-                .bytes(copy.bytes)
-                .arg(copy.reach.seq)
-                .arg(copy.reach.rev)
+                .bytes(record.bytes)
+                .arg(record.reach.seq)
+                .arg(record.reach.rev)
         };
-        let calls: Vec<Call> = copies.into_iter().map(call).collect();
-        let told = self.connection.pool.run(&calls).await.into_iter();
-        told.map(|told| Ok(told.and_then(reply::integer).map_err(at_here)? == 1))
+        let calls: Vec<Call> = records.into_iter().map(call).collect();
+        let result = self.connection.pool.run(&calls).await.into_iter();
+        result
+            .map(|result| Ok(result.and_then(reply::integer).map_err(at_here)? == 1))
             .collect()
     }
 
-    async fn forget(&self, outdated: &[Invalidation]) -> Vec<Result<()>> {
+    async fn forget(&self, invalidations: &[Invalidation]) -> Vec<Result<()>> {
         if self.config.is_off() {
-            return outdated.iter().map(|_| Ok(())).collect();
+            return invalidations.iter().map(|_| Ok(())).collect();
         }
         let call = |Invalidation { owner, unless }: &Invalidation| {
             let call = self.call(*owner, ScriptName::CacheForget);
@@ -110,20 +112,21 @@ impl Cache for RedisCache {
                 None => call,
             }
         };
-        let calls: Vec<Call> = outdated.iter().map(call).collect();
-        let told = self.connection.pool.run(&calls).await.into_iter();
-        told.map(|told| told.and_then(reply::integer).map(drop).map_err(at_here))
+        let calls: Vec<Call> = invalidations.iter().map(call).collect();
+        let result = self.connection.pool.run(&calls).await.into_iter();
+        result
+            .map(|result| result.and_then(reply::integer).map(drop).map_err(at_here))
             .collect()
     }
 }
 
-fn found(told: Value) -> Result<CacheLookup, Failure> {
-    let [token, copy] = reply::items(told)?;
+fn parse_lookup(reply: Value) -> Result<CacheLookup, Failure> {
+    let [token, entry] = reply::items(reply)?;
     Ok(CacheLookup {
         token: FillToken(reply::text(token)?),
-        copy: match copy {
+        entry: match entry {
             Value::Nil => None,
-            copy => Some(Bytes::from(reply::bytes(copy)?)),
+            entry => Some(Bytes::from(reply::bytes(entry)?)),
         },
     })
 }

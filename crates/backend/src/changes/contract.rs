@@ -14,7 +14,7 @@ use protocol::{ConversationId, MessageId, Seq, UserId};
 use super::ChangeStore;
 use crate::test_ids::{TestIds, at};
 
-const ALL: usize = 1000;
+const MAX_CHANGES: usize = 1000;
 
 /// A conversation and its changes.
 struct Talk<'a> {
@@ -57,12 +57,12 @@ impl<'a> Talk<'a> {
 }
 
 impl Talk<'_> {
-    fn range(&self, (after, last): (u64, u64), until: Version) -> RecallRange {
+    fn range(&self, (after_seq, last): (u64, u64), version: Version) -> RecallRange {
         RecallRange {
             conversation: self.conversation,
-            after: Seq(after),
+            base: Seq(after_seq),
             last: Seq(last),
-            until,
+            last_version: version,
         }
     }
 
@@ -70,10 +70,10 @@ impl Talk<'_> {
         &self,
         store: &dyn ChangeStore,
         seqs: (u64, u64),
-        until: Version,
+        version: Version,
     ) -> BTreeMap<Seq, UserId> {
-        let found = store.recalled(&[self.range(seqs, until)]).await;
-        found.expect("reads").pop().expect("an answer")
+        let result = store.recalled(&[self.range(seqs, version)]).await;
+        result.expect("reads").pop().expect("an answer")
     }
 }
 
@@ -106,17 +106,17 @@ fn pin(on: bool) -> MessageChange {
     MessageChange::Pin { on }
 }
 
-fn changed(rows: &[ChangeRow]) -> Vec<OrderedChange> {
+fn ordered_changes(rows: &[ChangeRow]) -> Vec<OrderedChange> {
     rows.iter().map(|row| row.changed.clone()).collect()
 }
 
 fn altered(rows: &[ChangeRow]) -> BTreeMap<Seq, Overlay> {
-    let mut altered: BTreeMap<Seq, Overlay> = BTreeMap::new();
+    let mut overlays: BTreeMap<Seq, Overlay> = BTreeMap::new();
     for row in rows {
-        let of_message = altered.entry(row.changed.seq).or_default();
-        of_message.apply(row.version, &row.changed);
+        let overlay = overlays.entry(row.changed.seq).or_default();
+        overlay.apply(row.version, &row.changed);
     }
-    altered
+    overlays
 }
 
 /// Rows may be written in any order, and repeatedly.
@@ -133,19 +133,19 @@ pub(super) async fn every_kind_comes_back_whole(store: &dyn ChangeStore, fresh: 
         talk.row(8, 5, pin(false)),
         talk.row(9, 4, MessageChange::Recall),
     ];
-    let mut mixed = rows.to_vec();
-    mixed.reverse();
-    store.save(mixed).await.expect("saves");
+    let mut backward = rows.to_vec();
+    backward.reverse();
+    store.save(backward).await.expect("saves");
     for row in &rows {
         store.save(vec![row.clone()]).await.expect("saves again");
     }
-    let found = store.since(talk.conversation, 0, ALL).await;
-    assert_eq!(found.expect("reads"), changed(&rows));
-    let found = store.altered(talk.conversation, Seq(1), Seq(9)).await;
-    assert_eq!(found.expect("reads"), altered(&rows));
-    let nobody = Talk::new(fresh).conversation;
-    let found = store.since(nobody, 0, ALL).await;
-    assert_eq!(found.expect("reads"), []);
+    let result = store.since(talk.conversation, 0, MAX_CHANGES).await;
+    assert_eq!(result.expect("reads"), ordered_changes(&rows));
+    let result = store.altered(talk.conversation, Seq(1), Seq(9)).await;
+    assert_eq!(result.expect("reads"), altered(&rows));
+    let unrelated = Talk::new(fresh).conversation;
+    let result = store.since(unrelated, 0, MAX_CHANGES).await;
+    assert_eq!(result.expect("reads"), []);
 }
 
 pub(super) async fn pages_go_upward_and_their_bound_is_exclusive(
@@ -155,17 +155,21 @@ pub(super) async fn pages_go_upward_and_their_bound_is_exclusive(
     let talk = Talk::new(fresh);
     let rows: Vec<_> = (1..=7).map(|rev| talk.row(rev, 1, edit("x"))).collect();
     store.save(rows.clone()).await.expect("saves");
-    for (after, limit, expected) in [
-        (0, ALL, &rows[..]),
+    for (after_rev, limit, expected) in [
+        (0, MAX_CHANGES, &rows[..]),
         (0, 3, &rows[..3]),
         (3, 2, &rows[3..5]),
-        (6, ALL, &rows[6..]),
-        (7, ALL, &[]),
-        (u64::MAX, ALL, &[]),
+        (6, MAX_CHANGES, &rows[6..]),
+        (7, MAX_CHANGES, &[]),
+        (u64::MAX, MAX_CHANGES, &[]),
         (0, 0, &[]),
     ] {
-        let found = store.since(talk.conversation, after, limit).await;
-        assert_eq!(found.expect("reads"), changed(expected), "after {after}");
+        let result = store.since(talk.conversation, after_rev, limit).await;
+        assert_eq!(
+            result.expect("reads"),
+            ordered_changes(expected),
+            "after {after_rev}"
+        );
     }
 }
 
@@ -178,28 +182,28 @@ pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh
         .map(|(rev, seq)| talk.row(rev, seq, MessageChange::Recall))
         .collect();
     store.save(rows.clone()).await.expect("saves");
-    let found = store.since(talk.conversation, 1021, 3).await;
-    assert_eq!(found.expect("reads"), changed(&rows[..3]));
-    let found = store
+    let result = store.since(talk.conversation, 1021, 3).await;
+    assert_eq!(result.expect("reads"), ordered_changes(&rows[..3]));
+    let result = store
         .altered(talk.conversation, Seq(16_383), Seq(16_384))
         .await;
-    assert_eq!(found.expect("reads"), altered(&rows[1..3]));
-    let found = talk.recalled(store, (16_382, 16_385), record(1025)).await;
+    assert_eq!(result.expect("reads"), altered(&rows[1..3]));
+    let result = talk.recalled(store, (16_382, 16_385), record(1025)).await;
     let expected = rows[1..].iter().map(|row| (row.changed.seq, row.author));
-    assert_eq!(found, expected.collect());
-    let found = store
+    assert_eq!(result, expected.collect());
+    let result = store
         .of_record(talk.conversation, record(1022), ChangeSearch::UpTo(1025))
         .await;
-    assert_eq!(found.expect("reads"), Some(rows[0].changed.clone()));
+    assert_eq!(result.expect("reads"), Some(rows[0].changed.clone()));
 }
 
-pub(super) async fn what_a_later_record_left_stays(store: &dyn ChangeStore, fresh: &TestIds) {
+pub(super) async fn effects_of_later_records_stay(store: &dyn ChangeStore, fresh: &TestIds) {
     let talk = Talk::new(fresh);
     let (early, late) = (talk.row(1, 4, edit("early")), talk.row(2, 4, edit("late")));
     store.save(vec![late.clone()]).await.expect("saves");
     store.save(vec![early.clone()]).await.expect("saves");
-    let found = store.altered(talk.conversation, Seq(4), Seq(4)).await;
-    assert_eq!(found.expect("reads"), altered(&[early, late]));
+    let result = store.altered(talk.conversation, Seq(4), Seq(4)).await;
+    assert_eq!(result.expect("reads"), altered(&[early, late]));
     // A zombie's change loses at the same rev, too.
     let zombie = ChangeRow {
         version: record(0),
@@ -208,8 +212,8 @@ pub(super) async fn what_a_later_record_left_stays(store: &dyn ChangeStore, fres
     let right = talk.row(3, 6, edit("right"));
     store.save(vec![right.clone()]).await.expect("saves");
     store.save(vec![zombie]).await.expect("saves");
-    let found = store.since(talk.conversation, 2, 1).await;
-    assert_eq!(found.expect("reads"), [right.changed]);
+    let result = store.since(talk.conversation, 2, 1).await;
+    assert_eq!(result.expect("reads"), [right.changed]);
 }
 
 /// Reactions of two users, and two reactions of one user, do not affect each other.
@@ -226,25 +230,25 @@ pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fr
         talk.row(6, 8, edit("x")),
     ];
     store.save(rows.clone()).await.expect("saves");
-    let found = store.altered(talk.conversation, Seq(6), Seq(8)).await;
-    assert_eq!(found.expect("reads"), altered(&rows[1..]));
+    let result = store.altered(talk.conversation, Seq(6), Seq(8)).await;
+    assert_eq!(result.expect("reads"), altered(&rows[1..]));
     let author = talk.users[0];
-    for (after, last, expected) in [
+    for (after_seq, last, expected) in [
         (0, 9, vec![5, 7]),
         (5, 9, vec![7]),
         (4, 6, vec![5]),
         (7, 9, vec![]),
         (9, 3, vec![]),
     ] {
-        let found = talk.recalled(store, (after, last), record(6)).await;
+        let result = talk.recalled(store, (after_seq, last), record(6)).await;
         let expected = expected.into_iter().map(|seq| (Seq(seq), author));
-        assert_eq!(found, expected.collect());
+        assert_eq!(result, expected.collect());
     }
     // A reader whose row is of an earlier record does not count recalls of later records.
-    for (until, expected) in [(0, vec![]), (1, vec![5]), (4, vec![5]), (5, vec![5, 7])] {
-        let found = talk.recalled(store, (0, 9), record(until)).await;
+    for (rev, expected) in [(0, vec![]), (1, vec![5]), (4, vec![5]), (5, vec![5, 7])] {
+        let result = talk.recalled(store, (0, 9), record(rev)).await;
         let expected = expected.into_iter().map(|seq| (Seq(seq), author));
-        assert_eq!(found, expected.collect(), "{until}");
+        assert_eq!(result, expected.collect(), "{rev}");
     }
 }
 
@@ -270,14 +274,14 @@ pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore,
         (edited, 8),
         (edited, 0),
     ];
-    let asked: Vec<_> = (places.iter())
+    let keys: Vec<_> = (places.iter())
         .map(|(talk, seq)| (talk.conversation, Seq(*seq)))
         .collect();
-    let found = store.altered_each(&asked).await.expect("reads");
-    let left = |row: &ChangeRow| altered(std::slice::from_ref(row)).remove(&row.changed.seq);
+    let overlays = store.altered_each(&keys).await.expect("reads");
+    let overlay = |row: &ChangeRow| altered(std::slice::from_ref(row)).remove(&row.changed.seq);
     let nothing = Overlay::default();
-    let [one, two, first, second] = [&edits[0], &edits[1], &recalls[0], &recalls[1]].map(left);
-    let [one, two, first, second] = [one, two, first, second].map(|left| left.expect("left"));
+    let [one, two, first, second] = [&edits[0], &edits[1], &recalls[0], &recalls[1]].map(overlay);
+    let [one, two, first, second] = [one, two, first, second].map(|overlay| overlay.expect("left"));
     let expected = [
         second,
         nothing.clone(),
@@ -288,7 +292,7 @@ pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore,
         two,
         nothing,
     ];
-    assert_eq!(found, expected);
+    assert_eq!(overlays, expected);
 
     let ranges = [
         recalled.range((0, 9), record(1)),
@@ -297,9 +301,9 @@ pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore,
         recalled.range((0, 9), record(9)),
         quiet.range((0, 9), record(9)),
     ];
-    let found = store.recalled(&ranges).await.expect("reads");
-    let places: Vec<Vec<u64>> = (found.iter())
-        .map(|recalled| recalled.keys().map(|seq| seq.0).collect())
+    let recalled_seqs = store.recalled(&ranges).await.expect("reads");
+    let places: Vec<Vec<u64>> = (recalled_seqs.iter())
+        .map(|recall_map| recall_map.keys().map(|seq| seq.0).collect())
         .collect();
     assert_eq!(places, [vec![7], vec![], vec![8], vec![7, 8], vec![]]);
     assert_eq!(store.altered_each(&[]).await.expect("reads"), []);
@@ -318,11 +322,11 @@ pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh
             ChangeSearch::Behind(0),
             ChangeSearch::Behind(rev - 1),
         ] {
-            let found = store
+            let result = store
                 .of_record(talk.conversation, record(rev), search)
                 .await;
-            let made = rows[rev as usize - 1].changed.clone();
-            assert_eq!(found.expect("reads"), Some(made), "{search:?}");
+            let expected = rows[rev as usize - 1].changed.clone();
+            assert_eq!(result.expect("reads"), Some(expected), "{search:?}");
         }
     }
     let idle = Version {
@@ -338,8 +342,8 @@ pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh
         (record(300), ChangeSearch::Behind(300)),
         (record(1), ChangeSearch::Behind(1)),
     ] {
-        let found = store.of_record(talk.conversation, record, search).await;
-        assert_eq!(found.expect("reads"), None, "{search:?}");
+        let result = store.of_record(talk.conversation, record, search).await;
+        assert_eq!(result.expect("reads"), None, "{search:?}");
     }
 }
 
@@ -352,8 +356,8 @@ pub(super) async fn no_effect_shows_before_all_changes(store: &dyn ChangeStore, 
     let save = async { store.save(rows).await.expect("saves") };
     let watch = async {
         loop {
-            let altered = store.altered(talk.conversation, Seq(1), last).await;
-            let effects = altered.expect("reads").len();
+            let overlays = store.altered(talk.conversation, Seq(1), last).await;
+            let effects = overlays.expect("reads").len();
             let changes = store.since(talk.conversation, 0, count).await;
             let changes = changes.expect("reads").len();
             assert!(effects == 0 || changes == count, "{effects} of {changes}");
@@ -373,10 +377,10 @@ pub(super) async fn a_change_is_found_by_its_send_id(store: &dyn ChangeStore, fr
     store.save(rows.clone()).await.expect("saves");
     let find = async |nth: usize, by, last| {
         let send_id = rows[nth - 1].changed.asked.send_id;
-        let found = store.find_send(talk.conversation, by, send_id, last).await;
-        found
+        let result = store.find_send(talk.conversation, by, send_id, last).await;
+        result
             .expect("reads")
-            .map(|(version, changed)| (version, changed.rev))
+            .map(|(version, change)| (version, change.rev))
     };
     let [other, by] = talk.users;
     assert_eq!(find(1030, by, 1030).await, Some((record(1030), 1030)));
@@ -409,29 +413,35 @@ pub(super) async fn pins_are_listed_by_their_messages(store: &dyn ChangeStore, f
     for row in &rows {
         store.save(vec![row.clone()]).await.expect("saves again");
     }
-    for (before, limit, expected) in [
-        (100, ALL, &[27, 24, 21, 18, 12, 9, 3][..]),
+    for (before_seq, limit, expected) in [
+        (100, MAX_CHANGES, &[27, 24, 21, 18, 12, 9, 3][..]),
         (u64::MAX, 2, &[27, 24]),
         (24, 3, &[21, 18, 12]),
-        (9, ALL, &[3]),
-        (3, ALL, &[]),
-        (0, ALL, &[]),
+        (9, MAX_CHANGES, &[3]),
+        (3, MAX_CHANGES, &[]),
+        (0, MAX_CHANGES, &[]),
     ] {
-        let found = store.pins(talk.conversation, Seq(before), limit).await;
+        let result = store.pins(talk.conversation, Seq(before_seq), limit).await;
         let expected = expected.iter().map(|seq| {
             let id = MessageId::new(*seq as i64).expect("positive");
             (Seq(*seq), id)
         });
         let expected: Vec<_> = expected.collect();
-        assert_eq!(found.expect("reads"), expected, "before {before}");
+        assert_eq!(result.expect("reads"), expected, "before {before_seq}");
     }
-    let nobody = Talk::new(fresh).conversation;
-    assert_eq!(store.pins(nobody, Seq(9), ALL).await.expect("reads"), []);
+    let unrelated = Talk::new(fresh).conversation;
+    assert_eq!(
+        store
+            .pins(unrelated, Seq(9), MAX_CHANGES)
+            .await
+            .expect("reads"),
+        []
+    );
 
     // One record after the other, as a writer of small batches has them.
     let talk = Talk::new(fresh);
     let seqs = async || {
-        let pins = store.pins(talk.conversation, Seq(9), ALL).await;
+        let pins = store.pins(talk.conversation, Seq(9), MAX_CHANGES).await;
         let pins = pins.expect("reads").into_iter();
         pins.map(|(seq, _)| seq.0).collect::<Vec<_>>()
     };
@@ -481,28 +491,28 @@ pub(super) async fn a_change_that_died_has_a_place_and_no_effect(
     store.save(vec![zombie]).await.expect("saves");
     store.save(all.clone()).await.expect("saves");
     store.save(all.clone()).await.expect("saves again");
-    let found = store.since(talk.conversation, 0, ALL).await;
-    assert_eq!(found.expect("reads"), changed(&all));
-    let of_message = [rows[0].clone(), rows[3].clone()];
-    let found = store.altered(talk.conversation, Seq(4), Seq(4)).await;
-    assert_eq!(found.expect("reads"), altered(&of_message));
-    let found = store.altered(talk.conversation, Seq(0), Seq(0)).await;
-    assert_eq!(found.expect("reads"), BTreeMap::new());
-    let pins = store.pins(talk.conversation, Seq(9), ALL).await;
+    let result = store.since(talk.conversation, 0, MAX_CHANGES).await;
+    assert_eq!(result.expect("reads"), ordered_changes(&all));
+    let live_rows = [rows[0].clone(), rows[3].clone()];
+    let result = store.altered(talk.conversation, Seq(4), Seq(4)).await;
+    assert_eq!(result.expect("reads"), altered(&live_rows));
+    let result = store.altered(talk.conversation, Seq(0), Seq(0)).await;
+    assert_eq!(result.expect("reads"), BTreeMap::new());
+    let pins = store.pins(talk.conversation, Seq(9), MAX_CHANGES).await;
     assert_eq!(pins.expect("reads"), []);
     for search in [ChangeSearch::UpTo(4), ChangeSearch::Behind(1)] {
-        let found = store.of_record(talk.conversation, record(2), search).await;
-        assert_eq!(found.expect("reads"), Some(all[1].changed.clone()));
+        let result = store.of_record(talk.conversation, record(2), search).await;
+        assert_eq!(result.expect("reads"), Some(all[1].changed.clone()));
     }
-    let asked = &rows[1].changed.asked;
-    let found = store.find_send(talk.conversation, asked.by, asked.send_id, 4);
-    assert_eq!(found.await.expect("reads"), None);
+    let request = &rows[1].changed.asked;
+    let result = store.find_send(talk.conversation, request.by, request.send_id, 4);
+    assert_eq!(result.await.expect("reads"), None);
 
     store.save(vec![rows[2].clone()]).await.expect("saves");
-    let now = [&all[..2], &rows[2..]].concat();
-    let found = store.since(talk.conversation, 0, ALL).await;
-    assert_eq!(found.expect("reads"), changed(&now));
-    let pins = store.pins(talk.conversation, Seq(9), ALL).await;
+    let current = [&all[..2], &rows[2..]].concat();
+    let result = store.since(talk.conversation, 0, MAX_CHANGES).await;
+    assert_eq!(result.expect("reads"), ordered_changes(&current));
+    let pins = store.pins(talk.conversation, Seq(9), MAX_CHANGES).await;
     assert_eq!(pins.expect("reads").len(), 1);
 }
 
@@ -513,7 +523,7 @@ macro_rules! checks {
             every_kind_comes_back_whole,
             pages_go_upward_and_their_bound_is_exclusive,
             partitions_meet_without_a_gap,
-            what_a_later_record_left_stays,
+            effects_of_later_records_stay,
             recalls_are_found_among_the_rest,
             many_conversations_are_one_question,
             a_record_finds_its_own_change,

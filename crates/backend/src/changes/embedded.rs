@@ -42,7 +42,7 @@ const LISTED: u8 = 4;
 pub struct EmbeddedChanges {
     engine: Engine,
     /// Held from the read of an effect to its write, never across an await.
-    writing: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 /// Stored value of both tables. The version comes first, so that it can be decoded alone, and the
@@ -83,7 +83,8 @@ impl StoredRow {
                 (RowFront { seq: NOWHERE, .. }, MessageChange::Recall) => MessageChange::Died,
                 (_, change) => change,
             },
-            // Of a later version. Refused, no page would have the others.
+            // A kind of a later version. It is no error, which would make the other changes of a
+            // page unreadable, too.
             false => MessageChange::Unknown,
         };
         Ok(StoredRow {
@@ -109,7 +110,7 @@ impl EmbeddedChanges {
     pub fn new(engine: Engine) -> EmbeddedChanges {
         EmbeddedChanges {
             engine,
-            writing: Mutex::default(),
+            write_lock: Mutex::default(),
         }
     }
 
@@ -128,8 +129,12 @@ impl EmbeddedChanges {
         row: &StoredRow,
         conversation: ConversationId,
     ) -> Result<()> {
-        let OrderedChange { seq, asked, .. } = &row.changed;
-        let is_on = match &asked.change {
+        let OrderedChange {
+            seq,
+            asked: request,
+            ..
+        } = &row.changed;
+        let is_on = match &request.change {
             MessageChange::Pin { on } => *on,
             MessageChange::Recall => false,
             MessageChange::Edit(_)
@@ -138,21 +143,22 @@ impl EmbeddedChanges {
             | MessageChange::Died => return Ok(()),
         };
         for kind in [PINNED, RECALLED] {
-            let newest = self.version(Table::Altered, &left_key(conversation, kind, *seq))?;
+            let newest = self.version(Table::Altered, &effect_key(conversation, kind, *seq))?;
             if newest > Some(row.version) {
                 return Ok(());
             }
         }
-        let key = left_key(conversation, LISTED, *seq).to_vec();
-        match is_on {
-            true => batch.put(Table::Altered, key, encode(SEAM, row)?),
-            false => batch.remove(Table::Altered, key),
+        let key = effect_key(conversation, LISTED, *seq).to_vec();
+        if is_on {
+            batch.put(Table::Altered, key, encode(SEAM, row)?)
+        } else {
+            batch.remove(Table::Altered, key)
         }
         Ok(())
     }
 
     /// Visits the effects of one kind between two positions, both included.
-    fn left(
+    fn visit_effects(
         &self,
         conversation: ConversationId,
         kind: u8,
@@ -162,10 +168,10 @@ impl EmbeddedChanges {
         if first > last {
             return Ok(());
         }
-        let mut from = Bound::Included(left_key(conversation, kind, first).to_vec());
-        let end = left_key(conversation, kind, last.next());
+        let mut from = Bound::Included(effect_key(conversation, kind, first).to_vec());
+        let end = effect_key(conversation, kind, last.next());
         let end = match last.0 {
-            u64::MAX => left_key(conversation, kind + 1, Seq::ZERO),
+            u64::MAX => effect_key(conversation, kind + 1, Seq::ZERO),
             _ => end,
         };
         loop {
@@ -185,22 +191,22 @@ impl EmbeddedChanges {
 }
 
 impl EmbeddedChanges {
-    fn altered_between(
+    fn overlays_between(
         &self,
         conversation: ConversationId,
         first: Seq,
         last: Seq,
     ) -> Result<BTreeMap<Seq, Overlay>> {
-        let mut altered: BTreeMap<Seq, Overlay> = BTreeMap::new();
+        let mut overlays: BTreeMap<Seq, Overlay> = BTreeMap::new();
         for kind in [RECALLED, EDITED, REACTED, PINNED] {
-            self.left(conversation, kind, (first, last), |kept| {
-                if kept.changed.asked.change.has_effect() {
-                    let of_message = altered.entry(kept.changed.seq).or_default();
-                    of_message.apply(kept.version, &kept.changed);
+            self.visit_effects(conversation, kind, (first, last), |row| {
+                if row.changed.asked.change.has_effect() {
+                    let overlay = overlays.entry(row.changed.seq).or_default();
+                    overlay.apply(row.version, &row.changed);
                 }
             })?;
         }
-        Ok(altered)
+        Ok(overlays)
     }
 }
 
@@ -209,56 +215,57 @@ impl ChangeStore for EmbeddedChanges {
     async fn save(&self, mut changes: Vec<ChangeRow>) -> Result<()> {
         // The last write of a key in a batch counts, so the latest version goes last.
         changes.sort_by_key(|row| row.version);
-        let _writing = self.writing.lock();
+        let _write_guard = self.write_lock.lock();
         let mut batch = WriteBatch::new();
         for row in changes {
             let change_key = change_key(row.conversation, row.changed.rev);
-            let left_key = own_key(row.conversation, &row.changed)?;
+            let effect_key = own_key(row.conversation, &row.changed)?;
             let version = row.version;
-            let mut kept = StoredRow {
+            let mut stored_row = StoredRow {
                 version,
                 author: row.author,
                 changed: row.changed,
             };
-            self.list_pin(&mut batch, &kept, row.conversation)?;
-            if kept.changed.has_died() {
-                kept.changed.asked.change = MessageChange::Recall;
+            self.list_pin(&mut batch, &stored_row, row.conversation)?;
+            if stored_row.changed.has_died() {
+                stored_row.changed.asked.change = MessageChange::Recall;
             }
-            let value = encode(SEAM, &kept)?;
-            if let Some(left_key) = left_key
-                && self.version(Table::Altered, &left_key)? <= Some(version)
+            let value = encode(SEAM, &stored_row)?;
+            if let Some(effect_key) = effect_key
+                && self.version(Table::Altered, &effect_key)? <= Some(version)
             {
-                batch.put(Table::Altered, left_key, value.clone());
+                batch.put(Table::Altered, effect_key, value.clone());
             }
             if self.version(Table::Change, &change_key)? <= Some(version) {
                 batch.put(Table::Change, change_key.to_vec(), value);
             }
         }
-        match batch.is_empty() {
-            true => Ok(()),
-            false => self.engine.write(batch).map(drop),
+        if batch.is_empty() {
+            Ok(())
+        } else {
+            self.engine.write(batch).map(drop)
         }
     }
 
     async fn since(
         &self,
         conversation: ConversationId,
-        after: u64,
+        after_rev: u64,
         limit: usize,
     ) -> Result<Vec<OrderedChange>> {
         let (start, end) = (
-            change_key(conversation, after),
+            change_key(conversation, after_rev),
             change_key(conversation, u64::MAX),
         );
         if start == end {
             return Ok(Vec::new());
         }
         let bounds = (Bound::Excluded(&start[..]), Bound::Included(&end[..]));
-        let found = self
+        let rows = self
             .engine
             .range(Table::Change, bounds, ScanOrder::Forward, limit)?;
-        let changed = |value: &[u8]| StoredRow::decode(value).map(|kept| kept.changed);
-        found.iter().map(|(_, value)| changed(value)).collect()
+        let decode = |value: &[u8]| StoredRow::decode(value).map(|row| row.changed);
+        rows.iter().map(|(_, value)| decode(value)).collect()
     }
 
     async fn of_record(
@@ -284,7 +291,7 @@ impl ChangeStore for EmbeddedChanges {
                 let (version, _): (Version, _) = decode_front(SEAM, value)?;
                 match version.cmp(&record) {
                     Ordering::Equal => {
-                        return StoredRow::decode(value).map(|kept| Some(kept.changed));
+                        return StoredRow::decode(value).map(|row| Some(row.changed));
                     }
                     other if other == past => return Ok(None),
                     _ => {}
@@ -311,18 +318,17 @@ impl ChangeStore for EmbeddedChanges {
         let start = change_key(conversation, last.saturating_sub(SEARCH));
         let end = change_key(conversation, last);
         let bounds = (Bound::Excluded(&start[..]), Bound::Included(&end[..]));
-        let found = match start < end {
-            true => {
-                self.engine
-                    .range(Table::Change, bounds, ScanOrder::Backward, SEARCH as usize)?
-            }
-            false => Vec::new(),
+        let rows = if start < end {
+            self.engine
+                .range(Table::Change, bounds, ScanOrder::Backward, SEARCH as usize)?
+        } else {
+            Vec::new()
         };
-        for (_, value) in &found {
-            let kept = StoredRow::decode(value)?;
-            let asked = &kept.changed.asked;
-            if asked.by == by && asked.send_id == send_id && !kept.changed.has_died() {
-                return Ok(Some((kept.version, kept.changed)));
+        for (_, value) in &rows {
+            let row = StoredRow::decode(value)?;
+            let request = &row.changed.asked;
+            if request.by == by && request.send_id == send_id && !row.changed.has_died() {
+                return Ok(Some((row.version, row.changed)));
             }
         }
         Ok(None)
@@ -334,44 +340,44 @@ impl ChangeStore for EmbeddedChanges {
         first: Seq,
         last: Seq,
     ) -> Result<BTreeMap<Seq, Overlay>> {
-        self.altered_between(conversation, first, last)
+        self.overlays_between(conversation, first, last)
     }
 
     async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Overlay>> {
-        let altered = places.iter().map(|&(conversation, seq)| {
-            let mut altered = self.altered_between(conversation, seq, seq)?;
-            Ok(altered.remove(&seq).unwrap_or_default())
+        let overlays = places.iter().map(|&(conversation, seq)| {
+            let mut overlays = self.overlays_between(conversation, seq, seq)?;
+            Ok(overlays.remove(&seq).unwrap_or_default())
         });
-        altered.collect()
+        overlays.collect()
     }
 
     async fn recalled(&self, ranges: &[RecallRange]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
-        let recalled = ranges.iter().map(|range| {
-            let mut recalled = BTreeMap::new();
-            let seqs = (range.after.next(), range.last);
-            self.left(range.conversation, RECALLED, seqs, |kept| {
-                if kept.version <= range.until {
-                    recalled.insert(kept.changed.seq, kept.author);
+        let recalls = ranges.iter().map(|range| {
+            let mut recalls = BTreeMap::new();
+            let seqs = (range.base.next(), range.last);
+            self.visit_effects(range.conversation, RECALLED, seqs, |row| {
+                if row.version <= range.last_version {
+                    recalls.insert(row.changed.seq, row.author);
                 }
             })?;
-            Ok(recalled)
+            Ok(recalls)
         });
-        recalled.collect()
+        recalls.collect()
     }
 
     async fn pins(
         &self,
         conversation: ConversationId,
-        before: Seq,
+        before_seq: Seq,
         limit: usize,
     ) -> Result<Vec<(Seq, MessageId)>> {
-        let start = left_key(conversation, LISTED, Seq::ZERO);
-        let end = left_key(conversation, LISTED, before);
+        let start = effect_key(conversation, LISTED, Seq::ZERO);
+        let end = effect_key(conversation, LISTED, before_seq);
         let bounds = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
         let page = self
             .engine
             .range(Table::Altered, bounds, ScanOrder::Backward, limit)?;
-        let place = |kept: StoredRow| (kept.changed.seq, kept.changed.asked.subject);
+        let place = |row: StoredRow| (row.changed.seq, row.changed.asked.subject);
         let pin = |value: &[u8]| StoredRow::decode(value).map(place);
         page.iter().map(|(_, value)| pin(value)).collect()
     }
@@ -384,7 +390,7 @@ fn change_key(conversation: ConversationId, rev: u64) -> [u8; 25] {
     key
 }
 
-fn left_key(conversation: ConversationId, kind: u8, seq: Seq) -> [u8; 26] {
+fn effect_key(conversation: ConversationId, kind: u8, seq: Seq) -> [u8; 26] {
     let mut key = [0; 26];
     key[..17].copy_from_slice(&conversation.to_key());
     key[17] = kind;
@@ -393,8 +399,11 @@ fn left_key(conversation: ConversationId, kind: u8, seq: Seq) -> [u8; 26] {
 }
 
 /// Key of the effect of a change; `None` for one that died.
-fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Result<Option<Vec<u8>>> {
-    let ChangeRequest { by, change, .. } = &changed.asked;
+fn own_key(
+    conversation: ConversationId,
+    ordered_change: &OrderedChange,
+) -> Result<Option<Vec<u8>>> {
+    let ChangeRequest { by, change, .. } = &ordered_change.asked;
     let (kind, rest) = match change {
         MessageChange::Recall => (RECALLED, Vec::new()),
         MessageChange::Edit(_) => (EDITED, Vec::new()),
@@ -403,7 +412,7 @@ fn own_key(conversation: ConversationId, changed: &OrderedChange) -> Result<Opti
         MessageChange::Unknown => return Err(unknown()),
         MessageChange::Died => return Ok(None),
     };
-    let mut key = left_key(conversation, kind, changed.seq).to_vec();
+    let mut key = effect_key(conversation, kind, ordered_change.seq).to_vec();
     key.extend(rest);
     Ok(Some(key))
 }
@@ -444,33 +453,34 @@ mod tests {
         }
     }
 
-    /// The last kind has the number before [`KINDS`], and another kind behind it is unknown, whatever it says; a row
-    /// that is torn is not.
+    /// The last known kind has the number `KINDS - 1`. A larger number is read as an unknown
+    /// change, whatever follows it; a torn row is an error.
     #[test]
     fn kinds_of_a_later_version_are_unknown() {
         let pin = row(MessageChange::Pin { on: true });
-        let pinned = encode(SEAM, &pin).expect("encodes");
-        let (front, kind) = pinned.split_at(pinned.len() - 2);
+        let encoded = encode(SEAM, &pin).expect("encodes");
+        let (front, kind) = encoded.split_at(encoded.len() - 2);
         assert_eq!(kind, [KINDS as u8 - 1, 1]);
-        let found = StoredRow::decode(&pinned).expect("decodes").changed;
-        assert_eq!(found, pin.changed);
+        let decoded = StoredRow::decode(&encoded).expect("decodes").changed;
+        assert_eq!(decoded, pin.changed);
         for more in [&[KINDS as u8][..], &[KINDS as u8, 1, 2, 3], &[0xff, 0x7f]] {
-            let later = [front, more].concat();
-            let found = StoredRow::decode(&later).expect("decodes").changed;
-            assert_eq!(found, row(MessageChange::Unknown).changed, "{more:?}");
+            let unknown = [front, more].concat();
+            let decoded = StoredRow::decode(&unknown).expect("decodes").changed;
+            assert_eq!(decoded, row(MessageChange::Unknown).changed, "{more:?}");
         }
-        for torn in [front, &[&pinned[..], &[0]].concat()] {
+        for torn in [front, &[&encoded[..], &[0]].concat()] {
             let error = StoredRow::decode(torn).err().expect("refused");
             assert_eq!(error.kind, crate::Kind::Corrupt);
         }
     }
 
-    /// A page has its place, no overlay knows of it, and the rest is as it was.
+    /// A change of an unknown kind appears in pages at its rev and in no overlay; other changes are
+    /// not affected.
     #[tokio::test]
     async fn an_unknown_kind_keeps_its_place_in_pages() {
         let store = crate::test_ids::TestBackend::in_memory(EmbeddedChanges::new).store;
         let conversation = ConversationId::Group(protocol::GroupId::new(1).expect("positive"));
-        let later = |value: StoredRow| {
+        let with_unknown_kind = |value: StoredRow| {
             let value = encode(SEAM, &value).expect("encodes");
             [&value[..value.len() - 1], &[KINDS as u8 + 9, 1]].concat()
         };
@@ -478,30 +488,34 @@ mod tests {
         let mut unknown = row(MessageChange::Recall);
         unknown.changed.rev = 1;
         let key = change_key(conversation, 1).to_vec();
-        batch.put(Table::Change, key, later(unknown));
-        let key = left_key(conversation, EDITED, Seq(5)).to_vec();
-        batch.put(Table::Altered, key, later(row(MessageChange::Recall)));
+        batch.put(Table::Change, key, with_unknown_kind(unknown));
+        let key = effect_key(conversation, EDITED, Seq(5)).to_vec();
+        batch.put(
+            Table::Altered,
+            key,
+            with_unknown_kind(row(MessageChange::Recall)),
+        );
         store.engine.write(batch).map(drop).expect("writes");
-        let known = ChangeRow {
+        let pin_row = ChangeRow {
             conversation,
             version: row(MessageChange::Recall).version,
             author: row(MessageChange::Recall).author,
             changed: row(MessageChange::Pin { on: true }).changed,
         };
-        store.save(vec![known]).await.expect("saves");
+        store.save(vec![pin_row]).await.expect("saves");
         let page = store.since(conversation, 0, 9).await.expect("reads");
         let kinds = page
             .iter()
-            .map(|changed| (changed.rev, changed.asked.change.clone()));
+            .map(|change| (change.rev, change.asked.change.clone()));
         let kinds: Vec<_> = kinds.collect();
         let expected = [
             (1, MessageChange::Unknown),
             (2, MessageChange::Pin { on: true }),
         ];
         assert_eq!(kinds, expected);
-        let altered = store.altered(conversation, Seq(5), Seq(5)).await;
-        let altered = altered.expect("reads").remove(&Seq(5)).expect("pinned");
-        assert_eq!(altered.edited, None);
-        assert!(altered.pin().is_some());
+        let overlay = store.altered(conversation, Seq(5), Seq(5)).await;
+        let overlay = overlay.expect("reads").remove(&Seq(5)).expect("pinned");
+        assert_eq!(overlay.edited, None);
+        assert!(overlay.pin().is_some());
     }
 }

@@ -38,12 +38,12 @@ pub trait ChangeStore: Send + Sync {
     /// that died has no effect; the change of the same record replaces it.
     async fn save(&self, changes: Vec<ChangeRow>) -> Result<()>;
 
-    /// Changes of a conversation after `after`, in order, at most `limit`: also those that died, and as
-    /// [`MessageChange::Unknown`] those of a kind that this program does not know.
+    /// Changes of a conversation after `after_rev`, in order, at most `limit`: also those that
+    /// died, and as [`MessageChange::Unknown`] those of a kind that this program does not know.
     async fn since(
         &self,
         conversation: ConversationId,
-        after: u64,
+        after_rev: u64,
         limit: usize,
     ) -> Result<Vec<OrderedChange>>;
 
@@ -84,7 +84,7 @@ pub trait ChangeStore: Send + Sync {
     async fn pins(
         &self,
         conversation: ConversationId,
-        before: Seq,
+        before_seq: Seq,
         limit: usize,
     ) -> Result<Vec<(Seq, MessageId)>>;
 }

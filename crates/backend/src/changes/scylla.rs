@@ -45,9 +45,10 @@ const PAGE: i32 = 128;
 const RECALL: i8 = 0;
 const EDIT: i8 = 1;
 const REACT: i8 = 2;
-/// Pins lie among the reactions, by a text that no reaction may have: a page asks for no kind more.
+/// Pins are stored among the reactions, under a text that no reaction may have, so that a page
+/// needs no query for another kind.
 const PIN: &str = "\u{0}pin";
-/// Begins the text of each such kind.
+/// First character of the text of each kind that is stored among the reactions.
 const OTHER: char = '\u{0}';
 /// Position of a change that died.
 const NOWHERE: i64 = 0;
@@ -56,14 +57,14 @@ const NOWHERE: i64 = 0;
 pub struct ScyllaChanges {
     cql: SeamCql,
     insert: Statement,
-    leave: Statement,
-    upward: Statement,
-    downward: Statement,
-    behind: Statement,
+    insert_effect: Statement,
+    select_from: Statement,
+    find_backward: Statement,
+    find_forward: Statement,
     sends: Statement,
-    one: Statement,
-    altered: Statement,
-    recalled: Statement,
+    by_rev: Statement,
+    effects: Statement,
+    recalls: Statement,
     pin: Statement,
     unpin: Statement,
     pins: Statement,
@@ -85,7 +86,7 @@ struct EditedContent {
 }
 
 impl EditedContent {
-    fn of(content: &Content) -> EditedContent {
+    fn from_content(content: &Content) -> EditedContent {
         EditedContent {
             kind: content.kind,
             data: content.data.clone(),
@@ -189,32 +190,32 @@ impl ScyllaChanges {
                  what, reaction, is_on, content, ver) VALUES (:kind, :low, :high, :block, :rev, :seq, \
                  :subject, :author, :id, :send_id, :uid, :tm, :what, :reaction, :is_on, :content, :ver) USING TIMESTAMP :written",
             ),
-            leave: Statement::new(
+            insert_effect: Statement::new(
                 "INSERT INTO altered (kind, low, high, block, what, seq, reaction, uid, author, done_by, tm, \
                  is_on, content, ver) VALUES (:kind, :low, :high, :block, :what, :seq, :reaction, :uid, \
                  :author, :done_by, :tm, :is_on, :content, :ver) USING TIMESTAMP :written",
             ),
-            upward: Statement::new(format!(
+            select_from: Statement::new(format!(
                 "SELECT {COLUMNS} FROM change WHERE {partition} AND rev >= ? ORDER BY rev ASC LIMIT ?"
             )),
-            downward: Statement::new(format!(
+            find_backward: Statement::new(format!(
                 "SELECT rev, ver FROM change WHERE {partition} AND rev <= ? ORDER BY rev DESC LIMIT ?"
             )),
-            behind: Statement::new(format!(
+            find_forward: Statement::new(format!(
                 "SELECT rev, ver FROM change WHERE {partition} AND rev >= ? ORDER BY rev ASC LIMIT ?"
             )),
             sends: Statement::new(format!(
                 "SELECT rev, uid, send_id, ver, seq FROM change \
                  WHERE {partition} AND rev > ? AND rev <= ?"
             )),
-            one: Statement::new(format!(
+            by_rev: Statement::new(format!(
                 "SELECT {COLUMNS} FROM change WHERE {partition} AND rev = ?"
             )),
-            altered: Statement::new(format!(
+            effects: Statement::new(format!(
                 "SELECT what, seq, reaction, done_by, tm, is_on, content, ver FROM altered \
                  WHERE {partition} AND what = ? AND seq >= ? AND seq <= ?"
             )),
-            recalled: Statement::new(format!(
+            recalls: Statement::new(format!(
                 "SELECT seq, author, ver FROM altered WHERE {partition} AND what = {RECALL} \
                  AND seq >= ? AND seq <= ?"
             )),
@@ -236,7 +237,7 @@ impl ScyllaChanges {
         let place = (effect.kind, effect.low, effect.high);
         let (seq, ver) = (effect.seq, effect.ver);
         tokio::try_join!(
-            self.cql.write(&self.leave, effect),
+            self.cql.write(&self.insert_effect, effect),
             self.list_pin(place, seq, &row.changed.asked, ver),
         )?;
         Ok(())
@@ -247,11 +248,11 @@ impl ScyllaChanges {
         &self,
         (kind, low, high): (i8, i64, i64),
         seq: i64,
-        asked: &ChangeRequest,
+        request: &ChangeRequest,
         ver: i64,
     ) -> Result<()> {
-        let subject = asked.subject.get();
-        match asked.change {
+        let subject = request.subject.get();
+        match request.change {
             MessageChange::Pin { on: true } => {
                 let values = (kind, low, high, seq, subject, ver);
                 self.cql.write(&self.pin, values).await
@@ -272,7 +273,7 @@ impl ScyllaChanges {
     async fn rev_below(
         &self,
         conversation: ConversationId,
-        wanted: i64,
+        target_ver: i64,
         last: i64,
     ) -> Result<Option<i64>> {
         let (kind, low, high) = key(conversation);
@@ -280,9 +281,9 @@ impl ScyllaChanges {
         while next > 0 {
             let block = next >> CHANGE_BITS;
             let values = (kind, low, high, block, next, PAGE);
-            let rows: Vec<(i64, i64)> = self.cql.rows(&self.downward, values).await?;
+            let rows: Vec<(i64, i64)> = self.cql.rows(&self.find_backward, values).await?;
             for &(rev, ver) in &rows {
-                match ver.cmp(&wanted) {
+                match ver.cmp(&target_ver) {
                     Ordering::Greater => {}
                     Ordering::Equal => return Ok(Some(rev)),
                     Ordering::Less => return Ok(None),
@@ -301,16 +302,16 @@ impl ScyllaChanges {
     async fn rev_above(
         &self,
         conversation: ConversationId,
-        wanted: i64,
+        target_ver: i64,
         first: i64,
     ) -> Result<Option<i64>> {
         let (kind, low, high) = key(conversation);
         let mut next = first;
         loop {
             let values = (kind, low, high, next >> CHANGE_BITS, next, PAGE);
-            let rows: Vec<(i64, i64)> = self.cql.rows(&self.behind, values).await?;
+            let rows: Vec<(i64, i64)> = self.cql.rows(&self.find_forward, values).await?;
             for &(rev, ver) in &rows {
-                match ver.cmp(&wanted) {
+                match ver.cmp(&target_ver) {
                     Ordering::Less => {}
                     Ordering::Equal => return Ok(Some(rev)),
                     Ordering::Greater => return Ok(None),
@@ -326,30 +327,29 @@ impl ScyllaChanges {
     async fn at(&self, conversation: ConversationId, rev: i64) -> Result<Option<OrderedChange>> {
         let (kind, low, high) = key(conversation);
         let values = (kind, low, high, rev >> CHANGE_BITS, rev);
-        let found: Vec<ChangeColumns> = self.cql.rows(&self.one, values).await?;
-        found
-            .into_iter()
+        let rows: Vec<ChangeColumns> = self.cql.rows(&self.by_rev, values).await?;
+        rows.into_iter()
             .next()
-            .map(ChangeColumns::changed)
+            .map(ChangeColumns::into_change)
             .transpose()
     }
 
     /// Reads the effects of one kind between two positions of one partition.
-    async fn left(
+    async fn read_effects(
         &self,
         conversation: ConversationId,
-        what: i8,
+        code: i8,
         seqs: &RangeInclusive<i64>,
     ) -> Result<Vec<StoredAltered>> {
         let (kind, low, high) = key(conversation);
         let (first, last) = (*seqs.start(), *seqs.end());
-        let values = (kind, low, high, first >> ALTERED_BITS, what, first, last);
-        self.cql.rows(&self.altered, values).await
+        let values = (kind, low, high, first >> ALTERED_BITS, code, first, last);
+        self.cql.rows(&self.effects, values).await
     }
 }
 
 impl ChangeColumns {
-    fn changed(self) -> Result<OrderedChange> {
+    fn into_change(self) -> Result<OrderedChange> {
         let change = match self.seq {
             NOWHERE => MessageChange::Died,
             _ => change(self.what, &self.reaction, self.is_on, &self.content)?,
@@ -370,28 +370,31 @@ impl ChangeColumns {
 }
 
 impl StoredAltered {
-    fn apply(&self, altered: &mut BTreeMap<Seq, Overlay>) -> Result<()> {
+    fn apply(&self, overlays: &mut BTreeMap<Seq, Overlay>) -> Result<()> {
         let seq = Seq(self.seq as u64);
-        let version = write_time::version_of(self.ver).ok_or_else(torn)?;
+        let version = write_time::to_version(self.ver).ok_or_else(torn)?;
         let change = change(self.what, &self.reaction, self.is_on, &self.content)?;
         if !change.has_effect() {
             return Ok(());
         }
         // Effects are stored without id and rev of their change; the fold needs neither.
-        let nobody = MessageId::floor_of(Timestamp::from_millis(self.tm));
-        let changed = OrderedChange {
+        let placeholder = MessageId::floor_of(Timestamp::from_millis(self.tm));
+        let ordered_change = OrderedChange {
             rev: 0,
             seq,
             asked: ChangeRequest {
-                id: nobody,
+                id: placeholder,
                 send_id: SendId::from_bytes([0; 16]),
-                subject: nobody,
+                subject: placeholder,
                 by: user(self.done_by)?,
                 at: Timestamp::from_millis(self.tm),
                 change,
             },
         };
-        altered.entry(seq).or_default().apply(version, &changed);
+        overlays
+            .entry(seq)
+            .or_default()
+            .apply(version, &ordered_change);
         Ok(())
     }
 }
@@ -399,7 +402,7 @@ impl StoredAltered {
 #[async_trait]
 impl ChangeStore for ScyllaChanges {
     async fn save(&self, changes: Vec<ChangeRow>) -> Result<()> {
-        let rows = changes.iter().map(rows_of).collect::<Result<Vec<_>>>()?;
+        let rows = changes.iter().map(to_rows).collect::<Result<Vec<_>>>()?;
         let (rows, effects): (Vec<_>, Vec<Option<_>>) = rows.into_iter().unzip();
         let writes = rows
             .into_iter()
@@ -413,29 +416,29 @@ impl ChangeStore for ScyllaChanges {
     async fn since(
         &self,
         conversation: ConversationId,
-        after: u64,
+        after_rev: u64,
         limit: usize,
     ) -> Result<Vec<OrderedChange>> {
         let (kind, low, high) = key(conversation);
-        let Ok(first) = number(after.saturating_add(1)) else {
+        let Ok(first) = number(after_rev.saturating_add(1)) else {
             return Ok(Vec::new());
         };
-        let (mut next, mut found) = (first, Vec::new());
-        while found.len() < limit {
+        let (mut next, mut changes) = (first, Vec::new());
+        while changes.len() < limit {
             let block = next >> CHANGE_BITS;
-            let wanted = (limit - found.len()).min(1 << CHANGE_BITS) as i32;
-            let values = (kind, low, high, block, next, wanted);
-            let rows: Vec<ChangeColumns> = self.cql.rows(&self.upward, values).await?;
+            let page_size = (limit - changes.len()).min(1 << CHANGE_BITS) as i32;
+            let values = (kind, low, high, block, next, page_size);
+            let rows: Vec<ChangeColumns> = self.cql.rows(&self.select_from, values).await?;
             for row in rows {
                 next = row.rev + 1;
-                found.push(row.changed()?);
+                changes.push(row.into_change()?);
             }
             // Revs are dense: a partition that ends before its last rev is the last one.
             if next >> CHANGE_BITS == block {
                 break;
             }
         }
-        Ok(found)
+        Ok(changes)
     }
 
     async fn of_record(
@@ -444,12 +447,12 @@ impl ChangeStore for ScyllaChanges {
         record: Version,
         search: ChangeSearch,
     ) -> Result<Option<OrderedChange>> {
-        let wanted = write_time::of_version(SEAM, record)?;
+        let ver = write_time::from_version(SEAM, record)?;
         let rev = match search {
-            ChangeSearch::UpTo(last) => self.rev_below(conversation, wanted, number(last)?).await?,
+            ChangeSearch::UpTo(last) => self.rev_below(conversation, ver, number(last)?).await?,
             ChangeSearch::Behind(rev) => {
                 let first = number(rev.saturating_add(1))?;
-                self.rev_above(conversation, wanted, first).await?
+                self.rev_above(conversation, ver, first).await?
             }
         };
         match rev {
@@ -466,11 +469,11 @@ impl ChangeStore for ScyllaChanges {
         last: u64,
     ) -> Result<Option<(Version, OrderedChange)>> {
         let last = number(last)?;
-        let after = last.saturating_sub(SEARCH as i64).max(0);
-        let blocks = (after >> CHANGE_BITS)..=(last >> CHANGE_BITS);
+        let lower_bound = last.saturating_sub(SEARCH as i64).max(0);
+        let blocks = (lower_bound >> CHANGE_BITS)..=(last >> CHANGE_BITS);
         for block in blocks.rev() {
             let (kind, low, high) = key(conversation);
-            let values = (kind, low, high, block, after, last);
+            let values = (kind, low, high, block, lower_bound, last);
             let rows: Vec<(i64, i64, Uuid, i64, i64)> = self.cql.rows(&self.sends, values).await?;
             let same = |row: &&(i64, i64, Uuid, i64, i64)| {
                 row.1 == by.get() && row.2 == uuid(send_id) && row.4 != NOWHERE
@@ -478,9 +481,9 @@ impl ChangeStore for ScyllaChanges {
             let Some(&(rev, _, _, ver, _)) = rows.iter().rev().find(same) else {
                 continue;
             };
-            let version = write_time::version_of(ver).ok_or_else(torn)?;
-            let found = self.at(conversation, rev).await?;
-            return Ok(found.map(|changed| (version, changed)));
+            let version = write_time::to_version(ver).ok_or_else(torn)?;
+            let found_change = self.at(conversation, rev).await?;
+            return Ok(found_change.map(|change| (version, change)));
         }
         Ok(None)
     }
@@ -493,77 +496,77 @@ impl ChangeStore for ScyllaChanges {
     ) -> Result<BTreeMap<Seq, Overlay>> {
         let blocks = blocks(first, last);
         let kinds = [RECALL, EDIT, REACT];
-        let asked = blocks
+        let reads = blocks
             .iter()
-            .flat_map(|seqs| kinds.map(|what| (what, seqs)));
-        let asked = asked.map(|(what, seqs)| self.left(conversation, what, seqs));
-        let mut altered = BTreeMap::new();
-        for left in self.cql.all(asked.collect()).await?.into_iter().flatten() {
-            left.apply(&mut altered)?;
+            .flat_map(|seqs| kinds.map(|code| (code, seqs)));
+        let reads = reads.map(|(code, seqs)| self.read_effects(conversation, code, seqs));
+        let mut overlays = BTreeMap::new();
+        for effect in self.cql.all(reads.collect()).await?.into_iter().flatten() {
+            effect.apply(&mut overlays)?;
         }
-        Ok(altered)
+        Ok(overlays)
     }
 
     async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Overlay>> {
-        let mut asked = Vec::with_capacity(3 * places.len());
-        for (place, &(conversation, seq)) in places.iter().enumerate() {
+        let mut reads = Vec::with_capacity(3 * places.len());
+        for (index, &(conversation, seq)) in places.iter().enumerate() {
             for seqs in blocks(seq, seq) {
-                for what in [RECALL, EDIT, REACT] {
+                for code in [RECALL, EDIT, REACT] {
                     let seqs = seqs.clone();
-                    asked.push(async move {
-                        let left = self.left(conversation, what, &seqs).await?;
-                        Ok((place, left))
+                    reads.push(async move {
+                        let effect = self.read_effects(conversation, code, &seqs).await?;
+                        Ok((index, effect))
                     });
                 }
             }
         }
-        let mut altered = vec![BTreeMap::new(); places.len()];
-        for (place, left) in self.cql.all(asked).await? {
-            for left in left {
-                left.apply(&mut altered[place])?;
+        let mut overlays = vec![BTreeMap::new(); places.len()];
+        for (index, effect) in self.cql.all(reads).await? {
+            for effect in effect {
+                effect.apply(&mut overlays[index])?;
             }
         }
-        let altered = places.iter().zip(altered);
-        Ok(altered
-            .map(|((_, seq), mut altered)| altered.remove(seq).unwrap_or_default())
+        let overlays = places.iter().zip(overlays);
+        Ok(overlays
+            .map(|((_, seq), mut overlays)| overlays.remove(seq).unwrap_or_default())
             .collect())
     }
 
     async fn recalled(&self, ranges: &[RecallRange]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
-        let mut asked = Vec::with_capacity(ranges.len());
-        for (place, range) in ranges.iter().enumerate() {
-            let until = write_time::of_version(SEAM, range.until)?;
+        let mut reads = Vec::with_capacity(ranges.len());
+        for (index, range) in ranges.iter().enumerate() {
+            let max_ver = write_time::from_version(SEAM, range.last_version)?;
             let (kind, low, high) = key(range.conversation);
-            for seqs in blocks(range.after.next(), range.last) {
-                asked.push(async move {
+            for seqs in blocks(range.base.next(), range.last) {
+                reads.push(async move {
                     let (first, last) = (*seqs.start(), *seqs.end());
                     let values = (kind, low, high, first >> ALTERED_BITS, first, last);
                     let mut rows: Vec<(i64, i64, i64)> =
-                        self.cql.rows(&self.recalled, values).await?;
-                    rows.retain(|(_, _, ver)| *ver <= until);
-                    Ok((place, rows))
+                        self.cql.rows(&self.recalls, values).await?;
+                    rows.retain(|(_, _, ver)| *ver <= max_ver);
+                    Ok((index, rows))
                 });
             }
         }
-        let mut recalled = vec![BTreeMap::new(); ranges.len()];
-        for (place, rows) in self.cql.all(asked).await? {
+        let mut recalls = vec![BTreeMap::new(); ranges.len()];
+        for (index, rows) in self.cql.all(reads).await? {
             for (seq, author, _) in rows {
-                recalled[place].insert(Seq(seq as u64), user(author)?);
+                recalls[index].insert(Seq(seq as u64), user(author)?);
             }
         }
-        Ok(recalled)
+        Ok(recalls)
     }
 
     async fn pins(
         &self,
         conversation: ConversationId,
-        before: Seq,
+        before_seq: Seq,
         limit: usize,
     ) -> Result<Vec<(Seq, MessageId)>> {
         let (kind, low, high) = key(conversation);
-        let before = i64::try_from(before.0).unwrap_or(i64::MAX);
+        let before_seq = i64::try_from(before_seq.0).unwrap_or(i64::MAX);
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let values = (kind, low, high, before, limit);
+        let values = (kind, low, high, before_seq, limit);
         let rows: Vec<(i64, i64)> = self.cql.rows(&self.pins, values).await?;
         let pins = rows
             .into_iter()
@@ -574,8 +577,8 @@ impl ChangeStore for ScyllaChanges {
 
 /// Splits the positions from `first` to `last`, both included, by partition.
 fn blocks(first: Seq, last: Seq) -> Vec<RangeInclusive<i64>> {
-    const MOST: u64 = i64::MAX as u64;
-    let (mut next, last) = (first.0.clamp(1, MOST) as i64, last.0.min(MOST) as i64);
+    const MAX_SEQ: u64 = i64::MAX as u64;
+    let (mut next, last) = (first.0.clamp(1, MAX_SEQ) as i64, last.0.min(MAX_SEQ) as i64);
     let mut blocks = Vec::new();
     while next <= last {
         let end = (next | ((1 << ALTERED_BITS) - 1)).min(last);
@@ -588,15 +591,15 @@ fn blocks(first: Seq, last: Seq) -> Vec<RangeInclusive<i64>> {
     blocks
 }
 
-fn change(what: i8, reaction: &str, on: bool, content: &Bytes) -> Result<MessageChange> {
-    match what {
+fn change(code: i8, reaction: &str, on: bool, content: &Bytes) -> Result<MessageChange> {
+    match code {
         RECALL => Ok(MessageChange::Recall),
         EDIT => {
-            decode(SEAM, content).map(|said: EditedContent| MessageChange::Edit(said.content()))
+            decode(SEAM, content).map(|edit: EditedContent| MessageChange::Edit(edit.content()))
         }
         REACT if reaction == PIN => Ok(MessageChange::Pin { on }),
-        // Kinds of a later version, among the reactions as pins are, or beside them. Refused, no page
-        // would have the others.
+        // Kinds of a later version, stored among the reactions as pins are, or beside them. They
+        // are no error, which would make the other changes of a page unreadable, too.
         REACT if reaction.starts_with(OTHER) => Ok(MessageChange::Unknown),
         REACT => Ok(MessageChange::React {
             reaction: reaction
@@ -617,11 +620,15 @@ fn key(conversation: ConversationId) -> (i8, i64, i64) {
 }
 
 /// Rows of a change: itself, and its effect on the message, unless it died.
-fn rows_of(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
+fn to_rows(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
     let (kind, low, high) = key(row.conversation);
-    let ver = write_time::of_version(SEAM, row.version)?;
-    let OrderedChange { rev, seq, asked } = &row.changed;
-    let (rev, seq) = (number(*rev)?, write_time::of_seq(SEAM, *seq)?);
+    let ver = write_time::from_version(SEAM, row.version)?;
+    let OrderedChange {
+        rev,
+        seq,
+        asked: request,
+    } = &row.changed;
+    let (rev, seq) = (number(*rev)?, write_time::from_seq(SEAM, *seq)?);
     let seq = match (seq, row.changed.has_died()) {
         (Some(seq), false) => seq,
         (None, true) => NOWHERE,
@@ -629,13 +636,13 @@ fn rows_of(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
             return Err(Error::conflict(SEAM, "a change of no position"));
         }
     };
-    let (what, reaction, is_on, content) = match &asked.change {
+    let (code, reaction, is_on, content) = match &request.change {
         MessageChange::Recall => (RECALL, String::new(), true, Bytes::new()),
         MessageChange::Edit(content) => (
             EDIT,
             String::new(),
             true,
-            encode(SEAM, &EditedContent::of(content))?,
+            encode(SEAM, &EditedContent::from_content(content))?,
         ),
         MessageChange::React { reaction, on } => (REACT, reaction.to_string(), *on, Bytes::new()),
         MessageChange::Pin { on } => (REACT, PIN.to_owned(), *on, Bytes::new()),
@@ -646,16 +653,16 @@ fn rows_of(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
         NOWHERE => 0,
         _ => row.author.get(),
     };
-    let (by, tm) = (asked.by.get(), asked.at.millis());
-    let left = (seq != NOWHERE).then(|| NewAltered {
+    let (by, tm) = (request.by.get(), request.at.millis());
+    let effect = (seq != NOWHERE).then(|| NewAltered {
         kind,
         low,
         high,
         block: seq >> ALTERED_BITS,
-        what,
+        what: code,
         seq,
         reaction: reaction.clone(),
-        uid: match &asked.change {
+        uid: match &request.change {
             MessageChange::React { .. } => by,
             _ => 0,
         },
@@ -674,32 +681,32 @@ fn rows_of(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
         block: rev >> CHANGE_BITS,
         rev,
         seq,
-        subject: asked.subject.get(),
+        subject: request.subject.get(),
         author,
-        id: asked.id.get(),
-        send_id: uuid(asked.send_id),
+        id: request.id.get(),
+        send_id: uuid(request.send_id),
         uid: by,
         tm,
-        what,
+        what: code,
         reaction,
         is_on,
         content,
         ver,
         written: ver,
     };
-    Ok((change, left))
+    Ok((change, effect))
 }
 
 fn number(rev: u64) -> Result<i64> {
     i64::try_from(rev).map_err(|_| Error::conflict(SEAM, "a rev beyond all that is counted"))
 }
 
-fn id(stored: i64) -> Result<MessageId> {
-    MessageId::new(stored).map_err(|_| torn())
+fn id(raw: i64) -> Result<MessageId> {
+    MessageId::new(raw).map_err(|_| torn())
 }
 
-fn user(stored: i64) -> Result<UserId> {
-    UserId::new(stored).map_err(|_| torn())
+fn user(raw: i64) -> Result<UserId> {
+    UserId::new(raw).map_err(|_| torn())
 }
 
 fn uuid(send_id: SendId) -> Uuid {
@@ -721,15 +728,15 @@ mod tests {
     #[test]
     fn kinds_of_a_later_version_are_unknown() {
         let unknown = MessageChange::Unknown;
-        let read = |what, reaction: &str| change(what, reaction, true, &Bytes::new());
+        let read = |code, reaction: &str| change(code, reaction, true, &Bytes::new());
         assert_eq!(read(3, "").expect("reads"), unknown);
         assert_eq!(read(-1, "+1").expect("reads"), unknown);
         assert_eq!(read(REACT, "\u{0}poll").expect("reads"), unknown);
         let pin = MessageChange::Pin { on: true };
         assert_eq!(read(REACT, PIN).expect("reads"), pin);
         assert!(read(REACT, "").is_err() && read(EDIT, "").is_err(), "torn");
-        let mut altered = BTreeMap::new();
-        let left = StoredAltered {
+        let mut overlays = BTreeMap::new();
+        let effect = StoredAltered {
             what: REACT,
             seq: 4,
             reaction: "\u{0}poll".to_owned(),
@@ -739,8 +746,8 @@ mod tests {
             content: Bytes::new(),
             ver: 9,
         };
-        left.apply(&mut altered).expect("reads");
-        assert_eq!(altered, BTreeMap::new());
+        effect.apply(&mut overlays).expect("reads");
+        assert_eq!(overlays, BTreeMap::new());
     }
 
     /// Of two writes at one time, the larger value of each column counts: that of the change.
@@ -752,7 +759,7 @@ mod tests {
             epoch: 1,
             offset: 3,
         };
-        let asked = |change| ChangeRequest {
+        let request = |change| ChangeRequest {
             id: self::id(20).expect("an id"),
             send_id: SendId::from_bytes([7; 16]),
             subject: id,
@@ -760,11 +767,11 @@ mod tests {
             at: Timestamp::from_millis(5),
             change,
         };
-        let row = |changed| ChangeRow {
+        let row = |ordered_change| ChangeRow {
             conversation: conversation.expect("two users"),
             version,
             author: user,
-            changed,
+            changed: ordered_change,
         };
         let reaction = "+1".parse().expect("short");
         for change in [
@@ -776,25 +783,25 @@ mod tests {
             },
             MessageChange::Pin { on: true },
         ] {
-            let asked = asked(change);
-            let (dead, effect) = rows_of(&row(OrderedChange::died(4, &asked))).expect("a row");
+            let request = request(change);
+            let (dead, effect) = to_rows(&row(OrderedChange::died(4, &request))).expect("a row");
             assert!(effect.is_none());
-            let changed = OrderedChange {
+            let ordered_change = OrderedChange {
                 rev: 4,
                 seq: Seq(2),
-                asked,
+                asked: request,
             };
-            let (made, effect) = rows_of(&row(changed)).expect("rows");
+            let (live, effect) = to_rows(&row(ordered_change)).expect("rows");
             assert!(effect.is_some());
             assert_eq!(
                 (dead.rev, dead.ver, dead.written),
-                (made.rev, made.ver, made.written)
+                (live.rev, live.ver, live.written)
             );
-            assert_eq!((dead.id, dead.uid, dead.tm), (made.id, made.uid, made.tm));
-            assert!(dead.seq < made.seq && dead.subject < made.subject);
-            assert!(dead.author < made.author && dead.send_id < made.send_id);
-            assert!(dead.what <= made.what && dead.reaction <= made.reaction);
-            assert!(dead.is_on <= made.is_on && dead.content <= made.content);
+            assert_eq!((dead.id, dead.uid, dead.tm), (live.id, live.uid, live.tm));
+            assert!(dead.seq < live.seq && dead.subject < live.subject);
+            assert!(dead.author < live.author && dead.send_id < live.send_id);
+            assert!(dead.what <= live.what && dead.reaction <= live.reaction);
+            assert!(dead.is_on <= live.is_on && dead.content <= live.content);
         }
     }
 

@@ -10,7 +10,7 @@ use super::{ConversationStore, ListRegisters};
 use crate::clock::{Entropy, SeededEntropy};
 use crate::test_ids::{TestIds, at};
 
-const ALL: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 
 fn row(
     fresh: &TestIds,
@@ -47,14 +47,21 @@ async fn save(store: &dyn ConversationStore, row: ConversationRow) {
 
 async fn get(store: &dyn ConversationStore, row: &ConversationRow) -> Option<ListEntry> {
     let key = (row.owner, row.conversation);
-    let found = store.get(&[key, key]).await.expect("reads");
-    assert_eq!(found[0], found[1], "what is asked twice is answered twice");
-    found[0]
+    let entries = store.get(&[key, key]).await.expect("reads");
+    assert_eq!(
+        entries[0], entries[1],
+        "what is asked twice is answered twice"
+    );
+    entries[0]
 }
 
-async fn changed(store: &dyn ConversationStore, owner: UserId, since: Timestamp) -> Vec<ListEntry> {
-    let found = store.changed(owner, since, None, ALL).await;
-    found.expect("reads")
+async fn changed(
+    store: &dyn ConversationStore,
+    owner: UserId,
+    min_version: Timestamp,
+) -> Vec<ListEntry> {
+    let entries = store.changed(owner, min_version, None, MAX_ENTRIES).await;
+    entries.expect("reads")
 }
 
 // proves S4-11
@@ -71,7 +78,7 @@ pub(super) async fn a_row_comes_back_with_its_registers(
     assert_eq!(get(store, &row).await, None);
     assert_eq!(changed(store, owner, Timestamp::ZERO).await, []);
     save(store, row).await;
-    let listed = ListEntry {
+    let entry = ListEntry {
         row,
         read_seq: Seq(3),
         received_seq: Seq(3),
@@ -80,8 +87,8 @@ pub(super) async fn a_row_comes_back_with_its_registers(
         arranged: ListArrangement::default(),
         hidden: 0,
     };
-    assert_eq!(get(store, &row).await, Some(listed));
-    assert_eq!(changed(store, owner, Timestamp::ZERO).await, [listed]);
+    assert_eq!(get(store, &row).await, Some(entry));
+    assert_eq!(changed(store, owner, Timestamp::ZERO).await, [entry]);
     assert_eq!(changed(store, peer, Timestamp::ZERO).await, []);
 }
 
@@ -120,11 +127,11 @@ pub(super) async fn the_same_source_may_raise_the_version(
     let owner = fresh.user();
     let first = row(fresh, owner, private(owner, fresh.user()), 4);
     save(store, first).await;
-    let again = ConversationRow {
+    let restamp = ConversationRow {
         version: at(50),
         ..first
     };
-    save(store, again).await;
+    save(store, restamp).await;
     assert_eq!(changed(store, owner, at(50)).await.len(), 1);
     assert_eq!(changed(store, owner, at(51)).await, []);
 }
@@ -154,19 +161,23 @@ pub(super) async fn the_difference_equals_a_recomputation(
     let keys: Vec<_> = conversations.iter().map(|&c| (owner, c)).collect();
     let all = store.get(&keys).await.expect("reads");
     for _ in 0..100 {
-        let since = at(pick(62) as u64);
-        let after = [None, Some(conversations[pick(conversations.len())])][pick(2)];
+        let min_version = at(pick(62) as u64);
+        let cursor = [None, Some(conversations[pick(conversations.len())])][pick(2)];
         let limit = pick(16);
-        let wanted: Vec<_> = all
+        let expected: Vec<_> = all
             .iter()
             .flatten()
-            .filter(|listed| listed.row.version >= since || listed.touched >= since)
-            .filter(|listed| after.is_none_or(|after| listed.row.conversation > after))
+            .filter(|entry| entry.row.version >= min_version || entry.touched >= min_version)
+            .filter(|entry| cursor.is_none_or(|cursor| entry.row.conversation > cursor))
             .take(limit)
             .copied()
             .collect();
-        let found = store.changed(owner, since, after, limit).await;
-        assert_eq!(found.expect("reads"), wanted, "{since} {after:?} {limit}");
+        let result = store.changed(owner, min_version, cursor, limit).await;
+        assert_eq!(
+            result.expect("reads"),
+            expected,
+            "{min_version} {cursor:?} {limit}"
+        );
     }
 }
 
@@ -180,19 +191,19 @@ pub(super) async fn pages_of_the_list_visit_each_conversation_once(
         .map(|offset| row(fresh, owner, private(owner, fresh.user()), offset))
         .collect();
     store.save(rows.clone()).await.expect("saves");
-    let mut wanted: Vec<_> = rows.iter().map(|row| row.conversation).collect();
-    wanted.sort();
-    let (mut seen, mut after) = (Vec::new(), None);
+    let mut expected: Vec<_> = rows.iter().map(|row| row.conversation).collect();
+    expected.sort();
+    let (mut conversations, mut cursor) = (Vec::new(), None);
     loop {
-        let page = store.changed(owner, Timestamp::ZERO, after, 90).await;
+        let page = store.changed(owner, Timestamp::ZERO, cursor, 90).await;
         let page = page.expect("reads");
         if page.is_empty() {
             break;
         }
-        seen.extend(page.iter().map(|listed| listed.row.conversation));
-        after = seen.last().copied();
+        conversations.extend(page.iter().map(|entry| entry.row.conversation));
+        cursor = conversations.last().copied();
     }
-    assert_eq!(seen, wanted);
+    assert_eq!(conversations, expected);
     // Few changed conversations among many.
     let few = changed(store, owner, at(598)).await;
     assert_eq!(few.len(), 2);
@@ -204,8 +215,8 @@ pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, f
     save(store, row).await;
     let at_seq = |seq| (owner, row.conversation, Seq(seq));
     let registers = async || {
-        let listed = get(store, &row).await.expect("a row");
-        (listed.read_seq.0, listed.received_seq.0)
+        let entry = get(store, &row).await.expect("a row");
+        (entry.read_seq.0, entry.received_seq.0)
     };
     let set_received = async |seqs: &[u64]| {
         let moves = seqs.iter().map(|&seq| at_seq(seq)).collect();
@@ -229,11 +240,11 @@ pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, f
         .await
         .expect("writes");
     assert_eq!(registers().await, (8, 8));
-    let cleared = |seq| (owner, row.conversation, tally(seq));
-    for (moves, expected) in [(vec![cleared(7), cleared(4)], 7), (vec![cleared(6)], 7)] {
+    let clear_to = |seq| (owner, row.conversation, tally(seq));
+    for (moves, expected) in [(vec![clear_to(7), clear_to(4)], 7), (vec![clear_to(6)], 7)] {
         store.set_cleared(moves, at(1)).await.expect("writes");
-        let listed = get(store, &row).await.expect("a row");
-        assert_eq!(listed.cleared, tally(expected));
+        let entry = get(store, &row).await.expect("a row");
+        assert_eq!(entry.cleared, tally(expected));
     }
     // A rewrite of the row leaves the registers.
     save(store, row).await;
@@ -247,29 +258,29 @@ pub(super) async fn the_later_record_arranges(store: &dyn ConversationStore, fre
     let row = row(fresh, owner, private(owner, fresh.user()), 9);
     save(store, row).await;
     let version = |offset| Version { epoch: 1, offset };
-    let pinned = ListArrangement {
+    let pin = ListArrangement {
         pinned: true,
         muted_until: Some(at(77)),
     };
-    let arrange = async |offset, arranged, now| {
-        let moves = vec![(owner, row.conversation, version(offset), arranged)];
+    let arrange = async |offset, arrangement, now| {
+        let moves = vec![(owner, row.conversation, version(offset), arrangement)];
         store.arrange(moves, at(now)).await.expect("writes");
         get(store, &row).await.expect("a row")
     };
-    assert_eq!(arrange(5, pinned, 20).await.arranged, pinned);
+    assert_eq!(arrange(5, pin, 20).await.arranged, pin);
     assert_eq!(
         arrange(4, ListArrangement::default(), 21).await.arranged,
-        pinned
+        pin
     );
-    let listed = arrange(6, ListArrangement::default(), 22).await;
+    let entry = arrange(6, ListArrangement::default(), 22).await;
     assert_eq!(
-        (listed.arranged, listed.touched),
+        (entry.arranged, entry.touched),
         (ListArrangement::default(), at(22))
     );
 }
 
 /// Other devices of the owner learn of a read or a clear without any message.
-pub(super) async fn what_was_touched_is_in_the_difference(
+pub(super) async fn touched_conversations_are_in_the_difference(
     store: &dyn ConversationStore,
     fresh: &TestIds,
 ) {
@@ -280,21 +291,21 @@ pub(super) async fn what_was_touched_is_in_the_difference(
     }
     assert_eq!(changed(store, owner, at(20)).await, []);
     let [read, cleared] = rows.map(|row| row.conversation);
-    let found = async || {
-        let found = changed(store, owner, at(20)).await;
-        let found = found
+    let changes = async || {
+        let changes = changed(store, owner, at(20)).await;
+        let changes = changes
             .iter()
-            .map(|listed| (listed.row.conversation, listed.touched));
-        found.collect::<Vec<_>>()
+            .map(|entry| (entry.row.conversation, entry.touched));
+        changes.collect::<Vec<_>>()
     };
     let moves = vec![(owner, read, Seq(2))];
     store.set_read(moves, at(25)).await.expect("writes");
-    assert_eq!(found().await, [(read, at(25))]);
+    assert_eq!(changes().await, [(read, at(25))]);
     let moves = vec![(owner, cleared, tally(2))];
     store.set_cleared(moves, at(30)).await.expect("writes");
-    let mut both = vec![(read, at(25)), (cleared, at(30))];
-    both.sort();
-    assert_eq!(found().await, both);
+    let mut expected = vec![(read, at(25)), (cleared, at(30))];
+    expected.sort();
+    assert_eq!(changes().await, expected);
 }
 
 // proves S4-13 in part (one part is updated, the others stay), S4-15 in part, S4-26, S4-27
@@ -308,8 +319,8 @@ pub(super) async fn a_message_touches_nothing_that_the_owner_did(
     let first = row(fresh, owner, private(owner, fresh.user()), 3);
     save(store, first).await;
     let versions = async || {
-        let listed = get(store, &first).await.expect("a row");
-        (listed.row.version, listed.touched)
+        let entry = get(store, &first).await.expect("a row");
+        (entry.row.version, entry.touched)
     };
     assert_eq!(versions().await, (at(3), Timestamp::ZERO));
     let read = vec![(owner, first.conversation, Seq(2))];
@@ -318,11 +329,14 @@ pub(super) async fn a_message_touches_nothing_that_the_owner_did(
     let next = row(fresh, owner, first.conversation, 20);
     save(store, next).await;
     assert_eq!(versions().await, (at(20), at(10)));
-    for (since, is_told) in [(at(10), true), (at(20), true), (at(21), false)] {
-        assert_eq!(changed(store, owner, since).await.len() == 1, is_told);
+    for (min_version, is_listed) in [(at(10), true), (at(20), true), (at(21), false)] {
+        assert_eq!(
+            changed(store, owner, min_version).await.len() == 1,
+            is_listed
+        );
     }
-    let cleared = vec![(owner, first.conversation, tally(2))];
-    store.set_cleared(cleared, at(30)).await.expect("writes");
+    let moves = vec![(owner, first.conversation, tally(2))];
+    store.set_cleared(moves, at(30)).await.expect("writes");
     assert_eq!(versions().await, (at(20), at(30)));
     assert_eq!(changed(store, owner, at(21)).await.len(), 1);
 }
@@ -332,7 +346,7 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
     let owner = fresh.user();
     let group = ConversationId::Group(GroupId::new(owner.get()).expect("positive"));
     let other = private(owner, fresh.user());
-    let pinned = ListArrangement {
+    let pin = ListArrangement {
         pinned: true,
         muted_until: None,
     };
@@ -340,42 +354,42 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
         epoch: 1,
         offset: 1,
     };
-    let saved = store.set_read(vec![(owner, group, Seq(4))], at(3)).await;
-    saved.expect("writes");
-    let saved = store.set_received(vec![(owner, group, Seq(6))]).await;
-    saved.expect("writes");
-    let saved = store.set_cleared(vec![(owner, group, tally(2))], at(5));
-    saved.await.expect("writes");
-    let arranged = vec![(owner, group, version, pinned)];
-    store.arrange(arranged, at(7)).await.expect("writes");
+    let result = store.set_read(vec![(owner, group, Seq(4))], at(3)).await;
+    result.expect("writes");
+    let result = store.set_received(vec![(owner, group, Seq(6))]).await;
+    result.expect("writes");
+    let result = store.set_cleared(vec![(owner, group, tally(2))], at(5));
+    result.await.expect("writes");
+    let moves = vec![(owner, group, version, pin)];
+    store.arrange(moves, at(7)).await.expect("writes");
     let registers = ListRegisters {
         read_seq: Seq(4),
         received_seq: Seq(6),
         cleared: tally(2),
         touched: at(7),
-        arranged: pinned,
+        arranged: pin,
         hidden: 0,
     };
-    let asked = [(owner, other), (owner, group)];
-    let found = store.registers(&asked).await.expect("reads");
-    assert_eq!(found, [ListRegisters::default(), registers]);
+    let keys = [(owner, other), (owner, group)];
+    let rows = store.registers(&keys).await.expect("reads");
+    assert_eq!(rows, [ListRegisters::default(), registers]);
     assert_eq!(changed(store, owner, Timestamp::ZERO).await, []);
 
     for now in [9, 8] {
-        let touched = store.touch(vec![(owner, group)], at(now)).await;
-        touched.expect("writes");
+        let result = store.touch(vec![(owner, group)], at(now)).await;
+        result.expect("writes");
     }
-    let found = store.registers(&asked[1..]).await.expect("reads");
-    let touched = ListRegisters {
+    let rows = store.registers(&keys[1..]).await.expect("reads");
+    let expected = ListRegisters {
         touched: at(9),
         ..registers
     };
-    assert_eq!(found, [touched]);
+    assert_eq!(rows, [expected]);
 }
 
 /// Each hidden message comes once, by the record that hid it, page after page, and is found by its
 /// place; the register holds the last mark, also without a row.
-pub(super) async fn what_was_hidden_comes_back_in_its_order(
+pub(super) async fn hidden_messages_come_back_in_record_order(
     store: &dyn ConversationStore,
     fresh: &TestIds,
 ) {
@@ -385,29 +399,29 @@ pub(super) async fn what_was_hidden_comes_back_in_its_order(
     let talk = private(owner, peer);
     let version = |offset| Version { epoch: 2, offset };
     let mark = |offset| version(offset).mark();
-    let hide = async |of, offsets: &[(u64, u64)], now| {
-        let hidden = offsets.iter();
-        let hidden = hidden.map(|&(offset, seq)| (owner, of, version(offset), Seq(seq)));
-        store.hide(hidden.collect(), at(now)).await.expect("writes");
+    let hide = async |conversation, offsets: &[(u64, u64)], now| {
+        let rows = offsets.iter();
+        let rows = rows.map(|&(offset, seq)| (owner, conversation, version(offset), Seq(seq)));
+        store.hide(rows.collect(), at(now)).await.expect("writes");
     };
-    let hidden = async |who, of, after, limit| {
-        let hidden = store.hidden(who, of, after, limit).await;
-        hidden.expect("reads")
+    let list_hidden = async |user, conversation, after_mark, limit| {
+        let rows = store.hidden(user, conversation, after_mark, limit).await;
+        rows.expect("reads")
     };
-    assert_eq!(hidden(owner, talk, 0, 9).await, []);
+    assert_eq!(list_hidden(owner, talk, 0, 9).await, []);
     hide(talk, &[(4, 70), (6, 3)], 20).await;
     hide(group, &[(5, 1)], 21).await;
     // A record is redelivered, also after a later one.
     hide(talk, &[(9, 8)], 22).await;
     hide(talk, &[(6, 3)], 19).await;
     let all = [(mark(4), Seq(70)), (mark(6), Seq(3)), (mark(9), Seq(8))];
-    assert_eq!(hidden(owner, talk, 0, 9).await, all);
-    assert_eq!(hidden(owner, talk, 0, 2).await, all[..2]);
-    assert_eq!(hidden(owner, talk, mark(6), 9).await, all[2..]);
-    assert_eq!(hidden(owner, talk, u64::MAX, 9).await, []);
-    assert_eq!(hidden(owner, group, 0, 9).await, [(mark(5), Seq(1))]);
-    assert_eq!(hidden(peer, talk, 0, 9).await, []);
-    let who_and_what = [
+    assert_eq!(list_hidden(owner, talk, 0, 9).await, all);
+    assert_eq!(list_hidden(owner, talk, 0, 2).await, all[..2]);
+    assert_eq!(list_hidden(owner, talk, mark(6), 9).await, all[2..]);
+    assert_eq!(list_hidden(owner, talk, u64::MAX, 9).await, []);
+    assert_eq!(list_hidden(owner, group, 0, 9).await, [(mark(5), Seq(1))]);
+    assert_eq!(list_hidden(peer, talk, 0, 9).await, []);
+    let queries = [
         (owner, talk, Seq(3)),
         (owner, talk, Seq(70)),
         (owner, talk, Seq(4)),
@@ -415,7 +429,7 @@ pub(super) async fn what_was_hidden_comes_back_in_its_order(
         (owner, group, Seq(3)),
         (peer, talk, Seq(3)),
     ];
-    let first = store.first_hidden(&who_and_what).await.expect("reads");
+    let first = store.first_hidden(&queries).await.expect("reads");
     let marks = [
         Some(mark(6)),
         Some(mark(4)),
@@ -427,16 +441,16 @@ pub(super) async fn what_was_hidden_comes_back_in_its_order(
     assert_eq!(first, marks);
     let keys = [(owner, talk), (owner, group), (peer, talk)];
     let registers = store.registers(&keys).await.expect("reads");
-    let registers = registers.iter().map(|found| (found.hidden, found.touched));
+    let registers = registers.iter().map(|entry| (entry.hidden, entry.touched));
     assert_eq!(
         registers.collect::<Vec<_>>(),
         [(mark(9), at(22)), (mark(5), at(21)), (0, Timestamp::ZERO)]
     );
-    let listed = row(fresh, owner, talk, 3);
-    save(store, listed).await;
-    let found = changed(store, owner, at(22)).await;
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].hidden, mark(9));
+    let new_row = row(fresh, owner, talk, 3);
+    save(store, new_row).await;
+    let entries = changed(store, owner, at(22)).await;
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].hidden, mark(9));
 }
 
 /// Also among many that were hidden, and where two records hid it.
@@ -449,8 +463,8 @@ pub(super) async fn the_first_record_that_hid_a_message_is_found(
     let version = |offset| Version { epoch: 1, offset };
     let hides = (1..=600).map(|number| (owner, talk, version(number), Seq(number)));
     store.hide(hides.collect(), at(20)).await.expect("writes");
-    let again = vec![(owner, talk, version(601), Seq(599))];
-    store.hide(again, at(21)).await.expect("writes");
+    let repeat = vec![(owner, talk, version(601), Seq(599))];
+    store.hide(repeat, at(21)).await.expect("writes");
     let keys = [599, 600, 601].map(|seq| (owner, talk, Seq(seq)));
     let first = store.first_hidden(&keys).await.expect("reads");
     let mark = |offset| Some(version(offset).mark());
@@ -468,10 +482,10 @@ macro_rules! checks {
             the_difference_equals_a_recomputation,
             pages_of_the_list_visit_each_conversation_once,
             registers_only_move_forward,
-            what_was_touched_is_in_the_difference,
+            touched_conversations_are_in_the_difference,
             the_later_record_arranges,
             registers_stand_without_a_row,
-            what_was_hidden_comes_back_in_its_order,
+            hidden_messages_come_back_in_record_order,
             the_first_record_that_hid_a_message_is_found,
             a_message_touches_nothing_that_the_owner_did,
         );

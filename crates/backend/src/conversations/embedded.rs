@@ -39,7 +39,7 @@ type Key = [u8; 17];
 pub struct EmbeddedConversations {
     engine: Engine,
     /// Held from the read of a row or register to its write, never across an await.
-    writing: Mutex<RecentWrites>,
+    recent_writes: Mutex<RecentWrites>,
 }
 
 /// Cache of recent writes.
@@ -73,11 +73,11 @@ impl EmbeddedConversations {
     pub fn new(engine: Engine) -> EmbeddedConversations {
         EmbeddedConversations {
             engine,
-            writing: Mutex::default(),
+            recent_writes: Mutex::default(),
         }
     }
 
-    fn standing(
+    fn current_row(
         &self,
         recent: &mut AgingMap<Key, StoredRow>,
         key: &Key,
@@ -89,7 +89,7 @@ impl EmbeddedConversations {
         value.map(|value| decode(SEAM, &value)).transpose()
     }
 
-    fn moved(&self, keys: &[Key]) -> Result<Vec<StoredRegisters>> {
+    fn read_registers(&self, keys: &[Key]) -> Result<Vec<StoredRegisters>> {
         self.engine
             .multi_get(Table::ConversationRegister, keys)?
             .into_iter()
@@ -100,14 +100,14 @@ impl EmbeddedConversations {
             .collect()
     }
 
-    fn standing_registers(
+    fn current_registers(
         &self,
         recent: &mut AgingMap<Key, StoredRegisters>,
         key: Key,
     ) -> Result<StoredRegisters> {
         match recent.get(&key) {
             Some(registers) => Ok(registers),
-            None => Ok(self.moved(&[key])?.pop().unwrap_or_default()),
+            None => Ok(self.read_registers(&[key])?.pop().unwrap_or_default()),
         }
     }
 
@@ -117,17 +117,17 @@ impl EmbeddedConversations {
         (owner, conversation, seq): (UserId, ConversationId, Seq),
     ) -> Result<Option<u64>> {
         let key = key(owner, conversation)?;
-        let (mut after, end) = (hidden_key(key, 0), hidden_key(key, u64::MAX));
+        let (mut cursor, end) = (hidden_key(key, 0), hidden_key(key, u64::MAX));
         loop {
-            let bounds = (Bound::Excluded(&after[..]), Bound::Included(&end[..]));
+            let bounds = (Bound::Excluded(&cursor[..]), Bound::Included(&end[..]));
             let rows = (self.engine).range(Table::Hidden, bounds, ScanOrder::Forward, SCAN)?;
-            for (row, hidden) in &rows {
-                if decode::<Seq>(SEAM, hidden)? == seq {
-                    return mark_of(row).map(Some);
+            for (row, value) in &rows {
+                if decode::<Seq>(SEAM, value)? == seq {
+                    return parse_mark(row).map(Some);
                 }
             }
             match rows.last() {
-                Some((row, _)) if rows.len() == SCAN => after = hidden_key(key, mark_of(row)?),
+                Some((row, _)) if rows.len() == SCAN => cursor = hidden_key(key, parse_mark(row)?),
                 _ => return Ok(None),
             }
         }
@@ -148,29 +148,29 @@ impl EmbeddedConversations {
         moves: Vec<(UserId, ConversationId, T)>,
         forward: impl Fn(&mut StoredRegisters, T),
     ) -> Result<()> {
-        let mut writing = self.writing.lock();
-        let mut changed: BTreeMap<Key, StoredRegisters> = BTreeMap::new();
+        let mut recent = self.recent_writes.lock();
+        let mut updates: BTreeMap<Key, StoredRegisters> = BTreeMap::new();
         for (owner, conversation, to) in moves {
             let key = key(owner, conversation)?;
-            let standing = match changed.get(&key) {
+            let current = match updates.get(&key) {
                 Some(registers) => *registers,
-                None => self.standing_registers(&mut writing.registers, key)?,
+                None => self.current_registers(&mut recent.registers, key)?,
             };
-            let mut moved = standing;
-            forward(&mut moved, to);
-            if moved != standing {
-                changed.insert(key, moved);
+            let mut new_registers = current;
+            forward(&mut new_registers, to);
+            if new_registers != current {
+                updates.insert(key, new_registers);
             }
         }
-        for (key, registers) in &changed {
+        for (key, registers) in &updates {
             let value = encode(SEAM, registers)?;
             batch.put(Table::ConversationRegister, key.to_vec(), value);
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
         }
-        for (key, registers) in changed {
-            writing.registers.put(key, registers);
+        for (key, registers) in updates {
+            recent.registers.put(key, registers);
         }
         Ok(())
     }
@@ -179,14 +179,14 @@ impl EmbeddedConversations {
 #[async_trait]
 impl ConversationStore for EmbeddedConversations {
     async fn save(&self, rows: Vec<ConversationRow>) -> Result<()> {
-        let mut writing = self.writing.lock();
+        let mut recent = self.recent_writes.lock();
         // A busy conversation has many rows in one call; only the last is written.
-        let mut changed: BTreeMap<Key, StoredRow> = BTreeMap::new();
+        let mut updates: BTreeMap<Key, StoredRow> = BTreeMap::new();
         for row in rows {
             let key = key(row.owner, row.conversation)?;
-            let standing = match changed.get(&key) {
+            let current = match updates.get(&key) {
                 Some(row) => Some(*row),
-                None => self.standing(&mut writing.rows, &key)?,
+                None => self.current_row(&mut recent.rows, &key)?,
             };
             let mut new = StoredRow {
                 source: row.source,
@@ -195,23 +195,23 @@ impl ConversationStore for EmbeddedConversations {
                 rev: row.rev,
                 last_id: row.last_id,
             };
-            match standing {
+            match current {
                 Some(old) if old.source > new.source => continue,
                 // A slow clock must not hide the change from clients that saw the older stamp.
                 Some(old) => new.version = new.version.max(old.version),
                 None => {}
             }
-            changed.insert(key, new);
+            updates.insert(key, new);
         }
         let mut batch = WriteBatch::new();
-        for (key, row) in &changed {
+        for (key, row) in &updates {
             batch.put(Table::Conversation, key.to_vec(), encode(SEAM, row)?);
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
         }
-        for (key, row) in changed {
-            writing.rows.put(key, row);
+        for (key, row) in updates {
+            recent.rows.put(key, row);
         }
         Ok(())
     }
@@ -222,12 +222,13 @@ impl ConversationStore for EmbeddedConversations {
             .map(|&(owner, conversation)| key(owner, conversation))
             .collect::<Result<Vec<_>>>()?;
         let rows = self.engine.multi_get(Table::Conversation, &row_keys)?;
-        let registers = self.moved(&row_keys)?;
+        let registers = self.read_registers(&row_keys)?;
         keys.iter()
             .zip(rows.into_iter().zip(registers))
             .map(|(&(owner, conversation), (row, registers))| {
-                let kept = row.map(|row| decode(SEAM, &row)).transpose()?;
-                Ok(kept.map(|kept| listed(owner, conversation, kept, registers)))
+                let stored_row = row.map(|row| decode(SEAM, &row)).transpose()?;
+                Ok(stored_row
+                    .map(|stored_row| list_entry(owner, conversation, stored_row, registers)))
             })
             .collect()
     }
@@ -237,14 +238,14 @@ impl ConversationStore for EmbeddedConversations {
             .iter()
             .map(|&(owner, conversation)| key(owner, conversation))
             .collect::<Result<Vec<_>>>()?;
-        let moved = self.moved(&keys)?.into_iter();
-        let registers = moved.map(|moved| ListRegisters {
-            read_seq: moved.read,
-            received_seq: moved.received,
-            cleared: moved.cleared,
-            touched: moved.touched,
-            arranged: moved.arranged.map(|(_, a)| a).unwrap_or_default(),
-            hidden: moved.hidden,
+        let state = self.read_registers(&keys)?.into_iter();
+        let registers = state.map(|state| ListRegisters {
+            read_seq: state.read,
+            received_seq: state.received,
+            cleared: state.cleared,
+            touched: state.touched,
+            arranged: state.arranged.map(|(_, a)| a).unwrap_or_default(),
+            hidden: state.hidden,
         });
         Ok(registers.collect())
     }
@@ -252,30 +253,30 @@ impl ConversationStore for EmbeddedConversations {
     async fn changed(
         &self,
         owner: UserId,
-        since: Timestamp,
-        after: Option<ConversationId>,
+        min_version: Timestamp,
+        cursor: Option<ConversationId>,
         limit: usize,
     ) -> Result<Vec<ListEntry>> {
         let (first, end) = owner_bounds(owner);
-        let mut from = match after {
+        let mut from = match cursor {
             Some(conversation) => Bound::Excluded(key(owner, conversation)?.to_vec()),
             None => Bound::Included(first.to_vec()),
         };
-        let mut found: Vec<ListEntry> = Vec::new();
-        while found.len() < limit {
+        let mut entries: Vec<ListEntry> = Vec::new();
+        while entries.len() < limit {
             let bounds = (from.as_ref().map(Vec::as_slice), Bound::Excluded(&end[..]));
             let page = self
                 .engine
                 .range(Table::Conversation, bounds, ScanOrder::Forward, SCAN)?;
-            let keys = page.iter().map(|(key, _)| conversation_of(owner, key));
+            let keys = page.iter().map(|(key, _)| parse_key(owner, key));
             let keys: Vec<_> = keys.collect::<Result<_>>()?;
             let row_keys: Vec<Key> = keys.iter().map(|(key, _)| *key).collect();
-            let registers = self.moved(&row_keys)?;
+            let registers = self.read_registers(&row_keys)?;
             for (((_, value), (_, conversation)), registers) in page.iter().zip(keys).zip(registers)
             {
-                let listed = listed(owner, conversation, decode(SEAM, value)?, registers);
-                if listed.version() >= since && found.len() < limit {
-                    found.push(listed);
+                let entry = list_entry(owner, conversation, decode(SEAM, value)?, registers);
+                if entry.version() >= min_version && entries.len() < limit {
+                    entries.push(entry);
                 }
             }
             match page.last() {
@@ -283,7 +284,7 @@ impl ConversationStore for EmbeddedConversations {
                 _ => break,
             }
         }
-        Ok(found)
+        Ok(entries)
     }
 
     async fn set_read(
@@ -300,19 +301,21 @@ impl ConversationStore for EmbeddedConversations {
         })
     }
 
-    async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
-        self.move_registers(received, |registers, seq| {
+    async fn set_received(&self, moves: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
+        self.move_registers(moves, |registers, seq| {
             registers.received = registers.received.max(seq);
         })
     }
 
     async fn arrange(
         &self,
-        arranged: Vec<(UserId, ConversationId, Version, ListArrangement)>,
+        arrangements: Vec<(UserId, ConversationId, Version, ListArrangement)>,
         at: Timestamp,
     ) -> Result<()> {
-        let moves = arranged.into_iter();
-        let moves = moves.map(|(owner, of, version, arranged)| (owner, of, (version, arranged)));
+        let moves = arrangements.into_iter();
+        let moves = moves.map(|(owner, conversation, version, arrangement)| {
+            (owner, conversation, (version, arrangement))
+        });
         self.move_registers(moves.collect(), |registers, new| {
             if registers
                 .arranged
@@ -326,10 +329,10 @@ impl ConversationStore for EmbeddedConversations {
 
     async fn set_cleared(
         &self,
-        cleared: Vec<(UserId, ConversationId, Tally)>,
+        moves: Vec<(UserId, ConversationId, Tally)>,
         at: Timestamp,
     ) -> Result<()> {
-        self.move_registers(cleared, |registers, to| {
+        self.move_registers(moves, |registers, to| {
             // A repeated write stamps the registers anew.
             if to >= registers.cleared {
                 registers.touched = registers.touched.max(at);
@@ -340,12 +343,12 @@ impl ConversationStore for EmbeddedConversations {
 
     async fn hide(
         &self,
-        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        messages: Vec<(UserId, ConversationId, Version, Seq)>,
         at: Timestamp,
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
-        let mut moves = Vec::with_capacity(hidden.len());
-        for (owner, conversation, version, seq) in hidden {
+        let mut moves = Vec::with_capacity(messages.len());
+        for (owner, conversation, version, seq) in messages {
             let mark = version.mark();
             let row = hidden_key(key(owner, conversation)?, mark);
             batch.put(Table::Hidden, row.to_vec(), encode(SEAM, &seq)?);
@@ -363,15 +366,15 @@ impl ConversationStore for EmbeddedConversations {
         &self,
         owner: UserId,
         conversation: ConversationId,
-        after: u64,
+        cursor: u64,
         limit: usize,
     ) -> Result<Vec<(u64, Seq)>> {
         let key = key(owner, conversation)?;
-        let (after, end) = (hidden_key(key, after), hidden_key(key, u64::MAX));
-        let bounds = (Bound::Excluded(&after[..]), Bound::Included(&end[..]));
+        let (cursor, end) = (hidden_key(key, cursor), hidden_key(key, u64::MAX));
+        let bounds = (Bound::Excluded(&cursor[..]), Bound::Included(&end[..]));
         let rows = (self.engine).range(Table::Hidden, bounds, ScanOrder::Forward, limit)?;
         rows.iter()
-            .map(|(key, seq)| Ok((mark_of(key)?, decode(SEAM, seq)?)))
+            .map(|(key, seq)| Ok((parse_mark(key)?, decode(SEAM, seq)?)))
             .collect()
     }
 
@@ -382,29 +385,35 @@ impl ConversationStore for EmbeddedConversations {
         keys.iter().map(|key| self.first_mark(*key)).collect()
     }
 
-    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
-        let moves = touched.into_iter().map(|(owner, of)| (owner, of, ()));
+    async fn touch(
+        &self,
+        conversations: Vec<(UserId, ConversationId)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let moves = conversations
+            .into_iter()
+            .map(|(owner, conversation)| (owner, conversation, ()));
         self.move_registers(moves.collect(), |registers, ()| {
             registers.touched = registers.touched.max(at);
         })
     }
 }
 
-fn listed(
+fn list_entry(
     owner: UserId,
     conversation: ConversationId,
-    kept: StoredRow,
+    row: StoredRow,
     registers: StoredRegisters,
 ) -> ListEntry {
     ListEntry {
         row: ConversationRow {
             owner,
             conversation,
-            end: kept.end,
-            rev: kept.rev,
-            last_id: kept.last_id,
-            version: kept.version,
-            source: kept.source,
+            end: row.end,
+            rev: row.rev,
+            last_id: row.last_id,
+            version: row.version,
+            source: row.source,
         },
         read_seq: registers.read,
         received_seq: registers.received,
@@ -412,7 +421,7 @@ fn listed(
         touched: registers.touched,
         arranged: registers
             .arranged
-            .map(|(_, arranged)| arranged)
+            .map(|(_, arrangement)| arrangement)
             .unwrap_or_default(),
         hidden: registers.hidden,
     }
@@ -438,20 +447,20 @@ fn key(owner: UserId, conversation: ConversationId) -> Result<Key> {
     Ok(key)
 }
 
-fn hidden_key(of: Key, mark: u64) -> [u8; 25] {
+fn hidden_key(row_key: Key, mark: u64) -> [u8; 25] {
     let mut key = [0; 25];
-    key[..17].copy_from_slice(&of);
+    key[..17].copy_from_slice(&row_key);
     key[17..].copy_from_slice(&mark.to_be_bytes());
     key
 }
 
-fn mark_of(hidden_key: &[u8]) -> Result<u64> {
+fn parse_mark(hidden_key: &[u8]) -> Result<u64> {
     let mark = hidden_key.get(17..).and_then(|mark| mark.try_into().ok());
     mark.map(u64::from_be_bytes)
         .ok_or_else(|| Error::corrupt(SEAM, "a key names no hidden message"))
 }
 
-fn conversation_of(owner: UserId, stored: &[u8]) -> Result<(Key, ConversationId)> {
+fn parse_key(owner: UserId, bytes: &[u8]) -> Result<(Key, ConversationId)> {
     let conversation = |key: &Key| {
         let other = i64::from_be_bytes(key[9..].try_into().ok()?);
         match key[8] {
@@ -461,7 +470,7 @@ fn conversation_of(owner: UserId, stored: &[u8]) -> Result<(Key, ConversationId)
             _ => None,
         }
     };
-    stored
+    bytes
         .try_into()
         .ok()
         .and_then(|key: Key| Some((key, conversation(&key)?)))
@@ -505,7 +514,7 @@ mod tests {
             store.save(vec![row(offset)]).await.expect("saves");
         }
         let store = EmbeddedConversations::new(engine);
-        let found = store.get(&[(owner, conversation)]).await.expect("reads");
-        assert_eq!(found[0].map(|listed| listed.row), Some(row(9)));
+        let entries = store.get(&[(owner, conversation)]).await.expect("reads");
+        assert_eq!(entries[0].map(|entry| entry.row), Some(row(9)));
     }
 }

@@ -31,13 +31,13 @@ pub trait ConversationStore: Send + Sync {
     /// Registers alone, in request order; defaults where none was written.
     async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<ListRegisters>>;
 
-    /// Conversations of `owner` whose [`version`](ListEntry::version) is not before `since`, in
-    /// order of conversation, strictly after `after`, at most `limit`.
+    /// Conversations of `owner` whose [`version`](ListEntry::version) is not before
+    /// `min_version`, in order of conversation, strictly after `cursor`, at most `limit`.
     async fn changed(
         &self,
         owner: UserId,
-        since: Timestamp,
-        after: Option<ConversationId>,
+        min_version: Timestamp,
+        cursor: Option<ConversationId>,
         limit: usize,
     ) -> Result<Vec<ListEntry>>;
 
@@ -49,20 +49,20 @@ pub trait ConversationStore: Send + Sync {
         at: Timestamp,
     ) -> Result<()>;
 
-    async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()>;
+    async fn set_received(&self, moves: Vec<(UserId, ConversationId, Seq)>) -> Result<()>;
 
     /// Sets the owner's arrangement of a conversation in the list; the later record wins. `at` as
     /// above.
     async fn arrange(
         &self,
-        arranged: Vec<(UserId, ConversationId, Version, ListArrangement)>,
+        arrangements: Vec<(UserId, ConversationId, Version, ListArrangement)>,
         at: Timestamp,
     ) -> Result<()>;
 
     /// Moves the cleared register forward, or leaves it; `at` as above.
     async fn set_cleared(
         &self,
-        cleared: Vec<(UserId, ConversationId, Tally)>,
+        moves: Vec<(UserId, ConversationId, Tally)>,
         at: Timestamp,
     ) -> Result<()>;
 
@@ -71,17 +71,17 @@ pub trait ConversationStore: Send + Sync {
     /// before it. Then the register of the conversation moves forward to the last; `at` as above.
     async fn hide(
         &self,
-        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        messages: Vec<(UserId, ConversationId, Version, Seq)>,
         at: Timestamp,
     ) -> Result<()>;
 
-    /// Messages hidden by the owner in a conversation, by mark, strictly after `after`, at most
+    /// Messages hidden by the owner in a conversation, by mark, strictly after `cursor`, at most
     /// `limit`.
     async fn hidden(
         &self,
         owner: UserId,
         conversation: ConversationId,
-        after: u64,
+        cursor: u64,
         limit: usize,
     ) -> Result<Vec<(u64, Seq)>>;
 
@@ -94,7 +94,11 @@ pub trait ConversationStore: Send + Sync {
 
     /// Stamps conversations whose change is stored elsewhere, such as the owner's role in a group.
     /// `at` as above.
-    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()>;
+    async fn touch(
+        &self,
+        conversations: Vec<(UserId, ConversationId)>,
+        at: Timestamp,
+    ) -> Result<()>;
 }
 
 hooked! { ConversationStore as "conversations":

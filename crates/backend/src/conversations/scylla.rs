@@ -42,14 +42,14 @@ pub struct ScyllaConversations {
     insert: Statement,
     select: Statement,
     list: Statement,
-    read: Statement,
-    received: Statement,
-    cleared: Statement,
-    touched: Statement,
+    set_read: Statement,
+    set_received: Statement,
+    set_cleared: Statement,
+    stamp: Statement,
     arrange: Statement,
     hide: Statement,
-    hide_to: Statement,
-    hidden: Statement,
+    set_hidden: Statement,
+    select_hidden: Statement,
 }
 
 /// Row as read. All columns but registers are missing if only registers were written so far.
@@ -98,16 +98,16 @@ impl ScyllaConversations {
             list: Statement::new(format!(
                 "SELECT {COLUMNS} FROM conversation WHERE uid = ? AND (kind, other) > (?, ?)"
             )),
-            read: register("read_seq = ?, received_seq = ?"),
-            received: register("received_seq = ?"),
-            cleared: register("cleared_seq = ?, cleared_incoming = ?"),
-            touched: register("touched = ?"),
+            set_read: register("read_seq = ?, received_seq = ?"),
+            set_received: register("received_seq = ?"),
+            set_cleared: register("cleared_seq = ?, cleared_incoming = ?"),
+            stamp: register("touched = ?"),
             arrange: register("pinned = ?, muted_until = ?"),
             hide: Statement::new(
                 "INSERT INTO hidden (uid, kind, other, ver, seq) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
             ),
-            hide_to: register("hidden = ?"),
-            hidden: Statement::new(
+            set_hidden: register("hidden = ?"),
+            select_hidden: Statement::new(
                 "SELECT ver, seq FROM hidden WHERE uid = ? AND kind = ? AND other = ? AND ver > ? LIMIT ?",
             ),
         }
@@ -115,72 +115,92 @@ impl ScyllaConversations {
 
     async fn write(&self, row: ConversationRow) -> Result<()> {
         let (kind, other) = key(row.owner, row.conversation)?;
-        let seq = write_time::of_seq(SEAM, row.end.seq)?.unwrap_or(0);
-        let (incoming, rev) = (row.end.incoming as i64, row.rev as i64);
+        let seq = write_time::from_seq(SEAM, row.end.seq)?.unwrap_or(0);
+        let (incoming_count, rev) = (row.end.incoming as i64, row.rev as i64);
         let (last_id, version) = (row.last_id.get(), row.version.millis());
-        let ver = write_time::of_version(SEAM, row.source)?;
+        let ver = write_time::from_version(SEAM, row.source)?;
         let owner = row.owner.get();
         let values = (
-            owner, kind, other, seq, incoming, rev, last_id, version, ver, ver,
+            owner,
+            kind,
+            other,
+            seq,
+            incoming_count,
+            rev,
+            last_id,
+            version,
+            ver,
+            ver,
         );
         self.cql.write(&self.insert, values).await
     }
 
     /// Writes the register before the stamp: a reader that sees the stamp sees the register.
-    async fn touching(
+    async fn write_stamped(
         &self,
         register: impl Future<Output = Result<()>>,
         (owner, kind, other): (UserId, i8, i64),
         at: Timestamp,
     ) -> Result<()> {
         register.await?;
-        let at = write_time::of_time(SEAM, at)?;
+        let at = write_time::from_time(SEAM, at)?;
         let values = (at, at, owner.get(), kind, other);
-        self.cql.write(&self.touched, values).await
+        self.cql.write(&self.stamp, values).await
     }
 
-    async fn stored(
+    async fn select_row(
         &self,
         owner: UserId,
-        of: ConversationId,
+        conversation: ConversationId,
     ) -> Result<Option<ConversationColumns>> {
-        let (kind, other) = key(owner, of)?;
+        let (kind, other) = key(owner, conversation)?;
         let key = (owner.get(), kind, other);
         let rows: Vec<ConversationColumns> = self.cql.rows(&self.select, key).await?;
         Ok(rows.into_iter().next())
     }
 
     async fn one(&self, owner: UserId, conversation: ConversationId) -> Result<Option<ListEntry>> {
-        match self.stored(owner, conversation).await? {
-            Some(stored) => stored.listed(owner),
+        match self.select_row(owner, conversation).await? {
+            Some(row) => row.into_entry(owner),
             None => Ok(None),
         }
     }
 
-    async fn first_mark(&self, owner: UserId, of: ConversationId, seq: Seq) -> Result<Option<u64>> {
-        let (kind, other) = key(owner, of)?;
-        let mut after = 0;
+    async fn first_mark(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        seq: Seq,
+    ) -> Result<Option<u64>> {
+        let (kind, other) = key(owner, conversation)?;
+        let mut cursor = 0;
         // One partition, with a row for each message that this user hid there.
         loop {
-            let values = (owner.get(), kind, other, after, HIDDEN_PAGE);
-            let rows: Vec<(i64, i64)> = self.cql.rows(&self.hidden, values).await?;
-            let first = rows.iter().find(|(_, hidden)| *hidden == seq.0 as i64);
+            let values = (owner.get(), kind, other, cursor, HIDDEN_PAGE);
+            let rows: Vec<(i64, i64)> = self.cql.rows(&self.select_hidden, values).await?;
+            let first = rows
+                .iter()
+                .find(|(_, hidden_seq)| *hidden_seq == seq.0 as i64);
             if let Some((ver, _)) = first {
                 return Ok(Some(*ver as u64));
             }
             match rows.last() {
-                Some((ver, _)) if rows.len() == HIDDEN_PAGE as usize => after = *ver,
+                Some((ver, _)) if rows.len() == HIDDEN_PAGE as usize => cursor = *ver,
                 Some(_) | None => return Ok(None),
             }
         }
     }
 
-    async fn registers_of(&self, owner: UserId, of: ConversationId) -> Result<ListRegisters> {
-        let Some(stored) = self.stored(owner, of).await? else {
+    async fn read_registers(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+    ) -> Result<ListRegisters> {
+        let Some(row) = self.select_row(owner, conversation).await? else {
             return Ok(ListRegisters::default());
         };
-        stored.registers().ok_or_else(|| {
-            let text = format!("the registers of {owner} in {of} mean nothing");
+        row.registers().ok_or_else(|| {
+            let text = format!("the registers of {owner} in {conversation} mean nothing");
             Error::corrupt(SEAM, text)
         })
     }
@@ -188,21 +208,21 @@ impl ScyllaConversations {
 
 impl ConversationColumns {
     /// `None` for a row that was never written, `Corrupt` for one that makes no sense.
-    fn listed(self, owner: UserId) -> Result<Option<ListEntry>> {
+    fn into_entry(self, owner: UserId) -> Result<Option<ListEntry>> {
         if self.ver.is_none() {
             return Ok(None);
         }
         let (kind, other) = (self.kind, self.other);
-        let listed = self.whole(owner).ok_or_else(|| {
+        let entry = self.build_entry(owner).ok_or_else(|| {
             let text =
                 format!("the row ({kind}, {other}) of {owner} has columns that mean nothing");
             Error::corrupt(SEAM, text)
         })?;
-        Ok(Some(listed))
+        Ok(Some(entry))
     }
 
     fn registers(&self) -> Option<ListRegisters> {
-        let number = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok();
+        let number = |value: Option<i64>| u64::try_from(value.unwrap_or(0)).ok();
         Some(ListRegisters {
             read_seq: number(self.read_seq).map(Seq)?,
             received_seq: number(self.received_seq).map(Seq)?,
@@ -213,17 +233,17 @@ impl ConversationColumns {
             touched: Timestamp::from_millis(self.touched.unwrap_or(0)),
             arranged: ListArrangement {
                 pinned: self.pinned.unwrap_or(false),
-                muted_until: (self.muted_until.filter(|until| *until != 0))
+                muted_until: (self.muted_until.filter(|millis| *millis != 0))
                     .map(Timestamp::from_millis),
             },
             hidden: number(self.hidden)?,
         })
     }
 
-    fn whole(self, owner: UserId) -> Option<ListEntry> {
+    fn build_entry(self, owner: UserId) -> Option<ListEntry> {
         let registers = self.registers()?;
         // Rows from before migration 7 have neither.
-        let number = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok();
+        let number = |value: Option<i64>| u64::try_from(value.unwrap_or(0)).ok();
         Some(ListEntry {
             row: ConversationRow {
                 owner,
@@ -235,7 +255,7 @@ impl ConversationColumns {
                 rev: number(self.rev)?,
                 last_id: MessageId::new(self.last_id?).ok()?,
                 version: Timestamp::from_millis(self.version?),
-                source: write_time::version_of(self.ver?)?,
+                source: write_time::to_version(self.ver?)?,
             },
             read_seq: registers.read_seq,
             received_seq: registers.received_seq,
@@ -253,9 +273,9 @@ impl ConversationStore for ScyllaConversations {
         // A busy conversation has many rows in one call; only the last is written.
         let mut last: BTreeMap<(UserId, ConversationId), ConversationRow> = BTreeMap::new();
         for row in rows {
-            let standing = last.entry((row.owner, row.conversation)).or_insert(row);
-            if (standing.source, standing.version) < (row.source, row.version) {
-                *standing = row;
+            let latest = last.entry((row.owner, row.conversation)).or_insert(row);
+            if (latest.source, latest.version) < (row.source, row.version) {
+                *latest = row;
             }
         }
         let writes = last.into_values().map(|row| self.write(row));
@@ -272,35 +292,35 @@ impl ConversationStore for ScyllaConversations {
     async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<ListRegisters>> {
         let reads = keys
             .iter()
-            .map(|&(owner, conversation)| self.registers_of(owner, conversation));
+            .map(|&(owner, conversation)| self.read_registers(owner, conversation));
         self.cql.all(reads.collect()).await
     }
 
     async fn changed(
         &self,
         owner: UserId,
-        since: Timestamp,
-        after: Option<ConversationId>,
+        min_version: Timestamp,
+        cursor: Option<ConversationId>,
         limit: usize,
     ) -> Result<Vec<ListEntry>> {
-        let (kind, other) = match after {
+        let (kind, other) = match cursor {
             Some(conversation) => key(owner, conversation)?,
             None => BEGINNING,
         };
         let bounds = (owner.get(), kind, other);
-        let mut found = Vec::new();
+        let mut entries = Vec::new();
         let mut from = Some(PagingState::start()).filter(|_| limit > 0);
         while let Some(start) = from.take() {
             let page = self.cql.page(&self.list, bounds, start, PAGE);
             let (rows, next): (Vec<ConversationColumns>, _) = page.await?;
             for row in rows {
-                let listed = row.listed(owner)?;
-                found.extend(listed.filter(|listed| listed.version() >= since));
+                let entry = row.into_entry(owner)?;
+                entries.extend(entry.filter(|entry| entry.version() >= min_version));
             }
-            found.truncate(limit);
-            from = next.filter(|_| found.len() < limit);
+            entries.truncate(limit);
+            from = next.filter(|_| entries.len() < limit);
         }
-        Ok(found)
+        Ok(entries)
     }
 
     async fn set_read(
@@ -311,22 +331,22 @@ impl ConversationStore for ScyllaConversations {
         let mut writes = Vec::with_capacity(reads.len());
         for ((owner, conversation), seq) in furthest(reads) {
             let (kind, other) = key(owner, conversation)?;
-            if let Some(seq) = write_time::of_seq(SEAM, seq)? {
+            if let Some(seq) = write_time::from_seq(SEAM, seq)? {
                 let values = (seq, seq, seq, owner.get(), kind, other);
-                let read = self.cql.write(&self.read, values);
-                writes.push(self.touching(read, (owner, kind, other), at));
+                let write = self.cql.write(&self.set_read, values);
+                writes.push(self.write_stamped(write, (owner, kind, other), at));
             }
         }
         self.cql.all(writes).await.map(drop)
     }
 
-    async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
-        let mut writes = Vec::with_capacity(received.len());
-        for ((owner, conversation), seq) in furthest(received) {
+    async fn set_received(&self, moves: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
+        let mut writes = Vec::with_capacity(moves.len());
+        for ((owner, conversation), seq) in furthest(moves) {
             let (kind, other) = key(owner, conversation)?;
-            if let Some(seq) = write_time::of_seq(SEAM, seq)? {
+            if let Some(seq) = write_time::from_seq(SEAM, seq)? {
                 let values = (seq, seq, owner.get(), kind, other);
-                writes.push(self.cql.write(&self.received, values));
+                writes.push(self.cql.write(&self.set_received, values));
             }
         }
         self.cql.all(writes).await.map(drop)
@@ -334,34 +354,41 @@ impl ConversationStore for ScyllaConversations {
 
     async fn arrange(
         &self,
-        arranged: Vec<(UserId, ConversationId, Version, ListArrangement)>,
+        arrangement: Vec<(UserId, ConversationId, Version, ListArrangement)>,
         at: Timestamp,
     ) -> Result<()> {
-        let mut writes = Vec::with_capacity(arranged.len());
-        for (owner, conversation, version, arranged) in arranged {
+        let mut writes = Vec::with_capacity(arrangement.len());
+        for (owner, conversation, version, arrangement) in arrangement {
             let (kind, other) = key(owner, conversation)?;
-            let ver = write_time::of_version(SEAM, version)?;
-            let until = arranged.muted_until.map_or(0, Timestamp::millis);
-            let values = (ver, arranged.pinned, until, owner.get(), kind, other);
-            let arranged = self.cql.write(&self.arrange, values);
-            writes.push(self.touching(arranged, (owner, kind, other), at));
+            let ver = write_time::from_version(SEAM, version)?;
+            let muted_until = arrangement.muted_until.map_or(0, Timestamp::millis);
+            let values = (
+                ver,
+                arrangement.pinned,
+                muted_until,
+                owner.get(),
+                kind,
+                other,
+            );
+            let write = self.cql.write(&self.arrange, values);
+            writes.push(self.write_stamped(write, (owner, kind, other), at));
         }
         self.cql.all(writes).await.map(drop)
     }
 
     async fn set_cleared(
         &self,
-        cleared: Vec<(UserId, ConversationId, Tally)>,
+        moves: Vec<(UserId, ConversationId, Tally)>,
         at: Timestamp,
     ) -> Result<()> {
-        let mut writes = Vec::with_capacity(cleared.len());
-        for ((owner, conversation), to) in furthest(cleared) {
+        let mut writes = Vec::with_capacity(moves.len());
+        for ((owner, conversation), to) in furthest(moves) {
             let (kind, other) = key(owner, conversation)?;
-            if let Some(seq) = write_time::of_seq(SEAM, to.seq)? {
-                let incoming = to.incoming as i64;
-                let values = (seq, seq, incoming, owner.get(), kind, other);
-                let cleared = self.cql.write(&self.cleared, values);
-                writes.push(self.touching(cleared, (owner, kind, other), at));
+            if let Some(seq) = write_time::from_seq(SEAM, to.seq)? {
+                let incoming_count = to.incoming as i64;
+                let values = (seq, seq, incoming_count, owner.get(), kind, other);
+                let write = self.cql.write(&self.set_cleared, values);
+                writes.push(self.write_stamped(write, (owner, kind, other), at));
             }
         }
         self.cql.all(writes).await.map(drop)
@@ -369,16 +396,16 @@ impl ConversationStore for ScyllaConversations {
 
     async fn hide(
         &self,
-        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        messages: Vec<(UserId, ConversationId, Version, Seq)>,
         at: Timestamp,
     ) -> Result<()> {
         let mut rows: BTreeMap<_, BTreeMap<i64, Seq>> = BTreeMap::new();
-        let mut moves = Vec::with_capacity(hidden.len());
-        for (owner, conversation, version, seq) in hidden {
+        let mut moves = Vec::with_capacity(messages.len());
+        for (owner, conversation, version, seq) in messages {
             let (kind, other) = key(owner, conversation)?;
-            let ver = write_time::of_version(SEAM, version)?;
-            let of_it = rows.entry((owner, kind, other)).or_default();
-            of_it.insert(ver, seq);
+            let ver = write_time::from_version(SEAM, version)?;
+            let marks = rows.entry((owner, kind, other)).or_default();
+            marks.insert(ver, seq);
             moves.push((owner, conversation, ver));
         }
         // In order: a reader that finds one row finds all rows before it.
@@ -395,8 +422,8 @@ impl ConversationStore for ScyllaConversations {
         for ((owner, conversation), ver) in furthest(moves) {
             let (kind, other) = key(owner, conversation)?;
             let values = (ver, ver, owner.get(), kind, other);
-            let moved = self.cql.write(&self.hide_to, values);
-            writes.push(self.touching(moved, (owner, kind, other), at));
+            let write = self.cql.write(&self.set_hidden, values);
+            writes.push(self.write_stamped(write, (owner, kind, other), at));
         }
         self.cql.all(writes).await.map(drop)
     }
@@ -405,14 +432,14 @@ impl ConversationStore for ScyllaConversations {
         &self,
         owner: UserId,
         conversation: ConversationId,
-        after: u64,
+        cursor: u64,
         limit: usize,
     ) -> Result<Vec<(u64, Seq)>> {
         let (kind, other) = key(owner, conversation)?;
-        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let cursor = i64::try_from(cursor).unwrap_or(i64::MAX);
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let values = (owner.get(), kind, other, after, limit);
-        let rows: Vec<(i64, i64)> = self.cql.rows(&self.hidden, values).await?;
+        let values = (owner.get(), kind, other, cursor, limit);
+        let rows: Vec<(i64, i64)> = self.cql.rows(&self.select_hidden, values).await?;
         let rows = rows.into_iter();
         Ok(rows
             .map(|(ver, seq)| (ver as u64, Seq(seq as u64)))
@@ -429,12 +456,16 @@ impl ConversationStore for ScyllaConversations {
         self.cql.all(reads.collect()).await
     }
 
-    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
-        let mut writes = Vec::with_capacity(touched.len());
-        for (owner, conversation) in touched {
+    async fn touch(
+        &self,
+        conversations: Vec<(UserId, ConversationId)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut writes = Vec::with_capacity(conversations.len());
+        for (owner, conversation) in conversations {
             let (kind, other) = key(owner, conversation)?;
             let nothing = std::future::ready(Ok(()));
-            writes.push(self.touching(nothing, (owner, kind, other), at));
+            writes.push(self.write_stamped(nothing, (owner, kind, other), at));
         }
         self.cql.all(writes).await.map(drop)
     }
@@ -445,8 +476,8 @@ fn furthest<T: Ord + Copy>(
 ) -> BTreeMap<(UserId, ConversationId), T> {
     let mut furthest = BTreeMap::new();
     for (owner, conversation, to) in moves {
-        let standing = furthest.entry((owner, conversation)).or_insert(to);
-        *standing = to.max(*standing);
+        let latest = furthest.entry((owner, conversation)).or_insert(to);
+        *latest = to.max(*latest);
     }
     furthest
 }

@@ -15,27 +15,30 @@ async fn sign_in(
     at: Timestamp,
 ) {
     let device = DeviceId::new(device).expect("a name");
-    let seen = DeviceSeen {
+    let sighting = DeviceSeen {
         user,
         platform,
         device,
         at,
     };
-    store.seen(seen).await.expect("writes");
+    store.seen(sighting).await.expect("writes");
 }
 
-async fn platforms(store: &dyn DeviceStore, user: UserId, since: Timestamp) -> Vec<Platform> {
-    let found = store.platforms(&[user], since).await;
-    found.expect("reads").remove(0)
+async fn platforms(store: &dyn DeviceStore, user: UserId, lower_bound: Timestamp) -> Vec<Platform> {
+    let result = store.platforms(&[user], lower_bound).await;
+    result.expect("reads").remove(0)
 }
 
-pub(super) async fn who_never_signed_in_has_no_platform(store: &dyn DeviceStore, fresh: &TestIds) {
-    let (known, unknown) = (fresh.user(), fresh.user());
-    sign_in(store, known, Platform::Web, "w", at(5)).await;
-    let asked = [unknown, known, known];
-    let found = store.platforms(&asked, Timestamp::ZERO).await;
+pub(super) async fn users_without_sign_in_have_no_platform(
+    store: &dyn DeviceStore,
+    fresh: &TestIds,
+) {
+    let (active_user, unknown) = (fresh.user(), fresh.user());
+    sign_in(store, active_user, Platform::Web, "w", at(5)).await;
+    let users = [unknown, active_user, active_user];
+    let result = store.platforms(&users, Timestamp::ZERO).await;
     let web = vec![Platform::Web];
-    assert_eq!(found.expect("reads"), [vec![], web.clone(), web]);
+    assert_eq!(result.expect("reads"), [vec![], web.clone(), web]);
 }
 
 pub(super) async fn platforms_are_those_seen_since(store: &dyn DeviceStore, fresh: &TestIds) {
@@ -59,8 +62,8 @@ pub(super) async fn an_older_sign_in_never_moves_a_device_back(
     let user = fresh.user();
     sign_in(store, user, Platform::Web, "w", at(50 * DAY)).await;
     sign_in(store, user, Platform::Web, "w", at(10 * DAY)).await;
-    let found = platforms(store, user, at(50 * DAY)).await;
-    assert_eq!(found, [Platform::Web]);
+    let result = platforms(store, user, at(50 * DAY)).await;
+    assert_eq!(result, [Platform::Web]);
 }
 
 /// The newest device counts, however many there are.
@@ -72,8 +75,8 @@ pub(super) async fn many_devices_of_a_platform_are_one_platform(
     for n in (0..30).rev() {
         sign_in(store, user, Platform::Mini, &format!("m-{n}"), at(n * DAY)).await;
     }
-    let found = platforms(store, user, at(29 * DAY)).await;
-    assert_eq!(found, [Platform::Mini]);
+    let result = platforms(store, user, at(29 * DAY)).await;
+    assert_eq!(result, [Platform::Mini]);
     assert_eq!(platforms(store, user, at(29 * DAY + 1)).await, []);
 }
 
@@ -81,7 +84,7 @@ pub(super) async fn many_devices_of_a_platform_are_one_platform(
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
         $then!($($with)*:
-            who_never_signed_in_has_no_platform,
+            users_without_sign_in_have_no_platform,
             platforms_are_those_seen_since,
             an_older_sign_in_never_moves_a_device_back,
             many_devices_of_a_platform_are_one_platform,

@@ -26,7 +26,7 @@ const DEVICES_MAX: usize = 8;
 pub struct EmbeddedDevices {
     engine: Engine,
     /// Held from the read of a user's devices to their write, never across an await.
-    writing: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 type Devices = BTreeMap<Platform, BTreeMap<DeviceId, Timestamp>>;
@@ -38,24 +38,24 @@ impl EmbeddedDevices {
     pub fn new(engine: Engine) -> EmbeddedDevices {
         EmbeddedDevices {
             engine,
-            writing: Mutex::new(()),
+            write_lock: Mutex::new(()),
         }
     }
 }
 
 #[async_trait]
 impl DeviceStore for EmbeddedDevices {
-    async fn seen(&self, seen: DeviceSeen) -> Result<()> {
-        let key = key(seen.user);
-        let _writing = self.writing.lock();
+    async fn seen(&self, sighting: DeviceSeen) -> Result<()> {
+        let key = key(sighting.user);
+        let _write_guard = self.write_lock.lock();
         let mut user: StoredRow = match self.engine.get(Table::Device, &key)? {
             Some(value) => decode(SEAM, &value)?,
             None => StoredRow::default(),
         };
-        let devices = user.0.entry(seen.platform).or_default();
-        match devices.get(&seen.device) {
-            Some(&last) if seen.at < last + REWRITE_AFTER => return Ok(()),
-            _ => devices.insert(seen.device, seen.at),
+        let devices = user.0.entry(sighting.platform).or_default();
+        match devices.get(&sighting.device) {
+            Some(&last) if sighting.at < last + REWRITE_AFTER => return Ok(()),
+            _ => devices.insert(sighting.device, sighting.at),
         };
         while devices.len() > DEVICES_MAX {
             let oldest = devices.iter().min_by_key(|(_, at)| **at);
@@ -70,7 +70,11 @@ impl DeviceStore for EmbeddedDevices {
         Ok(())
     }
 
-    async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>> {
+    async fn platforms(
+        &self,
+        users: &[UserId],
+        lower_bound: Timestamp,
+    ) -> Result<Vec<Vec<Platform>>> {
         let keys: Vec<_> = users.iter().map(|&user| key(user)).collect();
         self.engine
             .multi_get(Table::Device, &keys)?
@@ -82,7 +86,7 @@ impl DeviceStore for EmbeddedDevices {
                 };
                 Ok(devices
                     .into_iter()
-                    .filter(|(_, devices)| devices.values().any(|&at| at >= since))
+                    .filter(|(_, devices)| devices.values().any(|&at| at >= lower_bound))
                     .map(|(platform, _)| platform)
                     .collect())
             })

@@ -27,10 +27,14 @@ pub struct DeviceSeen {
 #[async_trait]
 pub trait DeviceStore: Send + Sync {
     /// Remembers a sign-in. Written at most daily per device: a repeat within a day may be dropped.
-    async fn seen(&self, seen: DeviceSeen) -> Result<()>;
+    async fn seen(&self, sighting: DeviceSeen) -> Result<()>;
 
-    /// Platforms of each user seen since `since`, in order of platform.
-    async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>>;
+    /// Platforms of each user seen at `lower_bound` or later, in order of platform.
+    async fn platforms(
+        &self,
+        users: &[UserId],
+        lower_bound: Timestamp,
+    ) -> Result<Vec<Vec<Platform>>>;
 }
 
 hooked! { DeviceStore as "devices":

@@ -22,7 +22,7 @@ pub struct ScyllaDevices {
     cql: SeamCql,
     insert: Statement,
     select: Statement,
-    written: Mutex<AgingMap<(UserId, Platform), Timestamp>>,
+    recent_writes: Mutex<AgingMap<(UserId, Platform), Timestamp>>,
 }
 
 impl ScyllaDevices {
@@ -33,14 +33,18 @@ impl ScyllaDevices {
                 "INSERT INTO device (uid, platform, seen, device) VALUES (?, ?, ?, ?) USING TIMESTAMP ?",
             ),
             select: Statement::new("SELECT platform, seen FROM device WHERE uid = ?"),
-            written: Mutex::default(),
+            recent_writes: Mutex::default(),
         }
     }
 
-    async fn of(&self, user: UserId, since: Timestamp) -> Result<Vec<Platform>> {
+    async fn active_platforms(
+        &self,
+        user: UserId,
+        lower_bound: Timestamp,
+    ) -> Result<Vec<Platform>> {
         let rows: Vec<(i8, i64)> = self.cql.rows(&self.select, (user.get(),)).await?;
         rows.into_iter()
-            .filter(|(_, seen)| *seen >= since.millis())
+            .filter(|(_, seen)| *seen >= lower_bound.millis())
             .map(|(number, _)| {
                 let platform = u8::try_from(number).ok().and_then(Platform::from_number);
                 platform.ok_or_else(|| {
@@ -53,22 +57,34 @@ impl ScyllaDevices {
 
 #[async_trait]
 impl DeviceStore for ScyllaDevices {
-    async fn seen(&self, seen: DeviceSeen) -> Result<()> {
-        let key = (seen.user, seen.platform);
-        let last = self.written.lock().get(&key);
-        if last.is_some_and(|last| seen.at < last + REWRITE_AFTER) {
+    async fn seen(&self, sighting: DeviceSeen) -> Result<()> {
+        let key = (sighting.user, sighting.platform);
+        let last = self.recent_writes.lock().get(&key);
+        if last.is_some_and(|last| sighting.at < last + REWRITE_AFTER) {
             return Ok(());
         }
-        let time = write_time::of_time(SEAM, seen.at)?;
-        let (user, platform) = (seen.user.get(), seen.platform.number() as i8);
-        let values = (user, platform, seen.at.millis(), seen.device.as_str(), time);
+        let time = write_time::from_time(SEAM, sighting.at)?;
+        let (user, platform) = (sighting.user.get(), sighting.platform.number() as i8);
+        let values = (
+            user,
+            platform,
+            sighting.at.millis(),
+            sighting.device.as_str(),
+            time,
+        );
         self.cql.write(&self.insert, values).await?;
-        self.written.lock().put(key, seen.at);
+        self.recent_writes.lock().put(key, sighting.at);
         Ok(())
     }
 
-    async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>> {
-        let reads = users.iter().map(|&user| self.of(user, since));
+    async fn platforms(
+        &self,
+        users: &[UserId],
+        lower_bound: Timestamp,
+    ) -> Result<Vec<Vec<Platform>>> {
+        let reads = users
+            .iter()
+            .map(|&user| self.active_platforms(user, lower_bound));
         self.cql.all(reads.collect()).await
     }
 }

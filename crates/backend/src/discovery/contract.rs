@@ -63,38 +63,41 @@ impl<W: World + Sync> World for BehindAHook<W> {
 }
 
 /// Time for watchers to learn of changes: generous, because real ones wait for leases to expire.
-const SOON: Duration = Duration::from_secs(60);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn all<W, F>(make: F)
 where
     W: World,
     F: Fn(u64) -> Pin<Box<dyn Future<Output = W> + Send>>,
 {
-    watchers_see_who_comes_and_goes(make(1).await).await;
-    a_lost_lease_is_told_to_both_sides(make(2).await).await;
+    watchers_see_registrations_come_and_go(make(1).await).await;
+    a_lost_lease_is_reported_to_both_sides(make(2).await).await;
     the_later_of_two_lives_counts(make(3).await).await;
     incarnations_are_never_used_again(make(4).await).await;
     node_numbers_are_never_reused_in_their_own_past(make(5).await).await;
     a_cluster_has_one_number(make(6).await).await;
     only_a_number_without_a_past_is_taken_again(make(7).await).await;
-    who_crashed_is_seen_to_go(make(8).await).await;
+    crashed_services_disappear(make(8).await).await;
     a_number_that_was_lost_is_fenced(make(9).await).await;
     many_at_once_get_different_numbers(make(10).await).await;
     loads_go_with_their_lease(make(11).await).await;
 }
 
-async fn until(
+async fn wait_until(
     watch: &mut tokio::sync::watch::Receiver<Directory>,
-    what: &str,
-    seen: impl Fn(&[Instance]) -> bool,
+    description: &str,
+    condition: impl Fn(&[Instance]) -> bool,
 ) {
-    timeout(SOON, watch.wait_for(|roster| seen(roster)))
-        .await
-        .unwrap_or_else(|_| panic!("watcher was not told: {what}"))
-        .expect("the registry lives");
+    timeout(
+        EVENT_TIMEOUT,
+        watch.wait_for(|directory| condition(directory)),
+    )
+    .await
+    .unwrap_or_else(|_| panic!("watcher was not told: {description}"))
+    .expect("the registry lives");
 }
 
-async fn watchers_see_who_comes_and_goes(world: impl World) {
+async fn watchers_see_registrations_come_and_go(world: impl World) {
     let registry = world.registry();
     let mut boats = registry.watch(Role::Boat).await.unwrap();
     let mut stations = registry.watch(Role::Station).await.unwrap();
@@ -111,12 +114,12 @@ async fn watchers_see_who_comes_and_goes(world: impl World) {
         .await
         .unwrap();
     let (in_a, in_b) = (a.instance.clone(), b.instance.clone());
-    until(&mut boats, "both boats, by name", |roster| {
-        roster == [in_a.clone(), in_b.clone()]
+    wait_until(&mut boats, "both boats, by name", |directory| {
+        directory == [in_a.clone(), in_b.clone()]
     })
     .await;
-    until(&mut stations, "the station", |roster| {
-        roster == [station.instance.clone()]
+    wait_until(&mut stations, "the station", |directory| {
+        directory == [station.instance.clone()]
     })
     .await;
     let late = registry.watch(Role::Boat).await.unwrap();
@@ -126,36 +129,42 @@ async fn watchers_see_who_comes_and_goes(world: impl World) {
         "a new watcher gets the present list"
     );
     drop(b);
-    until(&mut boats, "b gave up", |roster| roster == [in_a.clone()]).await;
-    assert!(!a.lost.is_cancelled());
+    wait_until(&mut boats, "b gave up", |directory| {
+        directory == [in_a.clone()]
+    })
+    .await;
+    assert!(!a.lost_token.is_cancelled());
     drop(a);
-    until(&mut boats, "a gave up", <[Instance]>::is_empty).await;
+    wait_until(&mut boats, "a gave up", <[Instance]>::is_empty).await;
     assert_eq!(stations.borrow().len(), 1);
 }
 
-async fn a_lost_lease_is_told_to_both_sides(world: impl World) {
+async fn a_lost_lease_is_reported_to_both_sides(world: impl World) {
     let registry = world.registry();
     let mut boats = registry.watch(Role::Boat).await.unwrap();
     let boat = registry
         .register(Role::Boat, "b", "http://b")
         .await
         .unwrap();
-    until(&mut boats, "came", |roster| roster.len() == 1).await;
+    wait_until(&mut boats, "came", |directory| directory.len() == 1).await;
     world.revoke(&boat.instance).await;
-    timeout(SOON, boat.lost.cancelled())
+    timeout(EVENT_TIMEOUT, boat.lost_token.cancelled())
         .await
         .expect("the holder is told");
-    until(&mut boats, "lost", <[Instance]>::is_empty).await;
-    let again = registry
+    wait_until(&mut boats, "lost", <[Instance]>::is_empty).await;
+    let second_boat = registry
         .register(Role::Boat, "b", "http://b")
         .await
         .unwrap();
-    assert!(again.instance.life.incarnation > boat.instance.life.incarnation);
+    assert!(second_boat.instance.life.incarnation > boat.instance.life.incarnation);
     // The old guard is dropped late and must not take the new registration with it.
     drop(boat);
-    let present = again.instance.clone();
-    until(&mut boats, "back", |roster| roster == [present.clone()]).await;
-    assert!(!again.lost.is_cancelled());
+    let present = second_boat.instance.clone();
+    wait_until(&mut boats, "back", |directory| {
+        directory == [present.clone()]
+    })
+    .await;
+    assert!(!second_boat.lost_token.is_cancelled());
 }
 
 async fn the_later_of_two_lives_counts(world: impl World) {
@@ -169,15 +178,15 @@ async fn the_later_of_two_lives_counts(world: impl World) {
         .register(Role::Boat, "b", "http://2")
         .await
         .unwrap();
-    timeout(SOON, first.lost.cancelled())
+    timeout(EVENT_TIMEOUT, first.lost_token.cancelled())
         .await
         .expect("the earlier life is told");
     let present = second.instance.clone();
-    until(&mut boats, "the second", |roster| {
-        roster == [present.clone()]
+    wait_until(&mut boats, "the second", |directory| {
+        directory == [present.clone()]
     })
     .await;
-    assert!(!second.lost.is_cancelled());
+    assert!(!second.lost_token.is_cancelled());
 }
 
 async fn incarnations_are_never_used_again(mut world: impl World) {
@@ -199,7 +208,7 @@ async fn incarnations_are_never_used_again(mut world: impl World) {
     }
 }
 
-async fn who_crashed_is_seen_to_go(mut world: impl World) {
+async fn crashed_services_disappear(mut world: impl World) {
     let registry = world.registry();
     let boat = registry
         .register(Role::Boat, "b", "http://b")
@@ -209,7 +218,7 @@ async fn who_crashed_is_seen_to_go(mut world: impl World) {
     drop((boat, registry));
     let registry = world.registry();
     let mut boats = registry.watch(Role::Boat).await.unwrap();
-    until(&mut boats, "crashed", <[Instance]>::is_empty).await;
+    wait_until(&mut boats, "crashed", <[Instance]>::is_empty).await;
 }
 
 // proves S0 Pitfall D in part
@@ -219,15 +228,15 @@ async fn node_numbers_are_never_reused_in_their_own_past(mut world: impl World) 
     let b = registry.lease_node().await.unwrap();
     assert_ne!(a.number(), b.number(), "each is one holder's");
     assert!(a.number() < 1024 && b.number() < 1024);
-    let (number, until) = (a.number(), Timestamp::from_millis(5_000));
-    a.reserve(until).await.unwrap();
+    let (number, limit) = (a.number(), Timestamp::from_millis(5_000));
+    a.reserve(limit).await.unwrap();
     // A smaller reservation takes nothing back.
     a.reserve(Timestamp::from_millis(10)).await.unwrap();
     world.crash().await;
     drop((a, b, registry));
     world.hold_all_but(number).await;
     let registry = world.registry();
-    let leased_again = timeout(SOON, async {
+    let lease = timeout(EVENT_TIMEOUT, async {
         loop {
             match registry.lease_node().await {
                 Ok(node) => break node,
@@ -236,25 +245,25 @@ async fn node_numbers_are_never_reused_in_their_own_past(mut world: impl World) 
             }
         }
     });
-    let node = leased_again
+    let node = lease
         .await
         .expect("a number given up by a crash is leased again");
     assert_eq!(node.number(), number);
-    assert!(node.not_before() >= until, "its past is remembered");
+    assert!(node.not_before() >= limit, "its past is remembered");
 }
 
 async fn a_number_that_was_lost_is_fenced(world: impl World) {
     let registry = world.registry();
-    let lost = registry.lease_node().await.unwrap();
-    lost.reserve(Timestamp::from_millis(5_000)).await.unwrap();
-    world.revoke_node(lost.number()).await;
-    let refused = lost.reserve(Timestamp::from_millis(6_000)).await;
-    assert_eq!(refused.unwrap_err().kind, Kind::Conflict);
-    let smaller = lost.reserve(Timestamp::from_millis(1)).await;
+    let node = registry.lease_node().await.unwrap();
+    node.reserve(Timestamp::from_millis(5_000)).await.unwrap();
+    world.revoke_node(node.number()).await;
+    let outcome = node.reserve(Timestamp::from_millis(6_000)).await;
+    assert_eq!(outcome.unwrap_err().kind, Kind::Conflict);
+    let smaller = node.reserve(Timestamp::from_millis(1)).await;
     assert_eq!(smaller.unwrap_err().kind, Kind::Conflict, "also a smaller");
     // The old holder is dropped late and must not affect the current holder of the number.
     let next = registry.lease_node().await.unwrap();
-    drop(lost);
+    drop(node);
     next.reserve(Timestamp::from_millis(7_000)).await.unwrap();
 }
 
@@ -277,45 +286,45 @@ async fn loads_go_with_their_lease(world: impl World) {
     b.lease.publish(&load(1)).await.unwrap();
     a.lease.publish(&load(2)).await.unwrap();
     b.lease.publish(&load(3)).await.unwrap();
-    let of = |registration: &Registration, connections| Load {
+    let expected_load = |registration: &Registration, connections| Load {
         life: registration.instance.life.clone(),
         load: load(connections),
     };
-    assert_eq!(loads().await, [of(&a, 2), of(&b, 3)]);
-    let only_b = [of(&b, 3)];
+    assert_eq!(loads().await, [expected_load(&a, 2), expected_load(&b, 3)]);
+    let only_b = [expected_load(&b, 3)];
     drop(a);
     loads_become(&*registry, &only_b).await;
     world.revoke(&b.instance).await;
     loads_become(&*registry, &[]).await;
-    let refused = b.lease.publish(&load(4)).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::Conflict, "its lease is over");
+    let error = b.lease.publish(&load(4)).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Conflict, "its lease is over");
     // The load of a later life is independent.
-    let later = register("b").await.unwrap();
-    later.lease.publish(&load(5)).await.unwrap();
-    let refused = b.lease.publish(&load(6)).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::Conflict);
+    let successor = register("b").await.unwrap();
+    successor.lease.publish(&load(5)).await.unwrap();
+    let error = b.lease.publish(&load(6)).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Conflict);
     drop(b);
-    assert_eq!(loads().await, [of(&later, 5)]);
+    assert_eq!(loads().await, [expected_load(&successor, 5)]);
 }
 
 async fn loads_become(registry: &dyn Registry, expected: &[Load]) {
-    let become_so = async {
+    let wait = async {
         while registry.loads().await.unwrap() != expected {
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(SOON, become_so)
+    timeout(EVENT_TIMEOUT, wait)
         .await
         .expect("a load goes with its lease");
 }
 
 async fn many_at_once_get_different_numbers(world: impl World) {
-    const MANY: usize = 20;
+    const COUNT: usize = 20;
     let registry = world.registry();
-    let leased = join_all((0..MANY).map(|_| registry.lease_node())).await;
-    let nodes: Vec<_> = leased.into_iter().map(|node| node.unwrap()).collect();
+    let leases = join_all((0..COUNT).map(|_| registry.lease_node())).await;
+    let nodes: Vec<_> = leases.into_iter().map(|node| node.unwrap()).collect();
     let numbers: BTreeSet<_> = nodes.iter().map(|node| node.number()).collect();
-    assert_eq!(numbers.len(), MANY);
+    assert_eq!(numbers.len(), COUNT);
 }
 
 async fn a_cluster_has_one_number(mut world: impl World) {
@@ -332,18 +341,21 @@ async fn a_cluster_has_one_number(mut world: impl World) {
 
 async fn only_a_number_without_a_past_is_taken_again(world: impl World) {
     let registry = world.registry();
-    let held = registry.lease_node().await.unwrap();
-    held.reserve(Timestamp::from_millis(5_000)).await.unwrap();
-    let again = registry.lease_node_again(held.number()).await.unwrap();
-    assert!(again.is_none(), "somebody holds it");
-    world.revoke_node(held.number()).await;
-    let again = registry.lease_node_again(held.number()).await.unwrap();
-    assert!(again.is_none(), "its past is recorded");
-    let other = (held.number() + 1) % 1024;
-    let again = registry.lease_node_again(other).await.unwrap();
-    let again = again.expect("nobody knows of it");
-    assert_eq!(again.number(), other);
-    assert_eq!(again.not_before(), Timestamp::ZERO);
-    again.reserve(Timestamp::from_millis(6_000)).await.unwrap();
+    let node = registry.lease_node().await.unwrap();
+    node.reserve(Timestamp::from_millis(5_000)).await.unwrap();
+    let second_lease = registry.lease_node_again(node.number()).await.unwrap();
+    assert!(second_lease.is_none(), "somebody holds it");
+    world.revoke_node(node.number()).await;
+    let second_lease = registry.lease_node_again(node.number()).await.unwrap();
+    assert!(second_lease.is_none(), "its past is recorded");
+    let other = (node.number() + 1) % 1024;
+    let second_lease = registry.lease_node_again(other).await.unwrap();
+    let second_lease = second_lease.expect("nobody knows of it");
+    assert_eq!(second_lease.number(), other);
+    assert_eq!(second_lease.not_before(), Timestamp::ZERO);
+    second_lease
+        .reserve(Timestamp::from_millis(6_000))
+        .await
+        .unwrap();
     assert!(registry.lease_node_again(other).await.unwrap().is_none());
 }

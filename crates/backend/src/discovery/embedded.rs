@@ -24,13 +24,13 @@ const SEAM: &str = "embedded discovery";
 const NODES: u16 = 1024;
 
 const CLUSTER_KEY: &[u8] = b"c";
-const INCARNATION: &[u8] = b"i";
-const NODE: &[u8] = b"n";
+const INCARNATION_PREFIX: &[u8] = b"i";
+const NODE_PREFIX: &[u8] = b"n";
 
 /// The registry of one process; clones share it.
 #[derive(Clone)]
 pub struct EmbeddedRegistry {
-    shared: Arc<RegistryState>,
+    state: Arc<RegistryState>,
 }
 
 struct RegistryState {
@@ -43,25 +43,25 @@ struct RegistryState {
     watchers: Mutex<BTreeMap<Role, Vec<watch::Sender<Directory>>>>,
     /// Leasing that holds each node number. Locked before `numbers`.
     nodes: Mutex<BTreeMap<u16, u64>>,
-    leasings: AtomicU64,
+    next_lease_id: AtomicU64,
 }
 
 struct RegisteredInstance {
     instance: Instance,
-    lost: CancellationToken,
+    lost_token: CancellationToken,
     load: Option<BoatLoad>,
 }
 
 impl EmbeddedRegistry {
     pub fn new(engine: Engine) -> EmbeddedRegistry {
         EmbeddedRegistry {
-            shared: Arc::new(RegistryState {
+            state: Arc::new(RegistryState {
                 engine,
                 numbers: Mutex::new(()),
                 leases: Mutex::default(),
                 watchers: Mutex::default(),
                 nodes: Mutex::default(),
-                leasings: AtomicU64::new(0),
+                next_lease_id: AtomicU64::new(0),
             }),
         }
     }
@@ -69,13 +69,13 @@ impl EmbeddedRegistry {
     /// Revokes the lease of a live service, as a partition from etcd would: its registration
     /// becomes *lost* and watchers see the instance disappear. Returns false if there was no lease.
     pub fn revoke(&self, role: Role, name: &str) -> bool {
-        self.shared.end_lease(role, name, None)
+        self.state.end_lease(role, name, None)
     }
 
     /// Revokes the node number of a live station, which can then reserve nothing more. Returns
     /// false if nobody held it.
     pub fn revoke_node(&self, number: u16) -> bool {
-        self.shared.nodes.lock().remove(&number).is_some()
+        self.state.nodes.lock().remove(&number).is_some()
     }
 
     /// Forgets the installation's number, all node numbers and their holders, like an etcd that is
@@ -84,14 +84,14 @@ impl EmbeddedRegistry {
     /// # Errors
     /// Errors of the store.
     pub fn lose_numbers(&self) -> Result<()> {
-        let mut nodes = self.shared.nodes.lock();
-        let _one_at_a_time = self.shared.numbers.lock();
+        let mut nodes = self.state.nodes.lock();
+        let _one_at_a_time = self.state.numbers.lock();
         let mut batch = WriteBatch::new();
         batch.remove(Table::Registry, CLUSTER_KEY.to_vec());
-        for node in self.shared.reservations()?.keys() {
+        for node in self.state.reservations()?.keys() {
             batch.remove(Table::Registry, node_key(*node));
         }
-        self.shared.engine.write(batch)?;
+        self.state.engine.write(batch)?;
         nodes.clear();
         Ok(())
     }
@@ -100,43 +100,43 @@ impl EmbeddedRegistry {
 impl RegistryState {
     fn hold(
         self: &Arc<Self>,
-        held: &mut BTreeMap<u16, u64>,
+        nodes: &mut BTreeMap<u16, u64>,
         number: u16,
         not_before: Timestamp,
     ) -> EmbeddedNode {
-        let leasing = self.leasings.fetch_add(1, Ordering::Relaxed);
-        held.insert(number, leasing);
+        let lease_id = self.next_lease_id.fetch_add(1, Ordering::Relaxed);
+        nodes.insert(number, lease_id);
         EmbeddedNode {
-            shared: Arc::clone(self),
+            state: Arc::clone(self),
             number,
-            leasing,
+            lease_id,
             not_before,
         }
     }
 
     /// Ends a lease; given an incarnation, only the lease of that life.
-    fn end_lease(&self, role: Role, name: &str, of: Option<Incarnation>) -> bool {
+    fn end_lease(&self, role: Role, name: &str, incarnation: Option<Incarnation>) -> bool {
         let mut leases = self.leases.lock();
         let key = (role, name.to_owned());
-        let ends = leases
-            .get(&key)
-            .is_some_and(|lease| of.is_none_or(|life| lease.instance.life.incarnation == life));
-        if !ends {
+        let is_match = leases.get(&key).is_some_and(|lease| {
+            incarnation.is_none_or(|life| lease.instance.life.incarnation == life)
+        });
+        if !is_match {
             return false;
         }
         if let Some(lease) = leases.remove(&key) {
-            if of.is_none() {
-                lease.lost.cancel();
+            if incarnation.is_none() {
+                lease.lost_token.cancel();
             }
-            self.tell(role, &leases);
+            self.notify_watchers(role, &leases);
         }
         true
     }
 
-    fn tell(&self, role: Role, leases: &BTreeMap<(Role, String), RegisteredInstance>) {
-        let roster = roster(role, leases);
+    fn notify_watchers(&self, role: Role, leases: &BTreeMap<(Role, String), RegisteredInstance>) {
+        let directory = to_directory(role, leases);
         if let Some(watchers) = self.watchers.lock().get_mut(&role) {
-            watchers.retain(|watcher| watcher.send(roster.clone()).is_ok());
+            watchers.retain(|watcher| watcher.send(directory.clone()).is_ok());
         }
     }
 
@@ -155,7 +155,7 @@ impl RegistryState {
     }
 
     fn raise_incarnation(&self, name: &str) -> Result<(Incarnation, WriteMark)> {
-        let key = [INCARNATION, name.as_bytes()].concat();
+        let key = [INCARNATION_PREFIX, name.as_bytes()].concat();
         let _one_at_a_time = self.numbers.lock();
         let next = self.read_u64(&key)?.unwrap_or(0) + 1;
         Ok((Incarnation(next), self.write_u64(&key, next)?))
@@ -163,17 +163,16 @@ impl RegistryState {
 
     /// Time up to which earlier holders of each number may have made ids.
     fn reservations(&self) -> Result<BTreeMap<u16, Timestamp>> {
-        let found = self.engine.prefix(
+        let rows = self.engine.prefix(
             Table::Registry,
-            NODE,
+            NODE_PREFIX,
             ScanOrder::Forward,
             usize::from(NODES),
         )?;
-        found
-            .iter()
+        rows.iter()
             .map(|(key, value)| {
                 let node = key
-                    .get(NODE.len()..)
+                    .get(NODE_PREFIX.len()..)
                     .and_then(|node| node.try_into().ok())
                     .map(u16::from_be_bytes)
                     .ok_or_else(|| Error::corrupt(SEAM, "a node number that is none"))?;
@@ -183,10 +182,14 @@ impl RegistryState {
     }
 }
 
-fn roster(role: Role, leases: &BTreeMap<(Role, String), RegisteredInstance>) -> Directory {
-    let of_role = leases.iter().filter(|((of, _), _)| *of == role);
-    let roster: Vec<Instance> = of_role.map(|(_, lease)| lease.instance.clone()).collect();
-    Arc::new(roster)
+fn to_directory(role: Role, leases: &BTreeMap<(Role, String), RegisteredInstance>) -> Directory {
+    let role_leases = leases
+        .iter()
+        .filter(|((lease_role, _), _)| *lease_role == role);
+    let instances: Vec<Instance> = role_leases
+        .map(|(_, lease)| lease.instance.clone())
+        .collect();
+    Arc::new(instances)
 }
 
 fn number(bytes: &[u8]) -> Result<u64> {
@@ -196,12 +199,12 @@ fn number(bytes: &[u8]) -> Result<u64> {
         .map_err(|_| Error::corrupt(SEAM, "a number that is not eight bytes"))
 }
 
-fn timestamp(stored: u64) -> Timestamp {
-    Timestamp::from_millis(i64::try_from(stored).unwrap_or(i64::MAX))
+fn timestamp(millis: u64) -> Timestamp {
+    Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX))
 }
 
 fn node_key(node: u16) -> Vec<u8> {
-    [NODE, &node.to_be_bytes()].concat()
+    [NODE_PREFIX, &node.to_be_bytes()].concat()
 }
 
 #[async_trait]
@@ -214,32 +217,32 @@ impl Registry for EmbeddedRegistry {
             life: BoatLife { boat, incarnation },
             address: address.to_owned(),
         };
-        let lost = CancellationToken::new();
+        let lost_token = CancellationToken::new();
         let lease = RegisteredInstance {
             instance: instance.clone(),
-            lost: lost.clone(),
+            lost_token: lost_token.clone(),
             load: None,
         };
-        let mut leases = self.shared.leases.lock();
+        let mut leases = self.state.leases.lock();
         let key = (role, name.to_owned());
-        let newer = leases
+        let has_newer = leases
             .get(&key)
             .is_some_and(|other| other.instance.life.incarnation > incarnation);
-        if newer {
+        if has_newer {
             // Two registrations race for one name: the later life keeps it.
-            lost.cancel();
+            lost_token.cancel();
         } else {
-            if let Some(earlier) = leases.insert(key, lease) {
-                earlier.lost.cancel();
+            if let Some(previous) = leases.insert(key, lease) {
+                previous.lost_token.cancel();
             }
-            self.shared.tell(role, &leases);
+            self.state.notify_watchers(role, &leases);
         }
         drop(leases);
         Ok(Registration {
             instance,
-            lost,
+            lost_token,
             lease: Box::new(Guard {
-                shared: self.shared.clone(),
+                state: self.state.clone(),
                 role,
                 name: name.to_owned(),
                 incarnation,
@@ -249,73 +252,73 @@ impl Registry for EmbeddedRegistry {
 
     async fn watch(&self, role: Role) -> Result<watch::Receiver<Directory>> {
         // The lock keeps the list unchanged until the watcher is added.
-        let leases = self.shared.leases.lock();
-        let (watcher, receiver) = watch::channel(roster(role, &leases));
-        let mut watchers = self.shared.watchers.lock();
+        let leases = self.state.leases.lock();
+        let (watcher, receiver) = watch::channel(to_directory(role, &leases));
+        let mut watchers = self.state.watchers.lock();
         watchers.entry(role).or_default().push(watcher);
         Ok(receiver)
     }
 
     async fn loads(&self) -> Result<Vec<Load>> {
-        let leases = self.shared.leases.lock();
-        let loads = leases.values().filter_map(|held| {
+        let leases = self.state.leases.lock();
+        let loads = leases.values().filter_map(|lease| {
             Some(Load {
-                life: held.instance.life.clone(),
-                load: held.load.clone()?,
+                life: lease.instance.life.clone(),
+                load: lease.load.clone()?,
             })
         });
         Ok(loads.collect())
     }
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {
-        let mut held = self.shared.nodes.lock();
-        let reserved = self.shared.reservations()?;
+        let mut nodes = self.state.nodes.lock();
+        let reservations = self.state.reservations()?;
         // A never used number, or else the one whose reservation ended first, so that nobody waits
         // for it.
         let (not_before, number) = (0..NODES)
-            .filter(|number| !held.contains_key(number))
-            .map(|number| (reserved.get(&number).copied(), number))
+            .filter(|number| !nodes.contains_key(number))
+            .map(|number| (reservations.get(&number).copied(), number))
             .min()
             .ok_or_else(|| Error::unavailable(SEAM, "all 1024 node numbers are held"))?;
         let not_before = not_before.unwrap_or(Timestamp::ZERO);
-        Ok(Box::new(self.shared.hold(&mut held, number, not_before)))
+        Ok(Box::new(self.state.hold(&mut nodes, number, not_before)))
     }
 
     async fn lease_node_again(&self, number: u16) -> Result<Option<Box<dyn NodeLease>>> {
-        let mut held = self.shared.nodes.lock();
-        let is_recorded = self.shared.read_u64(&node_key(number))?.is_some();
-        if is_recorded || held.contains_key(&number) {
+        let mut nodes = self.state.nodes.lock();
+        let is_recorded = self.state.read_u64(&node_key(number))?.is_some();
+        if is_recorded || nodes.contains_key(&number) {
             return Ok(None);
         }
-        let lease = self.shared.hold(&mut held, number, Timestamp::ZERO);
+        let lease = self.state.hold(&mut nodes, number, Timestamp::ZERO);
         Ok(Some(Box::new(lease)))
     }
 
     async fn cluster(&self) -> Result<Option<u64>> {
-        self.shared.read_u64(CLUSTER_KEY)
+        self.state.read_u64(CLUSTER_KEY)
     }
 
     async fn claim_cluster(&self, number: u64) -> Result<u64> {
         let (cluster, mark) = {
-            let _one_at_a_time = self.shared.numbers.lock();
+            let _one_at_a_time = self.state.numbers.lock();
             // Write even a known number again: its writer may not have waited for durability.
-            let cluster = self.shared.read_u64(CLUSTER_KEY)?.unwrap_or(number);
-            (cluster, self.shared.write_u64(CLUSTER_KEY, cluster)?)
+            let cluster = self.state.read_u64(CLUSTER_KEY)?.unwrap_or(number);
+            (cluster, self.state.write_u64(CLUSTER_KEY, cluster)?)
         };
-        self.shared.engine.durable(mark).await?;
+        self.state.engine.durable(mark).await?;
         Ok(cluster)
     }
 
     async fn next_incarnation(&self, name: &str) -> Result<Incarnation> {
-        let (incarnation, mark) = self.shared.raise_incarnation(name)?;
-        self.shared.engine.durable(mark).await?;
+        let (incarnation, mark) = self.state.raise_incarnation(name)?;
+        self.state.engine.durable(mark).await?;
         Ok(incarnation)
     }
 }
 
 /// Gives up the lease of one life when dropped.
 struct Guard {
-    shared: Arc<RegistryState>,
+    state: Arc<RegistryState>,
     role: Role,
     name: String,
     incarnation: Incarnation,
@@ -324,32 +327,32 @@ struct Guard {
 #[async_trait]
 impl LeaseGuard for Guard {
     async fn publish(&self, load: &BoatLoad) -> Result<()> {
-        let mut leases = self.shared.leases.lock();
-        let held = leases.get_mut(&(self.role, self.name.clone()));
-        let held = held.filter(|held| held.instance.life.incarnation == self.incarnation);
-        let held = held.ok_or_else(|| Error::conflict(SEAM, "the lease has ended"))?;
-        held.load = Some(load.clone());
+        let mut leases = self.state.leases.lock();
+        let lease = leases.get_mut(&(self.role, self.name.clone()));
+        let lease = lease.filter(|lease| lease.instance.life.incarnation == self.incarnation);
+        let lease = lease.ok_or_else(|| Error::conflict(SEAM, "the lease has ended"))?;
+        lease.load = Some(load.clone());
         Ok(())
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.shared
+        self.state
             .end_lease(self.role, &self.name, Some(self.incarnation));
     }
 }
 
 struct EmbeddedNode {
-    shared: Arc<RegistryState>,
+    state: Arc<RegistryState>,
     number: u16,
-    leasing: u64,
+    lease_id: u64,
     not_before: Timestamp,
 }
 
 impl EmbeddedNode {
     fn is_held(&self, nodes: &BTreeMap<u16, u64>) -> bool {
-        nodes.get(&self.number) == Some(&self.leasing)
+        nodes.get(&self.number) == Some(&self.lease_id)
     }
 }
 
@@ -363,13 +366,13 @@ impl NodeLease for EmbeddedNode {
         self.not_before
     }
 
-    async fn reserve(&self, until: Timestamp) -> Result<()> {
+    async fn reserve(&self, limit: Timestamp) -> Result<()> {
         let key = node_key(self.number);
-        let until = u64::try_from(until.millis()).unwrap_or(0);
+        let limit = u64::try_from(limit.millis()).unwrap_or(0);
         let mark = {
             // Under the lock: either the next holder reads this reservation, or this call is
             // refused.
-            let nodes = self.shared.nodes.lock();
+            let nodes = self.state.nodes.lock();
             if !self.is_held(&nodes) {
                 let text = format!(
                     "node number {} is not held any more; lease another",
@@ -377,17 +380,17 @@ impl NodeLease for EmbeddedNode {
                 );
                 return Err(Error::conflict(SEAM, text));
             }
-            let _one_at_a_time = self.shared.numbers.lock();
-            let until = until.max(self.shared.read_u64(&key)?.unwrap_or(0));
-            self.shared.write_u64(&key, until)?
+            let _one_at_a_time = self.state.numbers.lock();
+            let limit = limit.max(self.state.read_u64(&key)?.unwrap_or(0));
+            self.state.write_u64(&key, limit)?
         };
-        self.shared.engine.durable(mark).await
+        self.state.engine.durable(mark).await
     }
 }
 
 impl Drop for EmbeddedNode {
     fn drop(&mut self) {
-        let mut nodes = self.shared.nodes.lock();
+        let mut nodes = self.state.nodes.lock();
         if self.is_held(&nodes) {
             nodes.remove(&self.number);
         }
@@ -401,7 +404,7 @@ mod tests {
     use super::super::contract::{self, BehindAHook, World};
     use super::*;
     use crate::embedded::EngineOptions;
-    use crate::embedded::engine::tests::copy_of;
+    use crate::embedded::engine::tests::copy_dir;
 
     struct Embedded {
         /// `None` for a world in memory.
@@ -409,7 +412,7 @@ mod tests {
         engine: Engine,
         registry: EmbeddedRegistry,
         seed: u64,
-        held: Vec<Box<dyn NodeLease>>,
+        held_leases: Vec<Box<dyn NodeLease>>,
     }
 
     impl Embedded {
@@ -429,7 +432,7 @@ mod tests {
                 registry: EmbeddedRegistry::new(engine.clone()),
                 engine,
                 seed,
-                held: Vec::new(),
+                held_leases: Vec::new(),
             }
         }
     }
@@ -441,7 +444,7 @@ mod tests {
         }
 
         async fn crash(&mut self) {
-            let dir = self.dir.as_ref().map(|dir| copy_of(dir.path()));
+            let dir = self.dir.as_ref().map(|dir| copy_dir(dir.path()));
             let engine = match &dir {
                 Some(dir) => Engine::open(dir.path(), EngineOptions::default()).unwrap(),
                 None => self.engine.crash(0).unwrap(),
@@ -457,9 +460,9 @@ mod tests {
 
         async fn hold_all_but(&mut self, number: u16) {
             while let Ok(node) = self.registry.lease_node().await {
-                self.held.push(node);
+                self.held_leases.push(node);
             }
-            self.held.retain(|node| node.number() != number);
+            self.held_leases.retain(|node| node.number() != number);
         }
 
         async fn revoke_node(&self, number: u16) {

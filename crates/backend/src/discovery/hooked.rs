@@ -53,8 +53,8 @@ impl Registry for Hooked<dyn Registry> {
             subjects: vec![u64::from(number)],
             ..write("lease_node")
         };
-        let leased = self.whole(op, self.inner.lease_node_again(number)).await?;
-        Ok(leased.map(|inner| lease(inner, &self.hook)))
+        let node = self.whole(op, self.inner.lease_node_again(number)).await?;
+        Ok(node.map(|inner| lease(inner, &self.hook)))
     }
 
     async fn cluster(&self) -> Result<Option<u64>> {
@@ -92,13 +92,13 @@ impl NodeLease for HookedLease {
         self.inner.not_before()
     }
 
-    async fn reserve(&self, until: Timestamp) -> Result<()> {
+    async fn reserve(&self, limit: Timestamp) -> Result<()> {
         let op = Op {
             subjects: vec![u64::from(self.number())],
             ..write("reserve_node")
         };
         self.hook.before(&op).await?;
-        self.inner.reserve(until).await?;
+        self.inner.reserve(limit).await?;
         self.hook.after(&op, 1).await
     }
 }

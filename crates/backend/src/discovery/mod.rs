@@ -67,7 +67,7 @@ pub type Directory = Arc<Vec<Instance>>;
 pub struct Registration {
     pub instance: Instance,
     /// Cancelled if the lease is lost while this process is alive.
-    pub lost: CancellationToken,
+    pub lost_token: CancellationToken,
     /// Guard that gives up the lease when dropped.
     pub lease: Box<dyn LeaseGuard>,
 }
@@ -89,11 +89,11 @@ pub trait NodeLease: Send + Sync {
     /// Time up to which earlier holders of the number may have made ids.
     fn not_before(&self) -> Timestamp;
 
-    /// Records durably that ids up to `until` may be made. Call it before making ids beyond the
+    /// Records durably that ids up to `limit` may be made. Call it before making ids beyond the
     /// last reservation. `Conflict` if the number is no longer ours: nothing more is recorded for
     /// us, and another number must be leased. Earlier reservations stay ours, because the next
     /// holder starts after them.
-    async fn reserve(&self, until: Timestamp) -> Result<()>;
+    async fn reserve(&self, limit: Timestamp) -> Result<()>;
 }
 
 #[async_trait]

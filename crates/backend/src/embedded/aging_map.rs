@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_stays_and_the_rest_is_forgotten() {
+    fn used_entries_stay_and_others_are_forgotten() {
         let mut recent = AgingMap::new(10);
         recent.put(0, "kept");
         for n in 1..1000 {

@@ -171,7 +171,7 @@ impl Engine {
     /// Opens the store in a directory, made if missing. `Conflict` if another process runs on it or
     /// another version wrote it; `Corrupt` if it cannot be read, or lost something that was durable.
     pub fn open(dir: &Path, options: EngineOptions) -> Result<Engine> {
-        Ok(Engine::of(Store::Disk(Disk::open(dir, &options)?)))
+        Ok(Engine::from_store(Store::Disk(Disk::open(dir, &options)?)))
     }
 
     /// What the journals in a directory lost, if anything. Changes nothing. `Conflict` if a process
@@ -189,10 +189,10 @@ impl Engine {
     /// A store that ends with the process. Everything is durable at once, unless
     /// [`Engine::hold_syncs`] delays it; no thread is involved, so paused time stays exact.
     pub fn memory() -> Engine {
-        Engine::of(Store::Memory(Memory::default()))
+        Engine::from_store(Store::Memory(Memory::default()))
     }
 
-    fn of(store: Store) -> Engine {
+    fn from_store(store: Store) -> Engine {
         Engine {
             store: Arc::new(store),
         }
@@ -226,19 +226,19 @@ impl Engine {
     /// Batches are written in the order of the calls but may become readable only when they are
     /// durable.
     ///
-    /// `then` runs when the batch is durable, even if the future was dropped, in the order of the
-    /// calls and before any later one; it must be quick and must not call the engine. It does not
-    /// run after a failure.
+    /// `on_durable` runs when the batch is durable, even if the future was dropped, in the order of
+    /// the calls and before any later one; it must be quick and must not call the engine. It does
+    /// not run after a failure.
     ///
     /// Refused at once, with nothing written, if the store has failed or too much waits already.
     pub fn commit(
         &self,
         batch: WriteBatch,
-        then: Option<OnDurable>,
+        on_durable: Option<OnDurable>,
     ) -> Result<impl Future<Output = Result<()>> + Send + use<>> {
         match self.store() {
-            Store::Disk(disk) => disk.commit(batch, then),
-            Store::Memory(memory) => memory.commit(batch, then),
+            Store::Disk(disk) => disk.commit(batch, on_durable),
+            Store::Memory(memory) => memory.commit(batch, on_durable),
         }
     }
 
@@ -305,15 +305,15 @@ impl Engine {
         range: impl RangeBounds<&'a [u8]>,
         limit: usize,
     ) -> Result<usize> {
-        let found = self.range(table, range, ScanOrder::Forward, limit)?;
+        let rows = self.range(table, range, ScanOrder::Forward, limit)?;
         let mut batch = WriteBatch::new();
-        for (key, _) in &found {
+        for (key, _) in &rows {
             batch.remove(table, key.clone());
         }
         if !batch.is_empty() {
             self.write(batch)?;
         }
-        Ok(found.len())
+        Ok(rows.len())
     }
 
     /// True until a write or an fsync fails, and false from then on: the process should end, and be
@@ -334,12 +334,14 @@ impl Engine {
     }
 
     /// Simulates a power cut, for tests: returns an engine with all durable writes and the first
-    /// `kept` of the writes after those ([`Engine::undurable`] is the most there are). This engine
-    /// refuses all later writes. `Conflict` on disk.
-    pub fn crash(&self, kept: usize) -> Result<Engine> {
+    /// `kept_count` of the writes after those ([`Engine::undurable`] is the most there are). This
+    /// engine refuses all later writes. `Conflict` on disk.
+    pub fn crash(&self, kept_count: usize) -> Result<Engine> {
         match self.store() {
             Store::Disk(_) => Err(Error::conflict(SEAM, "only a store in memory can do that")),
-            Store::Memory(memory) => Ok(Engine::of(Store::Memory(memory.crash(kept)))),
+            Store::Memory(memory) => {
+                Ok(Engine::from_store(Store::Memory(memory.crash(kept_count))))
+            }
         }
     }
 
@@ -376,7 +378,7 @@ impl fmt::Debug for Engine {
 
 type Bounds<'a> = (std::ops::Bound<&'a [u8]>, std::ops::Bound<&'a [u8]>);
 
-/// True if no key can lie in the range; a BTreeMap may panic on such bounds.
+/// Whether no key can lie in the range; a BTreeMap may panic on such bounds.
 fn is_empty(bounds: Bounds<'_>) -> bool {
     use std::ops::Bound::{Excluded, Included, Unbounded};
     match bounds {

@@ -26,19 +26,18 @@ pub(crate) fn find(
     order: Order,
     limit: usize,
 ) -> Result<Vec<(MessageId, Bytes)>> {
-    let of = |id: MessageId| key(owner, id.get() as u64);
-    let (after, before) = (range.after.map(of), range.before.map(of));
+    let to_key = |id: MessageId| key(owner, id.get() as u64);
+    let (lower, upper) = (range.after_id.map(to_key), range.before_id.map(to_key));
     let first = owner.to_be_bytes();
     let end = (owner as u64 + 1).to_be_bytes();
-    let start = match &after {
+    let start = match &lower {
         Some(key) => Bound::Excluded(&key[..]),
         None => Bound::Included(&first[..]),
     };
-    let end = Bound::Excluded(before.as_ref().map_or(&end[..], |key| &key[..]));
-    let found = engine.range(table, (start, end), scan(order), limit)?;
-    let found = found.into_iter();
-    found
-        .map(|(key, value)| Ok((id_of(seam, key.get(8..).unwrap_or_default())?, value)))
+    let end = Bound::Excluded(upper.as_ref().map_or(&end[..], |key| &key[..]));
+    let rows = engine.range(table, (start, end), scan(order), limit)?;
+    let rows = rows.into_iter();
+    rows.map(|(key, value)| Ok((id_of(seam, key.get(8..).unwrap_or_default())?, value)))
         .collect()
 }
 

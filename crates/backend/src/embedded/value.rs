@@ -57,10 +57,10 @@ mod tests {
     use crate::Kind;
 
     #[test]
-    fn what_is_kept_comes_back() {
+    fn encoded_values_are_decoded_unchanged() {
         let bytes = encode("test", &(7u64, "seven")).expect("encodes");
-        let back: (u64, String) = decode("test", &bytes).expect("decodes");
-        assert_eq!(back, (7, "seven".to_owned()));
+        let decoded_pair: (u64, String) = decode("test", &bytes).expect("decodes");
+        assert_eq!(decoded_pair, (7, "seven".to_owned()));
         let (front, _): (u64, _) = decode_front("test", &bytes).expect("decodes");
         assert_eq!(front, 7);
     }

@@ -10,7 +10,7 @@ use protocol::{GroupId, Seq, UserId};
 use super::{GroupLoad, GroupStore, LoadProgress, PAGE};
 use crate::test_ids::TestIds;
 
-const ALL: usize = 1000;
+const MAX_MEMBERS: usize = 1000;
 
 const OPEN: GroupSettings = GroupSettings {
     open_history: true,
@@ -25,10 +25,10 @@ pub(super) fn version(offset: u64) -> Version {
     Version { epoch: 1, offset }
 }
 
-pub(super) fn member(role: impl Into<Option<Role>>, since: u64, offset: u64) -> Member {
+pub(super) fn member(role: impl Into<Option<Role>>, since_seq: u64, offset: u64) -> Member {
     Member {
         role: role.into(),
-        since: Seq(since),
+        since: Seq(since_seq),
         version: version(offset),
     }
 }
@@ -41,14 +41,14 @@ async fn save(
 ) {
     let settings = settings.into();
     let settings = settings.map(|(settings, offset)| (settings, version(offset)));
-    let saved = store.save(group, settings, members.to_vec()).await;
-    saved.expect("saves");
+    let result = store.save(group, settings, members.to_vec()).await;
+    result.expect("saves");
 }
 
 pub(super) async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group> {
-    let mut loading = LoadProgress::new(group);
+    let mut progress = LoadProgress::new(group);
     loop {
-        match loading.next(store, PAGE).await.expect("reads") {
+        match progress.next(store, PAGE).await.expect("reads") {
             GroupLoad::Part => {}
             GroupLoad::Whole(group) => return Some(group),
             GroupLoad::Absent => return None,
@@ -59,15 +59,18 @@ pub(super) async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group
 async fn present(
     store: &dyn GroupStore,
     group: GroupId,
-    after: Option<UserId>,
+    cursor: Option<UserId>,
     limit: usize,
 ) -> Vec<(UserId, Member)> {
-    let present = store.present(group, after, limit).await;
+    let present = store.present(group, cursor, limit).await;
     present.expect("reads")
 }
 
 async fn groups_of(store: &dyn GroupStore, user: UserId) -> Vec<(GroupId, Member)> {
-    store.groups_of(user, None, ALL).await.expect("reads")
+    store
+        .groups_of(user, None, MAX_MEMBERS)
+        .await
+        .expect("reads")
 }
 
 /// Asserts the exact group through every query.
@@ -77,33 +80,33 @@ async fn is(
     (settings, offset): (GroupSettings, u64),
     members: &[(UserId, Member)],
 ) {
-    let wanted = Group {
+    let expected = Group {
         settings,
         version: version(offset),
         members: members.iter().copied().collect(),
     };
-    assert_eq!(load(store, group).await, Some(wanted.clone()));
-    let here = members.iter().filter(|(_, member)| member.role.is_some());
-    let mut those: Vec<_> = here.copied().collect();
-    those.sort_by_key(|(user, _)| *user);
-    assert_eq!(present(store, group, None, ALL).await, those);
+    assert_eq!(load(store, group).await, Some(expected.clone()));
+    let present_members = members.iter().filter(|(_, member)| member.role.is_some());
+    let mut by_user: Vec<_> = present_members.copied().collect();
+    by_user.sort_by_key(|(user, _)| *user);
+    assert_eq!(present(store, group, None, MAX_MEMBERS).await, by_user);
     for (user, member) in members.iter().copied() {
-        let found = store.members_of(&[(group, user)]).await.expect("reads");
-        assert_eq!(found, [Some((settings, member))]);
-        let listed = groups_of(store, user).await;
-        let of_this = listed.into_iter().find(|(listed, _)| *listed == group);
-        assert_eq!(of_this, Some((group, member)));
+        let memberships = store.members_of(&[(group, user)]).await.expect("reads");
+        assert_eq!(memberships, [Some((settings, member))]);
+        let listing = groups_of(store, user).await;
+        let membership = listing.into_iter().find(|(listing, _)| *listing == group);
+        assert_eq!(membership, Some((group, member)));
     }
 }
 
 pub(super) async fn a_group_is_what_was_saved(store: &dyn GroupStore, fresh: &TestIds) {
     let group = fresh.group();
-    let [owner, admin, plain, gone] = [(); 4].map(|()| fresh.user());
+    let [owner, admin, plain, leaver] = [(); 4].map(|()| fresh.user());
     assert_eq!(load(store, group).await, None);
     let mut members = vec![
         (owner, member(Role::Owner, 0, 1)),
         (plain, member(Role::Member, 1 << 40, 2)),
-        (gone, member(None, 3, 3)),
+        (leaver, member(None, 3, 3)),
     ];
     save(store, group, (OPEN, 1), &members).await;
     is(store, group, (OPEN, 1), &members).await;
@@ -142,22 +145,34 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh:
     // Settings and members are compared each by their own version.
     save(store, group, (CLOSED, 10), &[late]).await;
     is(store, group, (CLOSED, 10), &now).await;
-    let back = (other, member(Role::Member, 1, 12));
-    save(store, group, (OPEN, 9), &[back]).await;
-    is(store, group, (CLOSED, 10), &[now[0], back]).await;
+    let rejoin = (other, member(Role::Member, 1, 12));
+    save(store, group, (OPEN, 9), &[rejoin]).await;
+    is(store, group, (CLOSED, 10), &[now[0], rejoin]).await;
 
     // A later epoch wins, whatever its offset, also with both in one call, the later first.
-    let of_new_log = Member {
+    let new_log_member = Member {
         version: Version {
             epoch: 2,
             offset: 0,
         },
         ..member(None, 0, 0)
     };
-    save(store, group, None, &[(other, of_new_log), back]).await;
-    is(store, group, (CLOSED, 10), &[now[0], (other, of_new_log)]).await;
-    save(store, group, None, &[back]).await;
-    is(store, group, (CLOSED, 10), &[now[0], (other, of_new_log)]).await;
+    save(store, group, None, &[(other, new_log_member), rejoin]).await;
+    is(
+        store,
+        group,
+        (CLOSED, 10),
+        &[now[0], (other, new_log_member)],
+    )
+    .await;
+    save(store, group, None, &[rejoin]).await;
+    is(
+        store,
+        group,
+        (CLOSED, 10),
+        &[now[0], (other, new_log_member)],
+    )
+    .await;
 }
 
 /// A new group exists once its settings do; an interrupted save leaves members, and is repeated.
@@ -166,45 +181,45 @@ pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, f
     let members = [(owner, member(Role::Owner, 0, 1))];
     save(store, group, None, &members).await;
     assert_eq!(load(store, group).await, None);
-    let found = store.members_of(&[(group, owner)]).await.expect("reads");
-    assert_eq!(found, [None]);
+    let memberships = store.members_of(&[(group, owner)]).await.expect("reads");
+    assert_eq!(memberships, [None]);
     save(store, group, (OPEN, 1), &members).await;
     is(store, group, (OPEN, 1), &members).await;
 }
 
 /// Many members in one query, in any order and repeatedly.
 pub(super) async fn membership_is_answered_in_order(store: &dyn GroupStore, fresh: &TestIds) {
-    let (open, closed, none) = (fresh.group(), fresh.group(), fresh.group());
+    let (open, closed_group, none) = (fresh.group(), fresh.group(), fresh.group());
     let users: Vec<_> = (0..150).map(|_| fresh.user()).collect();
     let members: Vec<_> = (1..)
         .zip(&users)
-        .map(|(since, user)| (*user, member(Role::Member, since, since)))
+        .map(|(n, user)| (*user, member(Role::Member, n, n)))
         .collect();
     save(store, open, (OPEN, 1), &members).await;
-    save(store, closed, (CLOSED, 1), &members[..1]).await;
+    save(store, closed_group, (CLOSED, 1), &members[..1]).await;
     let mut keys: Vec<_> = users.iter().rev().map(|user| (open, *user)).collect();
     keys.extend([
-        (closed, users[0]),
+        (closed_group, users[0]),
         (none, users[0]),
-        (closed, users[1]),
+        (closed_group, users[1]),
         (open, fresh.user()),
-        (closed, users[0]),
+        (closed_group, users[0]),
     ]);
-    let found = store.members_of(&keys).await.expect("reads");
-    let mut wanted: Vec<_> = members
+    let memberships = store.members_of(&keys).await.expect("reads");
+    let mut expected: Vec<_> = members
         .iter()
         .rev()
-        .map(|(_, it)| Some((OPEN, *it)))
+        .map(|(_, member)| Some((OPEN, *member)))
         .collect();
     let first = Some((CLOSED, members[0].1));
-    wanted.extend([first, None, None, None, first]);
-    assert_eq!(found, wanted);
+    expected.extend([first, None, None, None, first]);
+    assert_eq!(memberships, expected);
     assert_eq!(store.members_of(&[]).await.expect("reads"), []);
 }
 
 /// Pages of present members, in order of user, each once, despite departed ones between.
-pub(super) async fn those_present_come_by_page(store: &dyn GroupStore, fresh: &TestIds) {
-    let (group, elsewhere) = (fresh.group(), fresh.group());
+pub(super) async fn present_members_come_by_page(store: &dyn GroupStore, fresh: &TestIds) {
+    let (group, other_group) = (fresh.group(), fresh.group());
     let users: Vec<_> = (0..23).map(|_| fresh.user()).collect();
     let role = |n: usize| (!(4..12).contains(&n) && n != 22).then_some(Role::Member);
     let mut members: Vec<_> = users
@@ -212,61 +227,61 @@ pub(super) async fn those_present_come_by_page(store: &dyn GroupStore, fresh: &T
         .enumerate()
         .map(|(n, user)| (*user, member(role(n), 0, 1)))
         .collect();
-    save(store, elsewhere, (OPEN, 1), &members).await;
+    save(store, other_group, (OPEN, 1), &members).await;
     members.reverse();
     save(store, group, (OPEN, 1), &members).await;
     members.reverse();
-    let wanted: Vec<_> = members
+    let expected: Vec<_> = members
         .into_iter()
-        .filter(|(_, it)| it.role.is_some())
+        .filter(|(_, member)| member.role.is_some())
         .collect();
     for limit in [1, 3, 14, 15] {
-        let mut seen: Vec<(UserId, Member)> = Vec::new();
+        let mut all_pages: Vec<(UserId, Member)> = Vec::new();
         loop {
-            let last = seen.last().map(|(user, _)| *user);
+            let last = all_pages.last().map(|(user, _)| *user);
             let page = present(store, group, last, limit).await;
             let is_last = page.len() < limit;
-            seen.extend(page);
+            all_pages.extend(page);
             if is_last {
                 break;
             }
         }
-        assert_eq!(seen, wanted, "pages of {limit}");
+        assert_eq!(all_pages, expected, "pages of {limit}");
     }
     // After a departed member, after the last one, and after a user who never was a member.
-    let after = |user: UserId| present(store, group, Some(user), ALL);
-    assert_eq!(after(users[7]).await, wanted[4..]);
-    assert_eq!(after(users[22]).await, []);
-    assert_eq!(after(fresh.user()).await, []);
+    let page_after = |user: UserId| present(store, group, Some(user), MAX_MEMBERS);
+    assert_eq!(page_after(users[7]).await, expected[4..]);
+    assert_eq!(page_after(users[22]).await, []);
+    assert_eq!(page_after(fresh.user()).await, []);
     assert_eq!(present(store, group, None, 0).await, []);
-    assert_eq!(present(store, fresh.group(), None, ALL).await, []);
+    assert_eq!(present(store, fresh.group(), None, MAX_MEMBERS).await, []);
 }
 
 /// A user's own list: in order of group, by page, including groups left.
 pub(super) async fn a_user_finds_their_groups(store: &dyn GroupStore, fresh: &TestIds) {
     let (user, other) = (fresh.user(), fresh.user());
     let groups: Vec<_> = (1..=11).map(|n| (n, fresh.group())).collect();
-    let mut wanted = Vec::new();
+    let mut expected = Vec::new();
     for (n, group) in groups.iter().rev() {
         let mine = member((n % 3 != 0).then_some(Role::Member), *n, *n);
         let theirs = member(Role::Owner, 0, 1);
         save(store, *group, (OPEN, 1), &[(other, theirs), (user, mine)]).await;
-        wanted.push((*group, mine));
+        expected.push((*group, mine));
     }
-    wanted.reverse();
-    assert_eq!(groups_of(store, user).await, wanted);
+    expected.reverse();
+    assert_eq!(groups_of(store, user).await, expected);
     for limit in [1, 4, 11] {
-        let mut seen: Vec<(GroupId, Member)> = Vec::new();
+        let mut all_pages: Vec<(GroupId, Member)> = Vec::new();
         loop {
-            let last = seen.last().map(|(group, _)| *group);
+            let last = all_pages.last().map(|(group, _)| *group);
             let page = store.groups_of(user, last, limit).await.expect("reads");
             if page.is_empty() {
                 break;
             }
             assert!(page.len() <= limit);
-            seen.extend(page);
+            all_pages.extend(page);
         }
-        assert_eq!(seen, wanted, "pages of {limit}");
+        assert_eq!(all_pages, expected, "pages of {limit}");
     }
     assert_eq!(groups_of(store, fresh.user()).await, []);
     let none = store.groups_of(user, None, 0).await;
@@ -282,28 +297,31 @@ pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh:
             (fresh.user(), member(role, n, n + 1))
         })
         .collect();
-    let all: Vec<_> = members.iter().map(|(user, it)| (*user, *it)).collect();
-    for some in all.chunks(500) {
-        save(store, group, (CLOSED, 1), some).await;
+    let all: Vec<_> = members
+        .iter()
+        .map(|(user, member)| (*user, *member))
+        .collect();
+    for chunk in all.chunks(500) {
+        save(store, group, (CLOSED, 1), chunk).await;
     }
-    let loaded = load(store, group).await.expect("it is there");
+    let stored_group = load(store, group).await.expect("it is there");
     assert!(
-        loaded.members == members.into_iter().collect(),
+        stored_group.members == members.into_iter().collect(),
         "{} of them",
-        loaded.members.len()
+        stored_group.members.len()
     );
-    let here: Vec<_> = all
+    let present_members: Vec<_> = all
         .into_iter()
-        .filter(|(_, it)| it.role.is_some())
+        .filter(|(_, member)| member.role.is_some())
         .collect();
     let page = present(store, group, None, 5_000).await;
-    assert!(page == here, "{} of them", page.len());
+    assert!(page == present_members, "{} of them", page.len());
 }
 
 /// Includes departed members, in order, each once, for any page size; settings have a query of
 /// their own.
 pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds) {
-    let (group, elsewhere) = (fresh.group(), fresh.group());
+    let (group, other_group) = (fresh.group(), fresh.group());
     assert_eq!(store.settings(group).await.expect("reads"), None);
     let all: Vec<_> = (0..23)
         .map(|n| {
@@ -311,7 +329,7 @@ pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds
             (fresh.user(), member(role, n, n + 1))
         })
         .collect();
-    save(store, elsewhere, (OPEN, 1), &all).await;
+    save(store, other_group, (OPEN, 1), &all).await;
     save(store, group, None, &all).await;
     assert_eq!(load(store, group).await, None);
     save(store, group, (CLOSED, 7), &[]).await;
@@ -319,24 +337,24 @@ pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds
     assert_eq!(settings, Some((CLOSED, version(7))));
     let whole = load(store, group).await;
     for limit in [1, 5, 22, 23, 24] {
-        let mut loading = LoadProgress::new(group);
+        let mut progress = LoadProgress::new(group);
         let mut pages = 0;
-        let loaded = loop {
+        let stored_group = loop {
             pages += 1;
-            match loading.next(store, limit).await.expect("reads") {
+            match progress.next(store, limit).await.expect("reads") {
                 GroupLoad::Part => {}
                 GroupLoad::Whole(group) => break Some(group),
                 GroupLoad::Absent => break None,
             }
         };
-        assert_eq!(loaded, whole, "pages of {limit}");
+        assert_eq!(stored_group, whole, "pages of {limit}");
         assert_eq!(pages, 23 / limit + 1, "pages of {limit}");
     }
-    let behind = store.members(group, Some(all[20].0), ALL).await;
-    assert_eq!(behind.expect("reads"), all[21..]);
+    let rest = store.members(group, Some(all[20].0), MAX_MEMBERS).await;
+    assert_eq!(rest.expect("reads"), all[21..]);
     let none = store.members(group, None, 0).await;
     assert_eq!(none.expect("reads"), []);
-    let none = store.members(fresh.group(), None, ALL).await;
+    let none = store.members(fresh.group(), None, MAX_MEMBERS).await;
     assert_eq!(none.expect("reads"), []);
 }
 
@@ -348,7 +366,7 @@ macro_rules! checks {
             only_a_later_version_replaces,
             without_settings_there_is_no_group,
             membership_is_answered_in_order,
-            those_present_come_by_page,
+            present_members_come_by_page,
             a_user_finds_their_groups,
             members_come_by_page,
             a_large_group_is_loaded_whole,

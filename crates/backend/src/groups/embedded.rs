@@ -33,7 +33,7 @@ pub struct EmbeddedGroups {
     engine: Engine,
     clock: Arc<dyn Clock>,
     /// Held from the read of stored versions to their replacement, never across an await.
-    writing: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,46 +47,46 @@ impl EmbeddedGroups {
         EmbeddedGroups {
             engine,
             clock,
-            writing: Mutex::new(()),
+            write_lock: Mutex::new(()),
         }
     }
 
-    /// Removes members who left a group before `before` from that group, examining at most `limit`;
-    /// returns the number examined. The users' own lists keep them. `before` must be older than any
+    /// Removes members who left a group before `cutoff` from that group, examining at most `limit`;
+    /// returns the number examined. The users' own lists keep them. `cutoff` must be older than any
     /// record in the log.
-    pub fn forget_left(&self, before: Timestamp, limit: usize) -> Result<usize> {
-        let _writing = self.writing.lock();
-        let end = moment(before);
+    pub fn forget_left(&self, cutoff: Timestamp, limit: usize) -> Result<usize> {
+        let _write_guard = self.write_lock.lock();
+        let end = moment(cutoff);
         let bounds = (Bound::Unbounded, Bound::Excluded(&end[..]));
         let table = Table::GroupLeft;
-        let left = self
+        let departures = self
             .engine
             .range(table, bounds, ScanOrder::Forward, limit)?;
-        let keys = left.iter().map(|(key, _)| left_pair(key));
-        let standing = self.standing(&keys.collect::<Result<Vec<_>>>()?)?;
+        let keys = departures.iter().map(|(key, _)| member_key(key));
+        let current = self.read_members(&keys.collect::<Result<Vec<_>>>()?)?;
         let mut batch = WriteBatch::new();
-        for ((key, value), standing) in left.iter().zip(standing) {
+        for ((key, value), current) in departures.iter().zip(current) {
             let version: Version = decode(SEAM, value)?;
-            let is_out = |it: Member| it.role.is_none() && it.version == version;
-            if standing.is_some_and(is_out) {
-                batch.remove(Table::GroupMember, left_pair(key)?.to_vec());
+            let is_out = |member: Member| member.role.is_none() && member.version == version;
+            if current.is_some_and(is_out) {
+                batch.remove(Table::GroupMember, member_key(key)?.to_vec());
             }
             batch.remove(Table::GroupLeft, key.to_vec());
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
         }
-        Ok(left.len())
+        Ok(departures.len())
     }
 
-    fn meant(&self, group: GroupId) -> Result<Option<SettingsIntent>> {
-        let found = self.engine.get(Table::GroupInfo, &number(group.get()))?;
-        found.map(|value| decode(SEAM, &value)).transpose()
+    fn read_settings(&self, group: GroupId) -> Result<Option<SettingsIntent>> {
+        let bytes = self.engine.get(Table::GroupInfo, &number(group.get()))?;
+        bytes.map(|value| decode(SEAM, &value)).transpose()
     }
 
-    fn standing(&self, keys: &[[u8; 16]]) -> Result<Vec<Option<Member>>> {
-        let found = self.engine.multi_get(Table::GroupMember, keys)?.into_iter();
-        found
+    fn read_members(&self, keys: &[[u8; 16]]) -> Result<Vec<Option<Member>>> {
+        let values = self.engine.multi_get(Table::GroupMember, keys)?.into_iter();
+        values
             .map(|value| value.map(|value| decode(SEAM, &value)).transpose())
             .collect()
     }
@@ -95,23 +95,23 @@ impl EmbeddedGroups {
     fn list(
         &self,
         table: Table,
-        of: i64,
-        after: Option<i64>,
+        first: i64,
+        cursor: Option<i64>,
         limit: usize,
     ) -> Result<Vec<(i64, Member)>> {
-        let start = match after {
-            Some(after) => Bound::Excluded(pair(of, after)),
-            None => Bound::Included(pair(of, 0)),
+        let start = match cursor {
+            Some(cursor) => Bound::Excluded(pair(first, cursor)),
+            None => Bound::Included(pair(first, 0)),
         };
-        let end = pair(of, i64::MAX);
+        let end = pair(first, i64::MAX);
         let bounds = (
             start.as_ref().map(|key| &key[..]),
             Bound::Included(&end[..]),
         );
-        let found = self
+        let rows = self
             .engine
             .range(table, bounds, ScanOrder::Forward, limit)?;
-        let members = found.iter();
+        let members = rows.iter();
         members
             .map(|(key, value)| Ok((second(key)?, decode(SEAM, value)?)))
             .collect()
@@ -128,14 +128,14 @@ impl GroupStore for EmbeddedGroups {
     ) -> Result<()> {
         // The last write of a key in a batch counts, so the latest version goes last.
         members.sort_by_key(|(_, member)| member.version);
-        let _writing = self.writing.lock();
+        let _write_guard = self.write_lock.lock();
         let mut batch = WriteBatch::new();
         let pairs = members
             .iter()
             .map(|(user, _)| pair(group.get(), user.get()));
-        let standing = self.standing(&pairs.collect::<Vec<_>>())?;
-        for ((user, member), standing) in members.iter().zip(standing) {
-            if standing.is_some_and(|standing| standing.version > member.version) {
+        let current = self.read_members(&pairs.collect::<Vec<_>>())?;
+        for ((user, member), current) in members.iter().zip(current) {
+            if current.is_some_and(|current| current.version > member.version) {
                 continue;
             }
             let (group, user, value) = (group.get(), user.get(), encode(SEAM, member)?);
@@ -148,8 +148,8 @@ impl GroupStore for EmbeddedGroups {
         }
         if let Some((settings, version)) = settings
             && self
-                .meant(group)?
-                .is_none_or(|meant| meant.version <= version)
+                .read_settings(group)?
+                .is_none_or(|intent| intent.version <= version)
         {
             let value = encode(SEAM, &SettingsIntent { version, settings })?;
             batch.put(Table::GroupInfo, number(group.get()).to_vec(), value);
@@ -161,18 +161,18 @@ impl GroupStore for EmbeddedGroups {
     }
 
     async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>> {
-        let meant = self.meant(group)?;
-        Ok(meant.map(|meant| (meant.settings, meant.version)))
+        let intent = self.read_settings(group)?;
+        Ok(intent.map(|intent| (intent.settings, intent.version)))
     }
 
     async fn members(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>> {
-        let after = after.map(UserId::get);
-        let page = self.list(Table::GroupMember, group.get(), after, limit)?;
+        let cursor = cursor.map(UserId::get);
+        let page = self.list(Table::GroupMember, group.get(), cursor, limit)?;
         let members = page.into_iter();
         members
             .map(|(id, member)| Ok((user(id)?, member)))
@@ -186,48 +186,48 @@ impl GroupStore for EmbeddedGroups {
         let pairs = keys
             .iter()
             .map(|(group, user)| pair(group.get(), user.get()));
-        let members = self.standing(&pairs.collect::<Vec<_>>())?;
-        let both = keys.iter().zip(members).map(|((group, _), member)| {
+        let members = self.read_members(&pairs.collect::<Vec<_>>())?;
+        let answers = keys.iter().zip(members).map(|((group, _), member)| {
             let Some(member) = member else {
                 return Ok(None);
             };
-            let meant = self.meant(*group)?;
-            Ok(meant.map(|meant| (meant.settings, member)))
+            let intent = self.read_settings(*group)?;
+            Ok(intent.map(|intent| (intent.settings, member)))
         });
-        both.collect()
+        answers.collect()
     }
 
     async fn present(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>> {
-        let mut present = Vec::new();
-        let mut after = after.map(UserId::get);
-        while present.len() < limit {
-            let page = self.list(Table::GroupMember, group.get(), after, SCAN)?;
-            after = page.last().map(|(user, _)| *user);
+        let mut members = Vec::new();
+        let mut cursor = cursor.map(UserId::get);
+        while members.len() < limit {
+            let page = self.list(Table::GroupMember, group.get(), cursor, SCAN)?;
+            cursor = page.last().map(|(user, _)| *user);
             let is_last = page.len() < SCAN;
             for (id, member) in page.into_iter().filter(|(_, member)| member.role.is_some()) {
-                present.push((user(id)?, member));
+                members.push((user(id)?, member));
             }
             if is_last {
                 break;
             }
         }
-        present.truncate(limit);
-        Ok(present)
+        members.truncate(limit);
+        Ok(members)
     }
 
     async fn groups_of(
         &self,
         user: UserId,
-        after: Option<GroupId>,
+        cursor: Option<GroupId>,
         limit: usize,
     ) -> Result<Vec<(GroupId, Member)>> {
-        let after = after.map(GroupId::get);
-        let page = self.list(Table::UserGroup, user.get(), after, limit)?;
+        let cursor = cursor.map(GroupId::get);
+        let page = self.list(Table::UserGroup, user.get(), cursor, limit)?;
         let groups = page.into_iter().map(|(id, member)| {
             let group = GroupId::new(id).map_err(|error| Error::corrupt(SEAM, error))?;
             Ok((group, member))
@@ -240,8 +240,8 @@ fn user(id: i64) -> Result<UserId> {
     UserId::new(id).map_err(|error| Error::corrupt(SEAM, error))
 }
 
-fn number(of: i64) -> [u8; 8] {
-    of.to_be_bytes()
+fn number(value: i64) -> [u8; 8] {
+    value.to_be_bytes()
 }
 
 fn pair(first: i64, second: i64) -> [u8; 16] {
@@ -257,7 +257,7 @@ fn moment(at: Timestamp) -> [u8; 8] {
 }
 
 /// Key in `group-member` of the row that an entry of `group-left` is about.
-fn left_pair(key: &[u8]) -> Result<[u8; 16]> {
+fn member_key(key: &[u8]) -> Result<[u8; 16]> {
     behind_first(key)
 }
 

@@ -16,7 +16,7 @@ pub struct LoadProgress {
     group: GroupId,
     settings: Option<(GroupSettings, Version)>,
     members: Members,
-    after: Option<UserId>,
+    cursor: Option<UserId>,
 }
 
 /// Result of a page.
@@ -35,7 +35,7 @@ impl LoadProgress {
             group,
             settings: None,
             members: Members::default(),
-            after: None,
+            cursor: None,
         }
     }
 
@@ -52,17 +52,18 @@ impl LoadProgress {
                 None => return Ok(GroupLoad::Absent),
             },
         };
-        let page = store.members(self.group, self.after, limit).await?;
+        let page = store.members(self.group, self.cursor, limit).await?;
         let is_last = page.len() < limit;
-        self.after = page.last().map(|(user, _)| *user).or(self.after);
+        self.cursor = page.last().map(|(user, _)| *user).or(self.cursor);
         self.members.extend(page);
-        Ok(match is_last {
-            true => GroupLoad::Whole(Group {
+        Ok(if is_last {
+            GroupLoad::Whole(Group {
                 settings,
                 version,
                 members: self.members.clone(),
-            }),
-            false => GroupLoad::Part,
+            })
+        } else {
+            GroupLoad::Part
         })
     }
 }

@@ -39,13 +39,13 @@ pub trait GroupStore: Send + Sync {
     /// Settings of a group, and the record that set them; `None` if there is no such group (yet).
     async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>>;
 
-    /// Members past and present, in order of user, after `after`, at most `limit`: a shorter page
-    /// is the last. One small read, however many there are. [`LoadProgress`] puts the pages
+    /// Members past and present, in order of user, after `cursor`, at most `limit`: a shorter
+    /// page is the last. One small read, however many there are. [`LoadProgress`] puts the pages
     /// together.
     async fn members(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>>;
 
@@ -57,21 +57,21 @@ pub trait GroupStore: Send + Sync {
         keys: &[(GroupId, UserId)],
     ) -> Result<Vec<Option<(GroupSettings, Member)>>>;
 
-    /// Present members, in order of user, after `after`, at most `limit`: a shorter page is the
+    /// Present members, in order of user, after `cursor`, at most `limit`: a shorter page is the
     /// last.
     async fn present(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>>;
 
-    /// Groups of a user, past and present, in order of group, after `after`, at most `limit`: a
+    /// Groups of a user, past and present, in order of group, after `cursor`, at most `limit`: a
     /// shorter page is the last. Groups that the user left have no role.
     async fn groups_of(
         &self,
         user: UserId,
-        after: Option<GroupId>,
+        cursor: Option<GroupId>,
         limit: usize,
     ) -> Result<Vec<(GroupId, Member)>>;
 }

@@ -25,13 +25,14 @@ use crate::{Error, Result};
 
 const SEAM: &str = "groups";
 
-/// Rows per answer, for large pages and small ones: rows of departed members lie between.
+/// Rows per answer, at most and at least: even a small page reads some more rows, because those of
+/// departed members lie in between.
 const PAGE: usize = 1_000;
 const PAGE_MIN: usize = 128;
 /// Largest number of keys that a server takes in one query.
 const KEYS_MAX: usize = 100;
 /// Members per write: some kilobytes.
-const TOGETHER: usize = 50;
+const MEMBERS_PER_WRITE: usize = 50;
 
 /// Time to live of rows that never expire.
 const FOR_EVER: i32 = 0;
@@ -54,12 +55,12 @@ pub struct ScyllaGroups {
     groups: Statement,
     some_groups: Statement,
     /// Seconds for which a group remembers a departed member.
-    left: i32,
+    departed_ttl: i32,
 }
 
 impl ScyllaGroups {
     pub fn new(cql: Cql) -> ScyllaGroups {
-        let left = cql.config().ledger_retention.as_secs();
+        let retention_secs = cql.config().ledger_retention.as_secs();
         let put = |table: &str| {
             Statement::new(format!(
                 "INSERT INTO {table} (gid, uid, role, since, ver) VALUES (?, ?, ?, ?, ?) \
@@ -68,7 +69,7 @@ impl ScyllaGroups {
         };
         ScyllaGroups {
             // Bounds were checked with the settings.
-            left: i32::try_from(left).unwrap_or(i32::MAX),
+            departed_ttl: i32::try_from(retention_secs).unwrap_or(i32::MAX),
             cql: cql.at(SEAM),
             set: Statement::new(
                 "INSERT INTO group_info (gid, settings, ver) VALUES (?, ?, ?) USING TIMESTAMP ?",
@@ -89,37 +90,41 @@ impl ScyllaGroups {
     }
 
     /// Memberships of a user in some groups, past or present.
-    async fn some(&self, user: UserId, groups: &[GroupId]) -> Result<Vec<(GroupId, Member)>> {
+    async fn memberships_in(
+        &self,
+        user: UserId,
+        groups: &[GroupId],
+    ) -> Result<Vec<(GroupId, Member)>> {
         let groups: Vec<i64> = groups.iter().map(|group| group.get()).collect();
-        let asked = (user.get(), groups);
-        let rows: Vec<MemberColumns> = self.cql.rows(&self.some_groups, asked).await?;
-        rows.into_iter().map(listed).collect()
+        let key = (user.get(), groups);
+        let rows: Vec<MemberColumns> = self.cql.rows(&self.some_groups, key).await?;
+        rows.into_iter().map(membership).collect()
     }
 
-    /// Members of a group accepted by `wanted`, after `after`, at most `limit`.
+    /// Members of a group for which `accepts` is true, after `cursor`, at most `limit`.
     async fn list(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
-        wanted: impl Fn(&Member) -> bool,
+        accepts: impl Fn(&Member) -> bool,
     ) -> Result<Vec<(UserId, Member)>> {
-        let asked = (group.get(), after.map_or(0, UserId::get));
-        let mut found = Vec::new();
+        let key = (group.get(), cursor.map_or(0, UserId::get));
+        let mut members = Vec::new();
         let mut from = Some(PagingState::start()).filter(|_| limit > 0);
         while let Some(start) = from.take() {
             let page = self
                 .cql
-                .page(&self.members, asked, start, limit.clamp(PAGE_MIN, PAGE));
+                .page(&self.members, key, start, limit.clamp(PAGE_MIN, PAGE));
             let (rows, next): (Vec<MemberColumns>, _) = page.await?;
             for row in rows {
                 let user = UserId::new(row.0).map_err(|error| Error::corrupt(SEAM, error))?;
-                found.extend(Some((user, member(row)?)).filter(|(_, member)| wanted(member)));
+                members.extend(Some((user, member(row)?)).filter(|(_, member)| accepts(member)));
             }
-            from = next.filter(|_| found.len() < limit);
+            from = next.filter(|_| members.len() < limit);
         }
-        found.truncate(limit);
-        Ok(found)
+        members.truncate(limit);
+        Ok(members)
     }
 }
 
@@ -132,26 +137,26 @@ impl GroupStore for ScyllaGroups {
         members: Vec<(UserId, Member)>,
     ) -> Result<()> {
         let values = |(user, member): &(UserId, Member)| {
-            let since = write_time::of_seq(SEAM, member.since)?.unwrap_or(0);
-            let ver = write_time::of_version(SEAM, member.version)?;
-            let role = number_of(member.role);
-            let row = move |ttl: i32| (group.get(), user.get(), role, since, ver, ver, ttl);
-            let left = member.role.is_none().then_some(self.left);
-            Ok((row(FOR_EVER), row(left.unwrap_or(FOR_EVER))))
+            let since_seq = write_time::from_seq(SEAM, member.since)?.unwrap_or(0);
+            let ver = write_time::from_version(SEAM, member.version)?;
+            let role = role_code(member.role);
+            let row = move |ttl: i32| (group.get(), user.get(), role, since_seq, ver, ver, ttl);
+            let departed_ttl = member.role.is_none().then_some(self.departed_ttl);
+            Ok((row(FOR_EVER), row(departed_ttl.unwrap_or(FOR_EVER))))
         };
         let rows = members.iter().map(values).collect::<Result<Vec<_>>>()?;
         let settings = match settings {
             Some((settings, version)) => {
-                let ver = write_time::of_version(SEAM, version)?;
-                Some((group.get(), bits_of(settings), ver, ver))
+                let ver = write_time::from_version(SEAM, version)?;
+                Some((group.get(), settings_bits(settings), ver, ver))
             }
             None => None,
         };
 
         let lists = rows.iter();
-        let lists = lists.map(|(listed, _)| self.cql.write(&self.put_group, *listed));
+        let lists = lists.map(|(list_row, _)| self.cql.write(&self.put_group, *list_row));
         self.cql.all(lists.collect()).await?;
-        let chunks = rows.chunks(TOGETHER).map(|chunk| {
+        let chunks = rows.chunks(MEMBERS_PER_WRITE).map(|chunk| {
             let writes = chunk.iter().map(|(_, row)| (&self.put_member, *row));
             self.cql.write_together(writes.collect())
         });
@@ -165,9 +170,9 @@ impl GroupStore for ScyllaGroups {
     async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>> {
         let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
         let settings = |(bits, ver): &(i32, i64)| {
-            let both = settings_of(*bits).zip(write_time::version_of(*ver));
+            let pair = settings_from_bits(*bits).zip(write_time::to_version(*ver));
             let text = format!("group {group} has settings {bits} of {ver}, which mean nothing");
-            both.ok_or_else(|| Error::corrupt(SEAM, text))
+            pair.ok_or_else(|| Error::corrupt(SEAM, text))
         };
         rows.first().map(settings).transpose()
     }
@@ -175,35 +180,39 @@ impl GroupStore for ScyllaGroups {
     async fn members(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>> {
-        self.list(group, after, limit, |_| true).await
+        self.list(group, cursor, limit, |_| true).await
     }
 
     async fn members_of(
         &self,
         keys: &[(GroupId, UserId)],
     ) -> Result<Vec<Option<(GroupSettings, Member)>>> {
-        let mut of_users: BTreeMap<UserId, BTreeSet<GroupId>> = BTreeMap::new();
+        let mut groups_by_user: BTreeMap<UserId, BTreeSet<GroupId>> = BTreeMap::new();
         for (group, user) in keys {
-            of_users.entry(*user).or_default().insert(*group);
+            groups_by_user.entry(*user).or_default().insert(*group);
         }
-        let mut questions = Vec::with_capacity(of_users.len());
-        for (user, groups) in of_users {
+        let mut questions = Vec::with_capacity(groups_by_user.len());
+        for (user, groups) in groups_by_user {
             let groups: Vec<GroupId> = groups.into_iter().collect();
             questions.extend(groups.chunks(KEYS_MAX).map(|chunk| (user, chunk.to_vec())));
         }
-        let asked = questions
-            .iter()
-            .map(|(user, groups)| async move { Ok((*user, self.some(*user, groups).await?)) });
+        let reads = questions.iter().map(|(user, groups)| async move {
+            Ok((*user, self.memberships_in(*user, groups).await?))
+        });
         let mut members = HashMap::with_capacity(keys.len());
-        for (user, listed) in self.cql.all(asked.collect()).await? {
-            members.extend(listed.into_iter().map(|(group, it)| ((group, user), it)));
+        for (user, memberships) in self.cql.all(reads.collect()).await? {
+            members.extend(
+                memberships
+                    .into_iter()
+                    .map(|(group, member)| ((group, user), member)),
+            );
         }
         let groups: BTreeSet<GroupId> = members.keys().map(|(group, _)| *group).collect();
-        let asked = groups.iter().map(|group| self.settings(*group));
-        let settings = self.cql.all(asked.collect()).await?;
+        let reads = groups.iter().map(|group| self.settings(*group));
+        let settings = self.cql.all(reads.collect()).await?;
         let settings: HashMap<_, _> = groups.iter().copied().zip(settings).collect();
         let answer = |key: &(GroupId, UserId)| {
             let settings = settings.get(&key.0).copied().flatten();
@@ -216,57 +225,57 @@ impl GroupStore for ScyllaGroups {
     async fn present(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>> {
         let is_in = |member: &Member| member.role.is_some();
-        self.list(group, after, limit, is_in).await
+        self.list(group, cursor, limit, is_in).await
     }
 
     async fn groups_of(
         &self,
         user: UserId,
-        after: Option<GroupId>,
+        cursor: Option<GroupId>,
         limit: usize,
     ) -> Result<Vec<(GroupId, Member)>> {
-        let asked = (user.get(), after.map_or(0, GroupId::get));
-        let mut found = Vec::new();
+        let key = (user.get(), cursor.map_or(0, GroupId::get));
+        let mut groups = Vec::new();
         let mut from = Some(PagingState::start()).filter(|_| limit > 0);
         while let Some(start) = from.take() {
-            let wanted = PAGE.min(limit - found.len());
-            let page = self.cql.page(&self.groups, asked, start, wanted);
+            let page_size = PAGE.min(limit - groups.len());
+            let page = self.cql.page(&self.groups, key, start, page_size);
             let (rows, next): (Vec<MemberColumns>, _) = page.await?;
             for row in rows {
-                found.push(listed(row)?);
+                groups.push(membership(row)?);
             }
-            from = next.filter(|_| found.len() < limit);
+            from = next.filter(|_| groups.len() < limit);
         }
-        found.truncate(limit);
-        Ok(found)
+        groups.truncate(limit);
+        Ok(groups)
     }
 }
 
-fn listed(row: MemberColumns) -> Result<(GroupId, Member)> {
+fn membership(row: MemberColumns) -> Result<(GroupId, Member)> {
     let group = GroupId::new(row.0).map_err(|error| Error::corrupt(SEAM, error))?;
     Ok((group, member(row)?))
 }
 
-fn member((of, role, since, ver): MemberColumns) -> Result<Member> {
+fn member((id, role, since, ver): MemberColumns) -> Result<Member> {
     let whole = || {
         Some(Member {
-            role: role_of(role)?,
+            role: role_from_code(role)?,
             since: Seq(u64::try_from(since).ok()?),
-            version: write_time::version_of(ver)?,
+            version: write_time::to_version(ver)?,
         })
     };
     whole().ok_or_else(|| {
-        let text = format!("the membership of {of} has columns that mean nothing");
+        let text = format!("the membership of {id} has columns that mean nothing");
         Error::corrupt(SEAM, text)
     })
 }
 
 /// 0: a member no more.
-const fn number_of(role: Option<Role>) -> i8 {
+const fn role_code(role: Option<Role>) -> i8 {
     match role {
         None => 0,
         Some(Role::Member) => 1,
@@ -275,17 +284,17 @@ const fn number_of(role: Option<Role>) -> i8 {
     }
 }
 
-fn role_of(number: i8) -> Option<Option<Role>> {
+fn role_from_code(number: i8) -> Option<Option<Role>> {
     let roles = [
         None,
         Some(Role::Member),
         Some(Role::Admin),
         Some(Role::Owner),
     ];
-    roles.into_iter().find(|role| number_of(*role) == number)
+    roles.into_iter().find(|role| role_code(*role) == number)
 }
 
-const fn bits_of(settings: GroupSettings) -> i32 {
+const fn settings_bits(settings: GroupSettings) -> i32 {
     let GroupSettings {
         open_history,
         open_door,
@@ -294,12 +303,12 @@ const fn bits_of(settings: GroupSettings) -> i32 {
 }
 
 /// `None` if an unknown bit is set.
-fn settings_of(bits: i32) -> Option<GroupSettings> {
+fn settings_from_bits(bits: i32) -> Option<GroupSettings> {
     let settings = GroupSettings {
         open_history: bits & OPEN_HISTORY != 0,
         open_door: bits & OPEN_DOOR != 0,
     };
-    (bits_of(settings) == bits).then_some(settings)
+    (settings_bits(settings) == bits).then_some(settings)
 }
 
 #[cfg(test)]
@@ -315,22 +324,22 @@ mod tests {
     /// forget neither.
     #[tokio::test]
     #[ignore = "needs the real parts: make e2e"]
-    async fn rows_of_who_left_have_a_time_to_live() {
+    async fn rows_of_departed_members_have_a_ttl() {
         let cql = crate::scylla::fixture::cql().await;
         let retention = cql.config().ledger_retention.as_secs() as i32;
         let (store, fresh) = (ScyllaGroups::new(cql.clone()), TestIds::new(1));
-        let (group, gone, back) = (fresh.group(), fresh.user(), fresh.user());
-        let of = |user, role, n| (user, contract::member(role, n, n));
+        let (group, leaver, returner) = (fresh.group(), fresh.user(), fresh.user());
+        let entry = |user, role, n| (user, contract::member(role, n, n));
         let member = Some(Role::Member);
         for members in [
-            vec![of(gone, member, 1), of(back, member, 1)],
-            vec![of(gone, None, 2), of(back, None, 2)],
-            vec![of(back, member, 3)],
+            vec![entry(leaver, member, 1), entry(returner, member, 1)],
+            vec![entry(leaver, None, 2), entry(returner, None, 2)],
+            vec![entry(returner, member, 3)],
         ] {
             store.save(group, None, members).await.expect("saves");
         }
         let cql = cql.at(SEAM);
-        let left = |table, user: UserId| {
+        let read_ttl = |table, user: UserId| {
             let text = format!("SELECT TTL(role) FROM {table} WHERE gid = ? AND uid = ?");
             let cql = &cql;
             async move {
@@ -340,23 +349,28 @@ mod tests {
                 rows[0].0
             }
         };
-        let seconds = left("group_member", gone).await.expect("a time to live");
+        let seconds = read_ttl("group_member", leaver)
+            .await
+            .expect("a time to live");
         assert!((retention - 60..=retention).contains(&seconds), "{seconds}");
-        assert_eq!(left("group_member", back).await, None);
-        assert_eq!(left("user_group", gone).await, None);
+        assert_eq!(read_ttl("group_member", returner).await, None);
+        assert_eq!(read_ttl("user_group", leaver).await, None);
     }
 
     #[test]
-    fn columns_say_what_was_meant_or_nothing() {
+    fn columns_round_trip_or_are_rejected() {
         for bits in 0..4 {
-            let settings = settings_of(bits).expect("means something");
-            assert_eq!(bits_of(settings), bits);
+            let settings = settings_from_bits(bits).expect("means something");
+            assert_eq!(settings_bits(settings), bits);
         }
         for number in 0..4 {
-            let role = role_of(number).expect("means something");
-            assert_eq!(number_of(role), number);
+            let role = role_from_code(number).expect("means something");
+            assert_eq!(role_code(role), number);
         }
-        assert_eq!((settings_of(4), settings_of(-1)), (None, None));
-        assert_eq!((role_of(4), role_of(-1)), (None, None));
+        assert_eq!(
+            (settings_from_bits(4), settings_from_bits(-1)),
+            (None, None)
+        );
+        assert_eq!((role_from_code(4), role_from_code(-1)), (None, None));
     }
 }

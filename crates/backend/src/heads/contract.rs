@@ -13,12 +13,14 @@ fn version(epoch: u32, offset: u64) -> Version {
     Version { epoch, offset }
 }
 
-pub(super) async fn what_was_never_saved_is_none(store: &dyn HeadStore, fresh: &TestIds) {
-    let (known, unknown) = (fresh.conversation(), fresh.conversation());
+pub(super) async fn unsaved_head_is_none(store: &dyn HeadStore, fresh: &TestIds) {
+    let (conversation, unknown) = (fresh.conversation(), fresh.conversation());
     let head = Head::default().moved_by(version(1, 0), fresh.message(), None);
-    store.save(vec![(known, head)]).await.expect("saves");
-    let found = store.load(&[unknown, known, unknown, known]).await;
-    assert_eq!(found.expect("loads"), [None, Some(head), None, Some(head)]);
+    store.save(vec![(conversation, head)]).await.expect("saves");
+    let result = store
+        .load(&[unknown, conversation, unknown, conversation])
+        .await;
+    assert_eq!(result.expect("loads"), [None, Some(head), None, Some(head)]);
     assert_eq!(store.load(&[]).await.expect("loads"), []);
 }
 
@@ -41,8 +43,8 @@ pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &TestI
     ];
     let heads = conversations.map(|c| (c, head)).to_vec();
     store.save(heads).await.expect("saves");
-    let found = store.load(&conversations).await.expect("loads");
-    assert_eq!(found, [Some(head); 3]);
+    let result = store.load(&conversations).await.expect("loads");
+    assert_eq!(result, [Some(head); 3]);
 }
 
 /// Holds within one call and across calls, in any order.
@@ -73,19 +75,19 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn HeadStore, fresh: 
         .expect("saves");
     assert_eq!(load().await, Some(third));
     // The same version again, with a change that took no seq.
-    let changed = Head { rev: 1, ..third };
+    let update = Head { rev: 1, ..third };
     store
-        .save(vec![(conversation, changed)])
+        .save(vec![(conversation, update)])
         .await
         .expect("saves");
-    assert_eq!(load().await, Some(changed));
+    assert_eq!(load().await, Some(update));
 }
 
 /// Hands the names of all checks to another macro: no backend can leave one out.
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
         $then!($($with)*:
-            what_was_never_saved_is_none,
+            unsaved_head_is_none,
             a_head_comes_back_whole,
             only_a_later_version_replaces,
         );

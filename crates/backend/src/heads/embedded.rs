@@ -53,22 +53,22 @@ impl HeadStore for EmbeddedHeads {
         heads.sort_by_key(|(_, head)| head.version);
         let mut versions = self.versions.lock();
         let mut batch = WriteBatch::new();
-        let mut written = Vec::with_capacity(heads.len());
+        let mut updates = Vec::with_capacity(heads.len());
         for (conversation, head) in heads {
             let key = conversation.to_key();
-            let standing = match versions.get(&conversation) {
+            let current = match versions.get(&conversation) {
                 Some(version) => Some(version),
                 None => self.version(&key)?,
             };
-            if standing <= Some(head.version) {
+            if current <= Some(head.version) {
                 batch.put(Table::Head, key.to_vec(), encode(SEAM, &head)?);
-                written.push((conversation, head.version));
+                updates.push((conversation, head.version));
             }
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
         }
-        for (conversation, version) in written {
+        for (conversation, version) in updates {
             versions.put(conversation, version);
         }
         Ok(())
@@ -91,10 +91,10 @@ mod tests {
         let head = |offset| Head::default().moved_by(Version { epoch: 1, offset }, id, None);
         for offset in [9, 8] {
             let store = EmbeddedHeads::new(engine.clone());
-            let saved = store.save(vec![(conversation, head(offset))]).await;
-            saved.expect("saves");
+            let result = store.save(vec![(conversation, head(offset))]).await;
+            result.expect("saves");
         }
-        let found = EmbeddedHeads::new(engine).load(&[conversation]).await;
-        assert_eq!(found.expect("loads"), [Some(head(9))]);
+        let heads = EmbeddedHeads::new(engine).load(&[conversation]).await;
+        assert_eq!(heads.expect("loads"), [Some(head(9))]);
     }
 }

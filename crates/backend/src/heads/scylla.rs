@@ -49,20 +49,20 @@ impl ScyllaHeads {
 
     async fn one(&self, conversation: ConversationId) -> Result<Option<Head>> {
         let rows: Vec<HeadColumns> = self.cql.rows(&self.select, key(conversation)).await?;
-        let stored = rows.into_iter().next();
-        stored
-            .map(|stored| {
+        let columns = rows.into_iter().next();
+        columns
+            .map(|columns| {
                 let torn =
                     || Error::corrupt(SEAM, format!("the head of {conversation} means nothing"));
-                stored.head().ok_or_else(torn)
+                columns.head().ok_or_else(torn)
             })
             .transpose()
     }
 
     async fn write(&self, conversation: ConversationId, head: Head) -> Result<()> {
         let (kind, low, high) = key(conversation);
-        let ver = write_time::of_version(SEAM, head.version)?;
-        let seq = write_time::of_seq(SEAM, head.seq)?.unwrap_or(0);
+        let ver = write_time::from_version(SEAM, head.version)?;
+        let seq = write_time::from_seq(SEAM, head.seq)?.unwrap_or(0);
         let id = |id: Option<MessageId>| id.map_or(0, MessageId::get);
         let (last_id, max_id) = (id(head.last_id), id(head.max_id));
         // Cast to signed: bit patterns keep the full range, and the larger number is the larger
@@ -78,7 +78,7 @@ impl ScyllaHeads {
 
 impl HeadColumns {
     fn head(self) -> Option<Head> {
-        let id = |stored: i64| match stored {
+        let id = |raw: i64| match raw {
             0 => Some(None),
             id => MessageId::new(id).ok().map(Some),
         };
@@ -89,7 +89,7 @@ impl HeadColumns {
             max_id: id(self.max_id)?,
             from_low: u64::try_from(self.from_low.unwrap_or(0)).ok()?,
             stamp: Timestamp::from_millis(self.stamp.unwrap_or(0)),
-            version: write_time::version_of(self.ver)?,
+            version: write_time::to_version(self.ver)?,
         })
     }
 }

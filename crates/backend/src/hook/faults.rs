@@ -73,23 +73,24 @@ impl Calls {
         }
     }
 
-    fn are(&self, op: &Op) -> bool {
-        let is = |wanted: Option<&str>, given| wanted.is_none_or(|wanted| wanted == given);
-        let is_it = is(self.name, op.name) && is(self.kind, op.kind);
-        self.names.seam == op.seam && is_it && (op.has_effect || !self.writes_only)
+    fn selects(&self, op: &Op) -> bool {
+        let is =
+            |expected: Option<&str>, actual| expected.is_none_or(|expected| expected == actual);
+        let is_selected = is(self.name, op.name) && is(self.kind, op.kind);
+        self.names.seam == op.seam && is_selected && (op.has_effect || !self.writes_only)
     }
 
-    /// True if the whole call is selected, not only some of its items.
-    fn are_whole(&self, op: &Op) -> bool {
-        self.are(op)
+    /// Whether the whole call is selected, not only some of its items.
+    fn selects_call(&self, op: &Op) -> bool {
+        self.selects(op)
             && match self.subject {
                 Some(subject) => !op.by_item && op.subjects.contains(&subject),
                 None => true,
             }
     }
 
-    fn are_item(&self, op: &Op, subject: u64) -> bool {
-        self.are(op) && self.subject == Some(subject)
+    fn selects_item(&self, op: &Op, subject: u64) -> bool {
+        self.selects(op) && self.subject == Some(subject)
     }
 }
 
@@ -119,7 +120,7 @@ struct Rule {
     calls: Calls,
     fault: Fault,
     /// Calls still to hit before the rule ends by itself.
-    left: Option<usize>,
+    remaining_hits: Option<usize>,
     hits: usize,
 }
 
@@ -173,11 +174,11 @@ impl Faults {
         self.add(calls, fault, Some(count));
     }
 
-    fn add(&self, calls: Calls, fault: Fault, left: Option<usize>) {
+    fn add(&self, calls: Calls, fault: Fault, remaining: Option<usize>) {
         self.rules.lock().push(Rule {
             calls,
             fault,
-            left,
+            remaining_hits: remaining,
             hits: 0,
         });
     }
@@ -189,10 +190,13 @@ impl Faults {
     #[track_caller]
     pub fn end(&self, calls: Calls) {
         let is_ended = |rule: &mut Rule| rule.calls == calls;
-        let ended: Vec<Rule> = self.rules.lock().extract_if(.., is_ended).collect();
+        let ended_rules: Vec<Rule> = self.rules.lock().extract_if(.., is_ended).collect();
         self.changes.send_modify(|count| *count += 1);
         let is_met = |rule: &Rule| rule.hits > 0 || calls.subject.is_some();
-        assert!(ended.iter().all(is_met), "no call met {ended:?}");
+        assert!(
+            ended_rules.iter().all(is_met),
+            "no call met {ended_rules:?}"
+        );
     }
 
     /// Refuses the records for which `refusal` returns a kind.
@@ -204,14 +208,14 @@ impl Faults {
         *self.refusal.lock() = None;
     }
 
-    /// Leaves publishes to this partition neither taken nor answered.
+    /// Makes publishes to this partition hang: they are neither accepted nor answered.
     pub fn without_leader(&self, partition: Option<Partition>) {
         *self.without_leader.lock() = partition;
     }
 
     /// Hides lost records, as if they had never existed.
-    pub fn lose_records(&self, lost: impl FnMut(&Op, &Record) -> bool + Send + 'static) {
-        *self.loss.lock() = Some(Box::new(lost));
+    pub fn lose_records(&self, is_lost: impl FnMut(&Op, &Record) -> bool + Send + 'static) {
+        *self.loss.lock() = Some(Box::new(is_lost));
     }
 
     /// Number of calls since the last query of it.
@@ -250,42 +254,42 @@ impl Faults {
     fn sum(&self, seam: &str, has_effect: bool) -> usize {
         let seam = Names::of(seam).seam;
         let mut counts = self.counts.lock();
-        let of_it = counts
+        let selected = counts
             .iter_mut()
-            .filter(|((of, _), count)| *of == seam && count.has_effect == has_effect);
-        of_it
+            .filter(|((name, _), count)| *name == seam && count.has_effect == has_effect);
+        selected
             .map(|(_, count)| std::mem::take(&mut count.calls))
             .sum()
     }
 
     /// Returns the faults of a call, and counts a hit for each.
-    fn hit(&self, of: impl Fn(&Rule) -> bool) -> Vec<Rule> {
+    fn hit(&self, selects: impl Fn(&Rule) -> bool) -> Vec<Rule> {
         let mut rules = self.rules.lock();
         let mut hit = Vec::new();
-        for rule in rules.iter_mut().filter(|rule| of(rule)) {
+        for rule in rules.iter_mut().filter(|rule| selects(rule)) {
             rule.hits += 1;
-            if let Some(left) = &mut rule.left {
-                *left -= 1;
+            if let Some(remaining) = &mut rule.remaining_hits {
+                *remaining -= 1;
             }
             hit.push(*rule);
         }
-        rules.retain(|rule| rule.left != Some(0));
+        rules.retain(|rule| rule.remaining_hits != Some(0));
         hit
     }
 
     /// Waits until no such fault is left.
-    async fn ended(&self, rule: &Rule) {
+    async fn wait_for_end(&self, rule: &Rule) {
         let mut changes = self.changes.subscribe();
-        let is_it = |it: &Rule| it.calls == rule.calls && it.fault == rule.fault;
-        while self.rules.lock().iter().any(is_it) && changes.changed().await.is_ok() {}
+        let is_same = |other: &Rule| other.calls == rule.calls && other.fault == rule.fault;
+        while self.rules.lock().iter().any(is_same) && changes.changed().await.is_ok() {}
     }
 }
 
-fn away(op: &Op) -> Error {
+fn unavailable_error(op: &Op) -> Error {
     Error::unavailable(op.seam, "away, as the test wants it")
 }
 
-fn refused(op: &Op) -> Error {
+fn conflict_error(op: &Op) -> Error {
     Error::conflict(op.seam, "refused, as the test wants it")
 }
 
@@ -301,14 +305,16 @@ impl Hook for Faults {
             count.has_effect = op.has_effect;
         }
         let is_before = |fault| !matches!(fault, Fault::NoAnswer | Fault::LostAnswer);
-        for rule in self.hit(|rule| is_before(rule.fault) && rule.calls.are_whole(op)) {
+        for rule in self.hit(|rule| is_before(rule.fault) && rule.calls.selects_call(op)) {
             match rule.fault {
-                Fault::Unavailable => return Err(away(op)),
-                Fault::Conflict => return Err(refused(op)),
+                Fault::Unavailable => return Err(unavailable_error(op)),
+                Fault::Conflict => return Err(conflict_error(op)),
                 Fault::Hang => pending().await,
-                Fault::Hold => self.ended(&rule).await,
+                Fault::Hold => self.wait_for_end(&rule).await,
                 Fault::Delay(duration) => sleep(duration).await,
-                Fault::UnavailableEvery(number) if rule.hits % number == 0 => return Err(away(op)),
+                Fault::UnavailableEvery(number) if rule.hits % number == 0 => {
+                    return Err(unavailable_error(op));
+                }
                 Fault::UnavailableEvery(_) | Fault::NoAnswer | Fault::LostAnswer => {}
             }
         }
@@ -316,10 +322,10 @@ impl Hook for Faults {
     }
 
     fn item(&self, op: &Op, subject: u64) -> Fate {
-        let hit = self.hit(|rule| rule.calls.are_item(op, subject));
+        let hit = self.hit(|rule| rule.calls.selects_item(op, subject));
         match hit.first().map(|rule| rule.fault) {
-            Some(Fault::Unavailable) => Fate::Fail(away(op)),
-            Some(Fault::Conflict) => Fate::Fail(refused(op)),
+            Some(Fault::Unavailable) => Fate::Fail(unavailable_error(op)),
+            Some(Fault::Conflict) => Fate::Fail(conflict_error(op)),
             Some(Fault::Hang) => Fate::Hang,
             _ => Fate::Pass,
         }
@@ -351,7 +357,7 @@ impl Hook for Faults {
 
     async fn after(&self, op: &Op, _: usize) -> Result<()> {
         let is_after = |fault| matches!(fault, Fault::NoAnswer | Fault::LostAnswer);
-        for rule in self.hit(|rule| is_after(rule.fault) && rule.calls.are_whole(op)) {
+        for rule in self.hit(|rule| is_after(rule.fault) && rule.calls.selects_call(op)) {
             match rule.fault {
                 Fault::NoAnswer => pending().await,
                 _ => {
@@ -385,7 +391,7 @@ mod tests {
     use crate::test_ids::TestIds;
 
     const SAVES: Calls = Calls::to("heads").named("save");
-    const LONG: Duration = Duration::from_secs(3600);
+    const FAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 
     fn faults() -> (Arc<Faults>, Arc<dyn Hook>) {
         let faults = Arc::new(Faults::default());
@@ -430,8 +436,8 @@ mod tests {
             (Fault::Conflict, false, Some(Some(Kind::Conflict))),
             (Fault::Hang, false, None),
             (Fault::Hold, false, None),
-            (Fault::Delay(LONG / 2), true, Some(None)),
-            (Fault::Delay(LONG * 2), false, None),
+            (Fault::Delay(FAULT_TIMEOUT / 2), true, Some(None)),
+            (Fault::Delay(FAULT_TIMEOUT * 2), false, None),
             (
                 Fault::UnavailableEvery(1),
                 false,
@@ -446,15 +452,20 @@ mod tests {
             let inner: Arc<dyn HeadStore> = Arc::new(EmbeddedHeads::new(Engine::memory()));
             let heads = Hooked::new(inner.clone(), &hook);
             let conversation = fresh.conversation();
-            let save = || timeout(LONG, heads.save(vec![(conversation, Head::default())]));
+            let save = || {
+                timeout(
+                    FAULT_TIMEOUT,
+                    heads.save(vec![(conversation, Head::default())]),
+                )
+            };
             faults.begin(SAVES, fault);
-            let told = save()
+            let outcome = save()
                 .await
                 .ok()
-                .map(|saved| saved.err().map(|error| error.kind));
-            assert_eq!(told, answer, "{fault:?}");
-            let found = inner.load(&[conversation]).await.expect("reads");
-            assert_eq!(found[0].is_some(), is_done, "{fault:?}");
+                .map(|result| result.err().map(|error| error.kind));
+            assert_eq!(outcome, answer, "{fault:?}");
+            let stored_heads = inner.load(&[conversation]).await.expect("reads");
+            assert_eq!(stored_heads[0].is_some(), is_done, "{fault:?}");
             // Other calls have no fault.
             heads.load(&[conversation]).await.expect("reads");
             faults.end(SAVES);
@@ -465,18 +476,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_goes_on_at_the_end_and_a_count_ends_by_itself() {
+    async fn held_calls_resume_at_the_end_and_counted_faults_expire() {
         let (faults, hook) = faults();
         let heads: Arc<dyn HeadStore> = Arc::new(EmbeddedHeads::new(Engine::memory()));
         let heads = Hooked::new(heads, &hook);
         faults.begin(SAVES, Fault::Hold);
         let began = Instant::now();
-        let (saved, ()) = tokio::join!(heads.save(Vec::new()), async {
-            sleep(LONG).await;
+        let (result, ()) = tokio::join!(heads.save(Vec::new()), async {
+            sleep(FAULT_TIMEOUT).await;
             faults.end(SAVES);
         });
-        saved.expect("done");
-        assert_eq!(began.elapsed(), LONG);
+        result.expect("done");
+        assert_eq!(began.elapsed(), FAULT_TIMEOUT);
         faults.next(2, SAVES, Fault::Unavailable);
         for is_done in [false, false, true] {
             assert_eq!(heads.save(Vec::new()).await.is_ok(), is_done);
@@ -485,7 +496,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no call met")]
-    fn a_fault_that_no_call_met_is_told_of_at_its_end() {
+    fn an_unmet_fault_panics_at_its_end() {
         let faults = Faults::default();
         faults.begin(SAVES, Fault::Hang);
         faults.end(SAVES);
@@ -498,14 +509,14 @@ mod tests {
         let cache = Hooked::new(cache, &hook);
         let groups = [1, 2, 3].map(|n| GroupId::new(n).unwrap());
         let forget = async || {
-            let outdated = groups.map(|group| Invalidation::of(CacheKey::Group(group)));
-            timeout(LONG, cache.forget(&outdated)).await
+            let invalidations = groups.map(|group| Invalidation::of(CacheKey::Group(group)));
+            timeout(FAULT_TIMEOUT, cache.forget(&invalidations)).await
         };
         let two = Calls::to("cache").about(2);
         faults.begin(two, Fault::Unavailable);
         let answers = forget().await.expect("answered");
-        let done: Vec<bool> = answers.iter().map(Result::is_ok).collect();
-        assert_eq!(done, [true, false, true]);
+        let outcomes: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+        assert_eq!(outcomes, [true, false, true]);
         faults.end(two);
         faults.begin(two, Fault::Hang);
         forget().await.expect_err("it hangs");
@@ -540,26 +551,29 @@ mod tests {
         faults.without_leader(Some(records[4].partition));
         let dead = Calls::to("queue").named("publish").of_kind("dead");
         faults.begin(dead, Fault::Hang);
-        let answers = log.producer().publish_within(records.clone(), LONG).await;
-        let done = answers
+        let answers = log
+            .producer()
+            .publish_within(records.clone(), FAULT_TIMEOUT)
+            .await;
+        let outcomes = answers
             .iter()
             .map(|answer| answer.as_ref().map(Result::is_ok));
         assert_eq!(
-            done.collect::<Vec<_>>(),
+            outcomes.collect::<Vec<_>>(),
             [Some(true), Some(true), Some(false), Some(true), None, None]
         );
-        let published = log.producer().publish(records[..4].to_vec()).await;
-        let done: Vec<bool> = published.iter().map(Result::is_ok).collect();
-        assert_eq!(done, [true, true, false, true]);
+        let replies = log.producer().publish(records[..4].to_vec()).await;
+        let outcomes: Vec<bool> = replies.iter().map(Result::is_ok).collect();
+        assert_eq!(outcomes, [true, true, false, true]);
         let mut consumer = log.subscribe("group", Topic::Message).await.unwrap();
-        let shown = loop {
+        let visible = loop {
             if let Polled::Records(records) = consumer.poll(10).await.unwrap() {
                 break records;
             }
         };
         assert!(
-            shown.iter().all(|record| record.value == "shown"),
-            "{shown:?}"
+            visible.iter().all(|record| record.value == "shown"),
+            "{visible:?}"
         );
         let read = log.read(records[0].partition, 0, 10).await.unwrap();
         assert_eq!(read.len(), 2, "{read:?}");

@@ -23,15 +23,24 @@ pub(super) async fn large_numbers_come_back(store: &dyn InstallationStore, _: &T
 
 pub(super) async fn a_reservation_never_goes_back(store: &dyn InstallationStore, fresh: &TestIds) {
     let node = (fresh.user().get() % 1024) as u16;
-    let before = store.reserved(node).await.expect("reads");
-    let later = before.max(at(1)) + Duration::from_secs(600);
-    store.reserve_node(node, later).await.expect("writes");
-    let earlier = Timestamp::from_millis(later.millis() - 5);
-    store.reserve_node(node, earlier).await.expect("writes");
-    assert_eq!(store.reserved(node).await.expect("reads"), later);
+    let old_deadline = store.reserved(node).await.expect("reads");
+    let new_deadline = old_deadline.max(at(1)) + Duration::from_secs(600);
+    store
+        .reserve_node(node, new_deadline)
+        .await
+        .expect("writes");
+    let earlier_deadline = Timestamp::from_millis(new_deadline.millis() - 5);
+    store
+        .reserve_node(node, earlier_deadline)
+        .await
+        .expect("writes");
+    assert_eq!(store.reserved(node).await.expect("reads"), new_deadline);
     // The same call again, as after a lost answer.
-    store.reserve_node(node, later).await.expect("writes");
-    assert_eq!(store.reserved(node).await.expect("reads"), later);
+    store
+        .reserve_node(node, new_deadline)
+        .await
+        .expect("writes");
+    assert_eq!(store.reserved(node).await.expect("reads"), new_deadline);
 }
 
 /// Hands the names of all checks to another macro: no backend can leave one out.

@@ -17,14 +17,14 @@ const NODE: &[u8] = b"node";
 pub struct EmbeddedInstallation {
     engine: Engine,
     /// Held from a read to the write after it, never across an await.
-    writing: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 impl EmbeddedInstallation {
     pub fn new(engine: Engine) -> EmbeddedInstallation {
         EmbeddedInstallation {
             engine,
-            writing: Mutex::new(()),
+            write_lock: Mutex::new(()),
         }
     }
 
@@ -42,7 +42,7 @@ impl EmbeddedInstallation {
     /// Replaces the current value by the result of `choose`, and returns it once it is durable.
     async fn change(&self, key: Vec<u8>, choose: impl FnOnce(Option<u64>) -> u64) -> Result<u64> {
         let (value, mark) = {
-            let _writing = self.writing.lock();
+            let _write_guard = self.write_lock.lock();
             // Even an unchanged value is rewritten: its first writer may not have awaited the
             // fsync.
             let value = choose(self.read(&key)?);
@@ -61,15 +61,15 @@ impl InstallationStore for EmbeddedInstallation {
         self.read(NUMBER)
     }
 
-    async fn record(&self, number: u64, _created: Timestamp) -> Result<u64> {
+    async fn record(&self, number: u64, _created_at: Timestamp) -> Result<u64> {
         let stands = |present: Option<u64>| present.unwrap_or(number);
         self.change(NUMBER.to_vec(), stands).await
     }
 
-    async fn reserve_node(&self, node: u16, until: Timestamp) -> Result<()> {
-        let until = u64::try_from(until.millis()).unwrap_or(0);
-        let later = |present: Option<u64>| present.unwrap_or(0).max(until);
-        self.change(key(node), later).await.map(drop)
+    async fn reserve_node(&self, node: u16, deadline: Timestamp) -> Result<()> {
+        let deadline = u64::try_from(deadline.millis()).unwrap_or(0);
+        let latest = |present: Option<u64>| present.unwrap_or(0).max(deadline);
+        self.change(key(node), latest).await.map(drop)
     }
 
     async fn reserved(&self, node: u16) -> Result<Timestamp> {

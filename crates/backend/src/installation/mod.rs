@@ -23,10 +23,10 @@ pub trait InstallationStore: Send + Sync {
 
     /// Records the number of a new installation. Returns the stored one, which differs if another
     /// process was first.
-    async fn record(&self, number: u64, created: Timestamp) -> Result<u64>;
+    async fn record(&self, number: u64, created_at: Timestamp) -> Result<u64>;
 
-    /// Permits ids of this node number up to `until`. An earlier time takes nothing back.
-    async fn reserve_node(&self, node: u16, until: Timestamp) -> Result<()>;
+    /// Permits ids of this node number up to `expires_at`. An earlier time takes nothing back.
+    async fn reserve_node(&self, node: u16, deadline: Timestamp) -> Result<()>;
 
     /// Latest time reserved for this node number; zero if none.
     async fn reserved(&self, node: u16) -> Result<Timestamp>;

@@ -16,7 +16,7 @@ pub struct ScyllaInstallation {
     insert: Statement,
     select: Statement,
     reserve: Statement,
-    reserved: Statement,
+    select_node: Statement,
 }
 
 impl ScyllaInstallation {
@@ -30,7 +30,7 @@ impl ScyllaInstallation {
             reserve: Statement::new(
                 "INSERT INTO id_node (node, until) VALUES (?, ?) USING TIMESTAMP ?",
             ),
-            reserved: Statement::new("SELECT until FROM id_node WHERE node = ?"),
+            select_node: Statement::new("SELECT until FROM id_node WHERE node = ?"),
         }
     }
 }
@@ -43,23 +43,23 @@ impl InstallationStore for ScyllaInstallation {
         Ok(rows.first().map(|(number,)| *number as u64))
     }
 
-    async fn record(&self, number: u64, created: Timestamp) -> Result<u64> {
-        let values = (number as i64, created.millis());
+    async fn record(&self, number: u64, created_at: Timestamp) -> Result<u64> {
+        let values = (number as i64, created_at.millis());
         self.cql.write_if(&self.insert, values).await?;
-        let lost = || crate::Error::unavailable(SEAM, "the number was written, and is not there");
-        self.number().await?.ok_or_else(lost)
+        let error = || crate::Error::unavailable(SEAM, "the number was written, and is not there");
+        self.number().await?.ok_or_else(error)
     }
 
-    async fn reserve_node(&self, node: u16, until: Timestamp) -> Result<()> {
-        let time = write_time::of_time(SEAM, until)?;
-        let values = (i32::from(node), until.millis(), time);
+    async fn reserve_node(&self, node: u16, deadline: Timestamp) -> Result<()> {
+        let time = write_time::from_time(SEAM, deadline)?;
+        let values = (i32::from(node), deadline.millis(), time);
         self.cql.write(&self.reserve, values).await
     }
 
     async fn reserved(&self, node: u16) -> Result<Timestamp> {
-        let rows: Vec<(i64,)> = (self.cql.rows(&self.reserved, (i32::from(node),))).await?;
-        let until = rows.first().map_or(0, |(until,)| *until);
-        Ok(Timestamp::from_millis(until))
+        let rows: Vec<(i64,)> = (self.cql.rows(&self.select_node, (i32::from(node),))).await?;
+        let deadline = rows.first().map_or(0, |(deadline,)| *deadline);
+        Ok(Timestamp::from_millis(deadline))
     }
 }
 

@@ -19,7 +19,7 @@ fn entry(message: MessageId, after_millis: i64, event: LedgerEvent) -> LedgerEnt
     }
 }
 
-fn placed(fresh: &TestIds, conversation: ConversationId, send_id: SendId) -> LedgerEvent {
+fn placed_event(fresh: &TestIds, conversation: ConversationId, send_id: SendId) -> LedgerEvent {
     LedgerEvent::Placed {
         conversation,
         seq: Seq(u64::MAX),
@@ -35,9 +35,12 @@ async fn append(ledger: &dyn LedgerStore, entries: Vec<LedgerEntry>) {
 }
 
 async fn trace(ledger: &dyn LedgerStore, message: MessageId) -> Vec<LedgerEntry> {
-    let mut found = ledger.trace(&[message, message]).await.expect("reads");
-    assert_eq!(found[0], found[1], "what is asked twice is answered twice");
-    found.remove(0)
+    let mut traces = ledger.trace(&[message, message]).await.expect("reads");
+    assert_eq!(
+        traces[0], traces[1],
+        "what is asked twice is answered twice"
+    );
+    traces.remove(0)
 }
 
 pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &TestIds) {
@@ -45,7 +48,7 @@ pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Tes
     let session = SessionId::new(i64::MAX).expect("positive");
     let letter = || "letter-1".to_owned();
     let mut events = vec![
-        placed(fresh, fresh.conversation(), fresh.send_id()),
+        placed_event(fresh, fresh.conversation(), fresh.send_id()),
         LedgerEvent::Repeat {
             of: fresh.message(),
         },
@@ -93,7 +96,7 @@ pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Tes
     // Times may precede the message's own: clocks differ.
     let mut entries: Vec<_> = (-3..)
         .zip(events)
-        .map(|(after, event)| entry(message, after, event))
+        .map(|(after_millis, event)| entry(message, after_millis, event))
         .collect();
     let user = fresh.user();
     for (entry, platform) in entries.iter_mut().zip(Platform::ALL) {
@@ -137,43 +140,43 @@ pub(super) async fn messages_do_not_mix(ledger: &dyn LedgerStore, fresh: &TestId
 /// A redelivery repeats the entry, and readers must tolerate it; no entry is lost for that.
 pub(super) async fn the_same_entry_may_stand_twice(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let message = fresh.message();
-    let stored = entry(message, 1, LedgerEvent::StoredOffline);
-    let settled = entry(message, 2, LedgerEvent::Settled);
-    append(ledger, vec![stored.clone()]).await;
-    append(ledger, vec![stored.clone(), settled.clone()]).await;
-    let mut found = trace(ledger, message).await;
-    found.dedup();
-    assert_eq!(found, [stored, settled]);
+    let offline = entry(message, 1, LedgerEvent::StoredOffline);
+    let end = entry(message, 2, LedgerEvent::Settled);
+    append(ledger, vec![offline.clone()]).await;
+    append(ledger, vec![offline.clone(), end.clone()]).await;
+    let mut entries = trace(ledger, message).await;
+    entries.dedup();
+    assert_eq!(entries, [offline, end]);
 }
 
 /// A message that fails repeatedly.
 pub(super) async fn a_long_life_is_read_whole(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let message = fresh.message();
-    let retried = |attempt: u32| {
+    let retry = |attempt: u32| {
         let event = LedgerEvent::Retried { attempt, tier: 1 };
         entry(message, i64::from(attempt), event)
     };
     for attempt in 0..600 {
-        append(ledger, vec![retried(attempt)]).await;
+        append(ledger, vec![retry(attempt)]).await;
     }
-    let wanted: Vec<_> = (0..600).map(retried).collect();
-    assert_eq!(trace(ledger, message).await, wanted);
+    let expected: Vec<_> = (0..600).map(retry).collect();
+    assert_eq!(trace(ledger, message).await, expected);
 }
 
-/// Old messages go, younger ones stay whole. `before` is below all messages of other tests.
-pub(super) async fn what_is_forgotten_leaves_nothing(ledger: &dyn LedgerStore, fresh: &TestIds) {
+/// Old messages go, younger ones stay whole. `young` is below all messages of other tests.
+pub(super) async fn forgotten_messages_leave_nothing(ledger: &dyn LedgerStore, fresh: &TestIds) {
     let conversation = fresh.conversation();
     let old = [1, 2].map(|n| MessageId::new(n).expect("positive"));
     let young = MessageId::new(3).expect("positive");
     for message in [old[0], old[1], young] {
-        let placed = placed(fresh, conversation, fresh.send_id());
-        append(ledger, vec![entry(message, 1, placed)]).await;
+        let event = placed_event(fresh, conversation, fresh.send_id());
+        append(ledger, vec![entry(message, 1, event)]).await;
         append(ledger, vec![entry(message, 2, LedgerEvent::Settled)]).await;
     }
     while ledger.forget(young, 3).await.expect("forgets") > 0 {}
     let traces = ledger.trace(&[old[0], old[1], young]).await;
-    let left: Vec<_> = traces.expect("reads").iter().map(Vec::len).collect();
-    assert_eq!(left, [0, 0, 2]);
+    let counts: Vec<_> = traces.expect("reads").iter().map(Vec::len).collect();
+    assert_eq!(counts, [0, 0, 2]);
 }
 
 /// Hands the names of all checks to another macro: no backend can leave one out; `and` adds checks

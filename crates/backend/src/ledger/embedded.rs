@@ -34,7 +34,7 @@ pub struct EmbeddedLedger {
     engine: Engine,
     stamp: AtomicU64,
     /// First message that may have rows: scans start here, past the removed keys below.
-    forgotten: AtomicU64,
+    first_message: AtomicU64,
 }
 
 impl EmbeddedLedger {
@@ -51,7 +51,7 @@ impl EmbeddedLedger {
             engine,
             stamp: AtomicU64::new(life << CALL_BITS),
             // First key of the first message: the count of lives lies below it.
-            forgotten: AtomicU64::new(1),
+            first_message: AtomicU64::new(1),
         })
     }
 
@@ -96,11 +96,11 @@ impl EmbeddedLedger {
 #[async_trait]
 impl LedgerStore for EmbeddedLedger {
     async fn append(&self, entries: Vec<LedgerEntry>) -> Result<()> {
-        let mut sorted: Vec<&LedgerEntry> = entries.iter().collect();
-        sorted.sort_by_key(|entry| entry.message);
+        let mut by_message: Vec<&LedgerEntry> = entries.iter().collect();
+        by_message.sort_by_key(|entry| entry.message);
         let mut batch = WriteBatch::new();
-        for of_one in sorted.chunk_by(|one, other| one.message == other.message) {
-            self.add(&mut batch, of_one)?;
+        for message_entries in by_message.chunk_by(|one, other| one.message == other.message) {
+            self.add(&mut batch, message_entries)?;
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
@@ -115,9 +115,9 @@ impl LedgerStore for EmbeddedLedger {
             .collect()
     }
 
-    async fn forget(&self, before: MessageId, limit: usize) -> Result<usize> {
-        let start = self.forgotten.load(Ordering::Relaxed).to_be_bytes();
-        let end = before.get().to_be_bytes();
+    async fn forget(&self, first_kept: MessageId, limit: usize) -> Result<usize> {
+        let start = self.first_message.load(Ordering::Relaxed).to_be_bytes();
+        let end = first_kept.get().to_be_bytes();
         let rows = self.engine.range(
             Table::Ledger,
             &start[..]..&end[..],
@@ -133,7 +133,7 @@ impl LedgerStore for EmbeddedLedger {
         }
         if let Some(last) = rows.last().and_then(|(key, _)| key.first_chunk()) {
             let last = u64::from_be_bytes(*last);
-            self.forgotten.fetch_max(last, Ordering::Relaxed);
+            self.first_message.fetch_max(last, Ordering::Relaxed);
         }
         Ok(rows.len())
     }
@@ -155,7 +155,7 @@ mod tests {
         EmbeddedLedger::open(engine).expect("opens")
     }
 
-    contract::checks!(on_memory_and_disk!(super::open) and what_is_forgotten_leaves_nothing);
+    contract::checks!(on_memory_and_disk!(super::open) and forgotten_messages_leave_nothing);
 
     /// Each life of the store writes beside earlier lives, even in the same millisecond.
     #[tokio::test]
@@ -191,9 +191,9 @@ mod tests {
                 event,
             })
         });
-        let before = engine.undurable();
+        let old_count = engine.undurable();
         ledger.append(entries.collect()).await.expect("appends");
-        assert_eq!(engine.undurable(), before + 1);
+        assert_eq!(engine.undurable(), old_count + 1);
         let rows = engine.range(Table::Ledger, .., ScanOrder::Forward, 100);
         assert_eq!(rows.expect("reads").len(), 5 + 1, "five rows and the life");
     }

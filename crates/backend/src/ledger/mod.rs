@@ -25,9 +25,10 @@ pub trait LedgerStore: Send + Sync {
     /// All entries of each message, oldest first. An entry may appear twice after a crash.
     async fn trace(&self, messages: &[MessageId]) -> Result<Vec<Vec<LedgerEntry>>>;
 
-    /// Removes entries of messages below `before`, about `limit` rows at most; returns the number
-    /// removed. Repeat until it is 0. A backend whose rows expire by themselves returns 0 at once.
-    async fn forget(&self, before: MessageId, limit: usize) -> Result<usize>;
+    /// Removes entries of messages below `first_kept`, about `limit` rows at most; returns the
+    /// number removed. Repeat until it is 0. A backend whose rows expire by themselves returns 0 at
+    /// once.
+    async fn forget(&self, first_kept: MessageId, limit: usize) -> Result<usize>;
 }
 
 hooked! { LedgerStore as "ledger" of ["fetched", "notified", "redriven", "delivered"]:

@@ -31,7 +31,7 @@ pub(super) fn to_bytes(
     message: MessageId,
     entries: &[&LedgerEntry],
 ) -> Result<Bytes> {
-    let said: Vec<_> = entries
+    let rows: Vec<_> = entries
         .iter()
         .map(|entry| PackedEntry {
             after_millis: entry.at.millis() - message.timestamp().millis(),
@@ -39,7 +39,7 @@ pub(super) fn to_bytes(
             event: &entry.event,
         })
         .collect();
-    encode(seam, &said)
+    encode(seam, &rows)
 }
 
 pub(super) fn from_bytes(
@@ -47,11 +47,11 @@ pub(super) fn from_bytes(
     message: MessageId,
     bytes: &[u8],
 ) -> Result<impl Iterator<Item = LedgerEntry>> {
-    let kept: Vec<StoredRow> = decode(seam, bytes)?;
-    Ok(kept.into_iter().map(move |kept| LedgerEntry {
+    let row: Vec<StoredRow> = decode(seam, bytes)?;
+    Ok(row.into_iter().map(move |row| LedgerEntry {
         message,
-        at: Timestamp::from_millis(message.timestamp().millis() + kept.after_millis),
-        target: kept.target,
-        event: kept.event,
+        at: Timestamp::from_millis(message.timestamp().millis() + row.after_millis),
+        target: row.target,
+        event: row.event,
     }))
 }

@@ -52,8 +52,8 @@ impl ScyllaLedger {
     }
 
     async fn add(&self, message: MessageId, n: i64, entries: &[&LedgerEntry]) -> Result<()> {
-        let said = packed_entries::to_bytes(SEAM, message, entries)?;
-        let values = (message.get(), self.life, n, said, self.retention);
+        let bytes = packed_entries::to_bytes(SEAM, message, entries)?;
+        let values = (message.get(), self.life, n, bytes, self.retention);
         self.cql.write(&self.insert, values).await
     }
 
@@ -63,8 +63,8 @@ impl ScyllaLedger {
         while let Some(start) = from.take() {
             let page = self.cql.page(&self.select, (message.get(),), start, PAGE);
             let (rows, next): (Vec<(Vec<u8>,)>, _) = page.await?;
-            for (said,) in rows {
-                entries.extend(packed_entries::from_bytes(SEAM, message, &said)?);
+            for (bytes,) in rows {
+                entries.extend(packed_entries::from_bytes(SEAM, message, &bytes)?);
             }
             from = next;
         }
@@ -77,13 +77,13 @@ impl ScyllaLedger {
 #[async_trait]
 impl LedgerStore for ScyllaLedger {
     async fn append(&self, entries: Vec<LedgerEntry>) -> Result<()> {
-        let mut sorted: Vec<&LedgerEntry> = entries.iter().collect();
-        sorted.sort_by_key(|entry| entry.message);
+        let mut by_message: Vec<&LedgerEntry> = entries.iter().collect();
+        by_message.sort_by_key(|entry| entry.message);
         let mut writes = Vec::new();
-        for of_one in sorted.chunk_by(|one, other| one.message == other.message) {
-            for of_row in of_one.chunks(ENTRIES_MAX) {
+        for message_entries in by_message.chunk_by(|one, other| one.message == other.message) {
+            for row_entries in message_entries.chunks(ENTRIES_MAX) {
                 let n = self.calls.fetch_add(1, Ordering::Relaxed);
-                writes.push(self.add(of_row[0].message, n, of_row));
+                writes.push(self.add(row_entries[0].message, n, row_entries));
             }
         }
         self.cql.all(writes).await.map(drop)
@@ -94,7 +94,7 @@ impl LedgerStore for ScyllaLedger {
         self.cql.all(reads.collect()).await
     }
 
-    async fn forget(&self, _before: MessageId, _limit: usize) -> Result<usize> {
+    async fn forget(&self, _end: MessageId, _limit: usize) -> Result<usize> {
         Ok(0)
     }
 }
@@ -114,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     #[ignore = "needs the real parts: make e2e"]
-    async fn what_is_old_is_forgotten_by_itself() {
+    async fn expired_entries_are_forgotten() {
         cql().await;
         let config = crate::scylla::ScyllaConfig {
             ledger_retention: Duration::from_secs(2),

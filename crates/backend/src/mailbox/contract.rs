@@ -114,9 +114,9 @@ impl Scene {
         RouteRequest {
             user: target.user,
             platforms: vec![target.platform],
-            forced: Vec::new(),
+            forced_platforms: Vec::new(),
             mail: Some(mail),
-            denied: DeniedBoats::default(),
+            denied_boats: DeniedBoats::default(),
             now: self.now,
         }
     }
@@ -152,13 +152,13 @@ impl Scene {
     async fn connect_with(
         &self,
         entry: &NewSession,
-        denied: DeniedBoats,
+        denied_boats: DeniedBoats,
         now: Timestamp,
     ) -> ConnectAnswer {
         let request = ConnectRequest {
             user: entry.key.user,
             entry: entry.clone(),
-            denied,
+            denied_boats,
             now,
         };
         let answer = self.store.connect(request).await.expect("connected");
@@ -175,8 +175,8 @@ impl Scene {
         self.reassert_held(HeldSession { session, login }).await
     }
 
-    async fn reassert_held(&self, held: HeldSession) -> ReassertAnswer {
-        let sessions = vec![(held.session.key.user, held)];
+    async fn reassert_held(&self, held_session: HeldSession) -> ReassertAnswer {
+        let sessions = vec![(held_session.session.key.user, held_session)];
         let mut answers = self
             .store
             .reassert(sessions, DeniedBoats::default(), self.now)
@@ -184,16 +184,16 @@ impl Scene {
         answers.remove(0).expect("answered")
     }
 
-    /// Live sessions of `user` while the lives in `denied` are denied.
-    async fn live(&self, user: UserId, denied: DeniedBoats) -> Vec<SessionId> {
-        let mut answers = self.store.sessions(&[user], denied).await;
+    /// Live sessions of `user` while the lives in `denied_boats` are denied.
+    async fn live(&self, user: UserId, denied_boats: DeniedBoats) -> Vec<SessionId> {
+        let mut answers = self.store.sessions(&[user], denied_boats).await;
         let live = answers.remove(0).expect("answered");
         live.into_iter().map(|entry| entry.session).collect()
     }
 
-    async fn page(&self, target: Target, after: Option<MailCursor>, limit: usize) -> MailPage {
+    async fn page(&self, target: Target, cursor: Option<MailCursor>, limit: usize) -> MailPage {
         self.store
-            .page(target, after, limit, self.now)
+            .page(target, cursor, limit, self.now)
             .await
             .expect("paged")
     }
@@ -205,9 +205,9 @@ impl Scene {
     }
 
     async fn acknowledge(&self, target: Target, ids: Vec<MessageId>) -> Vec<MessageId> {
-        let acked = vec![(target, ids)];
-        let mut waited = self.store.acknowledge(acked, self.now).await;
-        waited.remove(0).expect("acknowledged")
+        let acks = vec![(target, ids)];
+        let mut answers = self.store.acknowledge(acks, self.now).await;
+        answers.remove(0).expect("acknowledged")
     }
 
     fn send_key(&self, user: i64, send: u8) -> DedupeKey {
@@ -232,8 +232,8 @@ impl Scene {
         answers.collect()
     }
 
-    async fn lose(&self, n: i64, lost: BodyLoss) {
-        (self.lose_body)(self.id(n), lost).await;
+    async fn lose(&self, n: i64, loss: BodyLoss) {
+        (self.lose_body)(self.id(n), loss).await;
     }
 }
 
@@ -256,7 +256,7 @@ const fn seconds(n: u64) -> Duration {
 macro_rules! checks {
     ($then:ident! $($with:tt)*) => {
         $crate::mailbox::contract::$then!($($with)*:
-            the_absent_are_stored_for
+            platforms_without_sessions_store_mail
             appending_is_idempotent
             a_body_stays_for_the_last
             mail_comes_by_time_then_by_id
@@ -264,7 +264,7 @@ macro_rules! checks {
             no_maximum_keeps_all
             expiry_excludes_the_bound
             trimming_keeps_exactly_the_newest
-            what_expired_is_not_seen
+            expired_mail_is_not_seen
             a_new_message_prolongs_a_mailbox_and_a_repeat_does_not
             paging_removes_nothing
             acknowledging_removes_exactly_that
@@ -272,39 +272,39 @@ macro_rules! checks {
             each_is_found_where_it_is
             missing_bodies_never_stop_a_page
             an_append_repairs_a_lost_body
-            the_present_are_not_stored_for
-            a_forced_store_tells_whom_to_wake
+            platforms_with_sessions_store_nothing
+            a_forced_store_returns_the_live_session
             a_look_stores_nothing
             a_batch_keeps_its_order
-            a_login_hears_of_all_before_it
+            a_login_announces_waiting_mail
             no_message_falls_between
             a_login_displaces_its_platform_only
             a_device_replaces_itself
             bots_stand_side_by_side
-            a_platform_has_as_many_sessions_as_it_may
+            a_platform_holds_sessions_up_to_its_capacity
             sessions_of_the_denied_leave_room
             a_login_beyond_the_capacity_displaces_the_oldest
             a_session_comes_back_where_there_is_room
             sessions_come_back_in_the_order_of_their_logins
-            nobody_leaves_for_a_session_of_an_ended_boat
-            a_login_of_a_time_to_come_is_as_unknown
-            the_denied_are_not_displaced_for
-            all_sessions_of_a_platform_are_told
-            logins_at_once_leave_as_many_as_may_be
-            logins_at_once_leave_one
+            ended_boat_displaces_no_session
+            a_future_login_number_counts_as_unknown
+            denied_sessions_take_no_capacity
+            all_sessions_of_a_platform_get_the_message
+            concurrent_logins_fill_the_capacity
+            concurrent_logins_leave_one_session
             a_login_may_be_repeated
             login_numbers_only_grow
             a_disconnect_removes_exactly_one
             the_denied_are_invisible_at_once
             the_denied_are_not_kicked
-            a_boat_may_say_again_what_it_holds
+            a_boat_may_reassert_its_sessions
             a_later_life_takes_its_sessions_along
             names_may_hold_any_sign
             a_shared_body_survives_a_crowd
             a_repeated_send_finds_the_first
-            a_send_id_says_where_it_was_used
+            a_send_id_returns_its_first_conversation
             the_marker_stays
-            how_far_a_user_received_never_goes_back
+            received_position_never_goes_back
         );
     };
 }

@@ -71,7 +71,7 @@ pub struct EmbeddedMailbox {
     page_bytes_max: usize,
     marker: u64,
     /// Held by every change of mail; always taken before shards.
-    changing: Mutex<()>,
+    mail_lock: Mutex<()>,
     shards: Vec<Mutex<Shard>>,
     sends: Vec<Mutex<Dedupe>>,
 }
@@ -90,7 +90,7 @@ impl EmbeddedMailbox {
             page_bytes_max: config.page_bytes_max,
             marker: read_or_make_marker(&engine, entropy)?,
             engine,
-            changing: Mutex::default(),
+            mail_lock: Mutex::default(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             sends: (0..DEDUPE_SHARDS).map(|_| sends()).collect(),
         })
@@ -103,16 +103,16 @@ impl EmbeddedMailbox {
         self
     }
 
-    /// Trims expired mail from the next `limit` mailboxes after `after`; returns the last one as
-    /// the cursor, or `None` at the end. For a slow background walk: without it, mail of users who
-    /// neither connect nor get more would stay.
+    /// Trims expired mail from the next `limit` mailboxes after `cursor`; returns the last one as
+    /// the next cursor, or `None` at the end. For a slow background walk: without it, mail of
+    /// users who neither connect nor get more would stay.
     pub fn sweep(
         &self,
-        after: Option<Target>,
+        cursor: Option<Target>,
         limit: usize,
         now: Timestamp,
     ) -> Result<Option<Target>> {
-        let start = rows::boxes_after(after);
+        let start = rows::boxes_after(cursor);
         let range = start.as_slice()..rows::BOXES_END;
         let boxes = self
             .engine
@@ -133,7 +133,7 @@ impl EmbeddedMailbox {
 
     /// Checks that waiting mail is whole. Reads all of it.
     pub fn audit(&self) -> Result<IntegrityCheck> {
-        let _changing = self.changing.lock();
+        let _mail_guard = self.mail_lock.lock();
         integrity::audit(&self.engine)
     }
 
@@ -146,14 +146,14 @@ impl EmbeddedMailbox {
                 break;
             };
             let placement = presence.place(request);
-            if !placement.store.is_empty() {
+            if !placement.store_platforms.is_empty() {
                 break;
             }
             answers.push(RouteAnswer {
                 live: placement.live,
-                stored: Vec::new(),
-                acknowledged: placement.acknowledged,
-                dropped: 0,
+                stored_platforms: Vec::new(),
+                acknowledged_platforms: placement.acknowledged_platforms,
+                dropped_count: 0,
             });
         }
         answers
@@ -161,7 +161,7 @@ impl EmbeddedMailbox {
 
     /// Routes and stores, all or nothing.
     fn route_and_store(&self, requests: &[RouteRequest]) -> Result<Vec<RouteAnswer>> {
-        let _changing = self.changing.lock();
+        let _mail_guard = self.mail_lock.lock();
         let mut shards = self.lock_shards(requests.iter().map(|request| request.user));
         let mut change = MailboxBatch::new(&self.engine);
         let mut answers = Vec::with_capacity(requests.len());
@@ -170,21 +170,21 @@ impl EmbeddedMailbox {
                 Some(presence) => presence.place(request),
                 None => Presence::default().place(request),
             };
-            let mut dropped = 0;
-            for &platform in &placement.store {
+            let mut dropped_count = 0;
+            for &platform in &placement.store_platforms {
                 let Some(mail) = &request.mail else { break };
                 let target = Target {
                     user: request.user,
                     platform,
                 };
                 let policy = self.policies.of(platform);
-                dropped += change.append(target, mail, policy, request.now)?;
+                dropped_count += change.append(target, mail, policy, request.now)?;
             }
             answers.push(RouteAnswer {
                 live: placement.live,
-                stored: placement.store,
-                acknowledged: placement.acknowledged,
-                dropped,
+                stored_platforms: placement.store_platforms,
+                acknowledged_platforms: placement.acknowledged_platforms,
+                dropped_count,
             });
         }
         change.write()?;
@@ -193,38 +193,38 @@ impl EmbeddedMailbox {
 
     fn acknowledge_chunk(
         &self,
-        acked: &[(Target, Vec<MessageId>)],
+        acks: &[(Target, Vec<MessageId>)],
         now: Timestamp,
     ) -> Result<Vec<Vec<MessageId>>> {
-        let _changing = self.changing.lock();
-        let mut shards = self.lock_shards(acked.iter().map(|(target, _)| target.user));
+        let _mail_guard = self.mail_lock.lock();
+        let mut shards = self.lock_shards(acks.iter().map(|(target, _)| target.user));
         let mut change = MailboxBatch::new(&self.engine);
-        let mut waited = Vec::with_capacity(acked.len());
-        for (target, ids) in acked {
-            waited.push(change.acknowledge(*target, ids)?);
+        let mut waiting_ids = Vec::with_capacity(acks.len());
+        for (target, ids) in acks {
+            waiting_ids.push(change.acknowledge(*target, ids)?);
         }
         change.write()?;
-        for (target, ids) in acked {
+        for (target, ids) in acks {
             shards.of(target.user).change(target.user, now, |presence| {
                 presence.remember_acked(target.platform, ids, now);
             });
         }
-        Ok(waited)
+        Ok(waiting_ids)
     }
 
     fn trim_all(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
-        let mut removed = 0;
+        let mut removed_count = 0;
         loop {
             let step = {
-                let _changing = self.changing.lock();
+                let _mail_guard = self.mail_lock.lock();
                 let mut change = MailboxBatch::new(&self.engine);
                 let step = change.trim(target, policy, now)?;
                 change.write()?;
                 step
             };
-            removed += step;
+            removed_count += step;
             if (step as usize) < TRIM_STEP {
-                return Ok(removed);
+                return Ok(removed_count);
             }
         }
     }
@@ -232,23 +232,23 @@ impl EmbeddedMailbox {
     fn reassert_one(
         &self,
         user: UserId,
-        mut held: HeldSession,
-        denied: &DeniedBoats,
+        mut held_session: HeldSession,
+        denied_boats: &DeniedBoats,
         now: Timestamp,
     ) -> Result<ReassertAnswer> {
         let target = Target {
             user,
-            platform: held.session.platform,
+            platform: held_session.session.platform,
         };
-        let reasserted = {
+        let result = {
             let mut shard = self.shard(user).lock();
-            held.session = shard.share_boat(held.session);
+            held_session.session = shard.share_boat(held_session.session);
             shard.change(user, now, |presence| {
                 let sessions = &mut presence.sessions;
-                sessions.reassert(&held, &self.policies.sessions, denied, now)
+                sessions.reassert(&held_session, &self.policies.sessions, denied_boats, now)
             })
         };
-        Ok(match reasserted {
+        Ok(match result {
             ReassertResult::Known => ReassertAnswer::Known {
                 mail_waits: self.mail_waits(target, now)?,
             },
@@ -261,7 +261,7 @@ impl EmbeddedMailbox {
         })
     }
 
-    /// True if a page would not be empty.
+    /// Whether a page would not be empty.
     fn mail_waits(&self, target: Target, now: Timestamp) -> Result<bool> {
         Ok(!self.entries_after(target, None, 1, now)?.is_empty())
     }
@@ -269,16 +269,17 @@ impl EmbeddedMailbox {
     fn find_one(&self, target: Target, id: MessageId, now: Timestamp) -> Result<MailLocation> {
         // An acknowledgement holds this lock until the entry is gone and the id is marked.
         let mut shard = self.shard(target.user).lock();
-        let kept = self.policies.of(target.platform).oldest_kept(now);
-        let at = MailboxBatch::new(&self.engine).find(target, id)?;
-        if at.is_some_and(|at| at.accepted_at >= kept) {
+        let oldest_kept = self.policies.of(target.platform).oldest_kept(now);
+        let entry = MailboxBatch::new(&self.engine).find(target, id)?;
+        if entry.is_some_and(|entry| entry.accepted_at >= oldest_kept) {
             return Ok(MailLocation::Waits);
         }
         let presence = shard.find(target.user);
-        let acked = presence.is_some_and(|p| p.has_acked(target.platform, id, now));
-        Ok(match acked {
-            true => MailLocation::Acknowledged,
-            false => MailLocation::Absent,
+        let is_acked = presence.is_some_and(|p| p.has_acked(target.platform, id, now));
+        Ok(if is_acked {
+            MailLocation::Acknowledged
+        } else {
+            MailLocation::Absent
         })
     }
 
@@ -286,21 +287,24 @@ impl EmbeddedMailbox {
     fn entries_after(
         &self,
         target: Target,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: usize,
         now: Timestamp,
     ) -> Result<Vec<MailCursor>> {
         let Some(row) = change::read_box(&self.engine, target)? else {
             return Ok(Vec::new());
         };
-        let kept = MailCursor {
+        let oldest_kept = MailCursor {
             accepted_at: self.policies.of(target.platform).oldest_kept(now),
             id: MessageId::floor_of(Timestamp::ZERO),
         };
-        let from = row.oldest.max(kept).max(after.unwrap_or(kept));
+        let from = row
+            .oldest
+            .max(oldest_kept)
+            .max(cursor.unwrap_or(oldest_kept));
         // Read one more, because the first may be the cursor itself.
         let mut entries = change::read_entries(&self.engine, target, from, limit + 1)?;
-        entries.retain(|entry| Some(*entry) > after);
+        entries.retain(|entry| Some(*entry) > cursor);
         entries.truncate(limit);
         Ok(entries)
     }
@@ -308,33 +312,33 @@ impl EmbeddedMailbox {
     fn read_page(
         &self,
         target: Target,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: usize,
         now: Timestamp,
     ) -> Result<MailPage> {
         let limit = limit.clamp(1, PAGE_MAX);
-        let entries = self.entries_after(target, after, limit + 1, now)?;
+        let entries = self.entries_after(target, cursor, limit + 1, now)?;
         let mut page = MailPage::default();
-        let (mut taken, mut bytes) = (0, 0);
+        let (mut taken_count, mut bytes) = (0, 0);
         for step in entries[..entries.len().min(limit)].chunks(BODIES_STEP) {
             if bytes >= self.page_bytes_max {
                 break;
             }
-            let keys: Vec<Vec<u8>> = step.iter().map(|at| rows::body_key(at.id)).collect();
+            let keys: Vec<Vec<u8>> = step.iter().map(|entry| rows::body_key(entry.id)).collect();
             let bodies = self.engine.multi_get(Table::MailBody, &keys)?;
-            for (at, body) in step.iter().zip(bodies) {
+            for (entry, body) in step.iter().zip(bodies) {
                 let size = body.as_ref().map_or(0, Bytes::len);
                 if bytes > 0 && bytes + size > self.page_bytes_max {
                     bytes = self.page_bytes_max;
                     break;
                 }
                 bytes += size;
-                taken += 1;
-                self.add_to_page(&mut page, target, *at, body)?;
+                taken_count += 1;
+                self.add_to_page(&mut page, target, *entry, body)?;
             }
         }
-        if taken < entries.len() && taken > 0 {
-            page.next = Some(entries[taken - 1]);
+        if taken_count < entries.len() && taken_count > 0 {
+            page.next = Some(entries[taken_count - 1]);
         }
         Ok(page)
     }
@@ -343,20 +347,20 @@ impl EmbeddedMailbox {
         &self,
         page: &mut MailPage,
         target: Target,
-        at: MailCursor,
+        entry: MailCursor,
         body: Option<Bytes>,
     ) -> Result<()> {
         match body {
             Some(body) => page.mails.push(Mail {
-                id: at.id,
-                accepted_at: at.accepted_at,
+                id: entry.id,
+                accepted_at: entry.accepted_at,
                 body,
             }),
             None => {
                 // Was it acknowledged after the entries were read, or really lost?
-                let key = rows::entry_key(target, at);
+                let key = rows::entry_key(target, entry);
                 if self.engine.get(Table::Mail, &key)?.is_some() {
-                    page.bodiless.push(at.id);
+                    page.bodiless.push(entry.id);
                 }
             }
         }
@@ -364,19 +368,19 @@ impl EmbeddedMailbox {
     }
 
     fn shard(&self, user: UserId) -> &Mutex<Shard> {
-        &self.shards[shard_of(user)]
+        &self.shards[shard_index(user)]
     }
 
     /// Locks the shards of these users, each once and in order, so that two calls never deadlock.
     fn lock_shards(&self, users: impl Iterator<Item = UserId>) -> LockedShards<'_> {
-        let mut wanted: Vec<usize> = users.map(shard_of).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
+        let mut indices: Vec<usize> = users.map(shard_index).collect();
+        indices.sort_unstable();
+        indices.dedup();
         let lock = |index: usize| (index, self.shards[index].lock());
-        LockedShards(wanted.into_iter().map(lock).collect())
+        LockedShards(indices.into_iter().map(lock).collect())
     }
 
-    fn sends_of(&self, key: &DedupeKey) -> &Mutex<Dedupe> {
+    fn dedupe_shard(&self, key: &DedupeKey) -> &Mutex<Dedupe> {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(key.send_id.as_bytes());
         bytes[16..].copy_from_slice(&key.from.get().to_be_bytes());
@@ -389,14 +393,14 @@ struct LockedShards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl LockedShards<'_> {
     fn of(&mut self, user: UserId) -> &mut Shard {
-        let wanted = shard_of(user);
-        let found = self.0.binary_search_by_key(&wanted, |(index, _)| *index);
-        let index = found.expect("the shards of all users of a call were locked");
+        let target = shard_index(user);
+        let position = self.0.binary_search_by_key(&target, |(index, _)| *index);
+        let index = position.expect("the shards of all users of a call were locked");
         &mut self.0[index].1
     }
 }
 
-fn shard_of(user: UserId) -> usize {
+fn shard_index(user: UserId) -> usize {
     // Users are positive.
     user.get() as usize % SHARDS
 }
@@ -440,8 +444,8 @@ impl MailboxStore for EmbeddedMailbox {
             let live = self.route_live(rest);
             rest = &rest[live.len()..];
             answers.extend(live.into_iter().map(Ok));
-            let (chunk, later) = rest.split_at(rest.len().min(CHUNK));
-            rest = later;
+            let (chunk, tail) = rest.split_at(rest.len().min(CHUNK));
+            rest = tail;
             answers.extend(each(chunk, |requests| self.route_and_store(requests)));
         }
         answers
@@ -454,29 +458,29 @@ impl MailboxStore for EmbeddedMailbox {
         let ConnectRequest {
             user,
             entry,
-            denied,
+            denied_boats,
             now,
         } = request;
         let target = Target {
             user,
             platform: entry.platform,
         };
-        let registered = {
+        let registration = {
             let mut shard = self.shard(user).lock();
             let entry = shard.share_boat(entry);
             shard.change(user, now, |presence| {
                 let (sessions, capacity) = (&mut presence.sessions, &self.policies.sessions);
-                sessions.connect(user, &entry, capacity, &denied, now)
+                sessions.connect(user, &entry, capacity, &denied_boats, now)
             })
         };
-        let registered = match registered {
-            Ok(registered) => registered,
+        let registration = match registration {
+            Ok(registration) => registration,
             Err(too_many) => return Ok(Err(too_many)),
         };
         Ok(Ok(ConnectAnswer {
-            login: registered.login,
-            displaced: registered.displaced,
-            replaced: registered.replaced,
+            login: registration.login,
+            displaced_sessions: registration.displaced_sessions,
+            replaced_sessions: registration.replaced_sessions,
             marker: self.marker,
             mail_waits: self.mail_waits(target, now)?,
         }))
@@ -485,11 +489,11 @@ impl MailboxStore for EmbeddedMailbox {
     async fn reassert(
         &self,
         sessions: Vec<(UserId, HeldSession)>,
-        denied: DeniedBoats,
+        denied_boats: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {
-        let again = |(user, session)| self.reassert_one(user, session, &denied, now);
-        sessions.into_iter().map(again).collect()
+        let reassert = |(user, session)| self.reassert_one(user, session, &denied_boats, now);
+        sessions.into_iter().map(reassert).collect()
     }
 
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
@@ -507,12 +511,14 @@ impl MailboxStore for EmbeddedMailbox {
     async fn sessions(
         &self,
         users: &[UserId],
-        denied: DeniedBoats,
+        denied_boats: DeniedBoats,
     ) -> Vec<Result<Vec<SessionEntry>>> {
         let live = |user: &UserId| {
             let mut shard = self.shard(*user).lock();
             let presence = shard.find(*user);
-            Ok(presence.map_or_else(Vec::new, |p| p.sessions.live(&denied).cloned().collect()))
+            Ok(presence.map_or_else(Vec::new, |p| {
+                p.sessions.live(&denied_boats).cloned().collect()
+            }))
         };
         users.iter().map(live).collect()
     }
@@ -520,21 +526,21 @@ impl MailboxStore for EmbeddedMailbox {
     async fn page(
         &self,
         target: Target,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: usize,
         now: Timestamp,
     ) -> Result<MailPage> {
-        self.read_page(target, after, limit, now)
+        self.read_page(target, cursor, limit, now)
     }
 
     async fn acknowledge(
         &self,
-        acked: Vec<(Target, Vec<MessageId>)>,
+        acks: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
     ) -> Vec<Result<Vec<MessageId>>> {
-        let chunks = acked.chunks(CHUNK);
+        let chunks = acks.chunks(CHUNK);
         chunks
-            .flat_map(|chunk| each(chunk, |acked| self.acknowledge_chunk(acked, now)))
+            .flat_map(|chunk| each(chunk, |acks| self.acknowledge_chunk(acks, now)))
             .collect()
     }
 
@@ -553,11 +559,11 @@ impl MailboxStore for EmbeddedMailbox {
 
     async fn find(
         &self,
-        asked: &[(Target, MessageId)],
+        queries: &[(Target, MessageId)],
         now: Timestamp,
     ) -> Vec<Result<MailLocation>> {
         let find = |&(target, id): &(Target, MessageId)| self.find_one(target, id, now);
-        asked.iter().map(find).collect()
+        queries.iter().map(find).collect()
     }
 
     async fn dedupe_begin(
@@ -565,24 +571,25 @@ impl MailboxStore for EmbeddedMailbox {
         sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>> {
-        let begin = |(key, offered)| Ok(self.sends_of(&key).lock().begin(key, offered, now));
+        let begin =
+            |(key, first_send)| Ok(self.dedupe_shard(&key).lock().begin(key, first_send, now));
         sends.into_iter().map(begin).collect()
     }
 
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
-        for (key, sent) in sends {
-            self.sends_of(&key).lock().done(key, sent);
+        for (key, first_send) in sends {
+            self.dedupe_shard(&key).lock().done(key, first_send);
         }
         Ok(())
     }
 
-    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()> {
+    async fn set_received(&self, positions: Vec<(UserId, MessageId)>) -> Result<()> {
         let mut furthest = BTreeMap::new();
-        for (user, id) in received {
-            let known = furthest.entry(user).or_insert(id);
-            *known = id.max(*known);
+        for (user, id) in positions {
+            let furthest_id = furthest.entry(user).or_insert(id);
+            *furthest_id = id.max(*furthest_id);
         }
-        let _changing = self.changing.lock();
+        let _mail_guard = self.mail_lock.lock();
         let mut batch = WriteBatch::new();
         for (user, id) in furthest {
             if self.received_by(user)? < Some(id) {

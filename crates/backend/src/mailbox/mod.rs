@@ -62,7 +62,7 @@ pub trait MailboxStore: Send + Sync {
     async fn reassert(
         &self,
         sessions: Vec<(UserId, HeldSession)>,
-        denied: DeniedBoats,
+        denied_boats: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>>;
 
@@ -75,14 +75,14 @@ pub trait MailboxStore: Send + Sync {
     async fn sessions(
         &self,
         users: &[UserId],
-        denied: DeniedBoats,
+        denied_boats: DeniedBoats,
     ) -> Vec<Result<Vec<SessionEntry>>>;
 
-    /// Reads waiting mail, oldest first, strictly after `after`; removes nothing.
+    /// Reads waiting mail, oldest first, strictly after `cursor`; removes nothing.
     async fn page(
         &self,
         target: Target,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: usize,
         now: Timestamp,
     ) -> Result<MailPage>;
@@ -91,7 +91,7 @@ pub trait MailboxStore: Send + Sync {
     /// retry does not store them again. Each answer, in order, lists the ids that were waiting.
     async fn acknowledge(
         &self,
-        acked: Vec<(Target, Vec<MessageId>)>,
+        acks: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
     ) -> Vec<Result<Vec<MessageId>>>;
 
@@ -104,11 +104,11 @@ pub trait MailboxStore: Send + Sync {
     /// Number of waiting messages.
     async fn waiting(&self, target: Target) -> Result<u64>;
 
-    /// Locates each of these messages, in the order of `asked`, with one atomic lookup each.
+    /// Locates each of these messages, in the order of `queries`, with one atomic lookup each.
     /// Changes nothing.
     async fn find(
         &self,
-        asked: &[(Target, MessageId)],
+        queries: &[(Target, MessageId)],
         now: Timestamp,
     ) -> Vec<Result<MailLocation>>;
 
@@ -125,7 +125,7 @@ pub trait MailboxStore: Send + Sync {
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()>;
 
     /// Remembers for a while the newest message each user has received; never goes back.
-    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()>;
+    async fn set_received(&self, positions: Vec<(UserId, MessageId)>) -> Result<()>;
 
     /// Newest message the user is known to have received; `None` if unknown.
     async fn received(&self, user: UserId) -> Result<Option<MessageId>>;
@@ -134,7 +134,7 @@ pub trait MailboxStore: Send + Sync {
 hooked! { MailboxStore as "mailbox":
     by_hook server(user: UserId) -> ServerId;
     each write route_or_store(requests: Vec<RouteRequest>)
-        by |request| request.user.get(), if |answer| !answer.stored.is_empty() => RouteAnswer;
+        by |request| request.user.get(), if |answer| !answer.stored_platforms.is_empty() => RouteAnswer;
     write connect(request: ConnectRequest) of [request.user.get()] => Result<ConnectAnswer, TooManySessions>;
     each write reassert(sessions: Vec<(UserId, HeldSession)>, denied: DeniedBoats, now: Timestamp)
         by |(user, _)| user.get(), if |answer| matches!(answer, ReassertAnswer::Restored { .. }) => ReassertAnswer;

@@ -69,7 +69,7 @@ pub(crate) enum Op {
         target: Target,
         session: i64,
         incarnation: u64,
-        /// True if its boat knows the number of its login.
+        /// Whether its boat knows the number of its login.
         knows: bool,
     },
     Disconnect {
@@ -159,7 +159,7 @@ pub(crate) struct MailboxComparison<S> {
     now: Timestamp,
     logins: BTreeMap<UserId, u64>,
     /// What each session was told at its last sign-in.
-    told: BTreeMap<(UserId, SessionId), ToldLogins>,
+    login_numbers: BTreeMap<(UserId, SessionId), ToldLogins>,
     marker: Option<u64>,
 }
 
@@ -176,7 +176,7 @@ impl<S: Subject> MailboxComparison<S> {
             start,
             now: start,
             logins: BTreeMap::new(),
-            told: BTreeMap::new(),
+            login_numbers: BTreeMap::new(),
             marker: None,
         }
     }
@@ -210,9 +210,9 @@ impl<S: Subject> MailboxComparison<S> {
                 let request = RouteRequest {
                     user: user(n),
                     platforms: vec![PLATFORMS[(m % 2) as usize]],
-                    forced: if forced { PLATFORMS.to_vec() } else { vec![] },
+                    forced_platforms: if forced { PLATFORMS.to_vec() } else { vec![] },
                     mail: Some(self.message(m)),
-                    denied: if denied {
+                    denied_boats: if denied {
                         dead()
                     } else {
                         DeniedBoats::default()
@@ -225,9 +225,9 @@ impl<S: Subject> MailboxComparison<S> {
                 let request = |n| RouteRequest {
                     user: user(n),
                     platforms: PLATFORMS.to_vec(),
-                    forced: Vec::new(),
+                    forced_platforms: Vec::new(),
                     mail: Some(self.message(m)),
-                    denied: DeniedBoats::default(),
+                    denied_boats: DeniedBoats::default(),
                     now: self.now,
                 };
                 let requests = (1..=USERS).chain(1..=USERS).map(request).collect();
@@ -257,29 +257,29 @@ impl<S: Subject> MailboxComparison<S> {
             }
             Op::Acknowledge(target, ids) => {
                 let ids: Vec<MessageId> = ids.into_iter().map(|n| self.message(n).id).collect();
-                let waited = self.reference.acknowledge(target, &ids, self.now);
+                let removed_ids = self.reference.acknowledge(target, &ids, self.now);
                 let now = self.now;
                 let changes = self
                     .rule(target.user)
                     .acknowledge(target.platform, &ids, now);
-                assert_eq!(changes.len(), waited.len());
+                assert_eq!(changes.len(), removed_ids.len());
                 self.bodies.apply(&changes, None);
-                let acked = vec![(target, ids)];
-                let answer = self.subject.store().acknowledge(acked, self.now).await;
-                assert_eq!(answer[0].as_ref().expect("acknowledged"), &waited);
+                let acks = vec![(target, ids)];
+                let answer = self.subject.store().acknowledge(acks, self.now).await;
+                assert_eq!(answer[0].as_ref().expect("acknowledged"), &removed_ids);
             }
             Op::Trim(target, max) => {
                 let policy = MailboxPolicy {
                     count_max: Some(max),
                     ..self.policy(target.platform)
                 };
-                let removed = self.reference.trim(target, policy, self.now);
+                let removed_count = self.reference.trim(target, policy, self.now);
                 let now = self.now;
                 let changes = self.rule(target.user).trim(target.platform, policy, now);
                 self.bodies.apply(&changes, None);
-                assert_eq!(changes.len() as u32, removed);
+                assert_eq!(changes.len() as u32, removed_count);
                 let answer = self.subject.store().trim(target, policy, self.now).await;
-                assert_eq!(answer.expect("trimmed"), removed);
+                assert_eq!(answer.expect("trimmed"), removed_count);
             }
             Op::Pass(seconds) => self.now = self.now + Duration::from_secs(seconds),
             Op::Restart => {
@@ -301,12 +301,12 @@ impl<S: Subject> MailboxComparison<S> {
         {
             let mut answer = answer.expect("routed");
             let rule = self.rule.get_mut(&request.user).expect("a user");
-            let (mut ruled, changes) = rule.route(request, self.subject.policies());
+            let (mut rule_answer, changes) = rule.route(request, self.subject.policies());
             self.bodies.apply(&changes, request.mail.as_ref());
             // Login numbers differ: the store's continue from users who left.
-            let logins = ruled.live.iter_mut().zip(&answer.live);
-            logins.for_each(|(ruled, entry)| ruled.login = entry.login);
-            assert_eq!(answer, ruled);
+            let logins = rule_answer.live.iter_mut().zip(&answer.live);
+            logins.for_each(|(rule_answer, entry)| rule_answer.login = entry.login);
+            assert_eq!(answer, rule_answer);
             let policy = |p| self.subject.policies().of(p);
             let expected = match request.platforms.as_slice() {
                 [platform] => self.reference.route(request, policy(*platform)),
@@ -321,9 +321,14 @@ impl<S: Subject> MailboxComparison<S> {
                     answers
                         .reduce(|one, other| RouteAnswer {
                             live: one.live,
-                            stored: [one.stored, other.stored].concat(),
-                            acknowledged: [one.acknowledged, other.acknowledged].concat(),
-                            dropped: one.dropped + other.dropped,
+                            stored_platforms: [one.stored_platforms, other.stored_platforms]
+                                .concat(),
+                            acknowledged_platforms: [
+                                one.acknowledged_platforms,
+                                other.acknowledged_platforms,
+                            ]
+                            .concat(),
+                            dropped_count: one.dropped_count + other.dropped_count,
                         })
                         .expect("two platforms")
                 }
@@ -331,47 +336,50 @@ impl<S: Subject> MailboxComparison<S> {
             let live = std::mem::take(&mut answer.live);
             assert_eq!(answer, expected, "{request:?}");
             let live: Vec<_> = live.into_iter().map(|e| (e.session, e.life)).collect();
-            let there = self.reference.sessions_of(request.user);
-            let there: Vec<_> = there
+            let reference_sessions = self.reference.user_sessions(request.user);
+            let reference_sessions: Vec<_> = reference_sessions
                 .map(|(key, ..)| (key.session, key.life.clone()))
                 .collect();
-            assert_eq!(live, there);
+            assert_eq!(live, reference_sessions);
         }
     }
 
     async fn connect(&mut self, target: Target, session: i64, incarnation: u64) {
         let entry = new_session(target, session, incarnation);
-        let mut known = self.reference.sessions.iter();
-        let known = known.any(|(k, ..)| is(k, &entry.key));
+        let mut is_known = self.reference.sessions.iter();
+        let is_known = is_known.any(|(k, ..)| is(k, &entry.key));
         let room = self.subject.policies().sessions.of(target.platform);
-        let ended = self.reference.connect(&entry, room);
+        let removals = self.reference.connect(&entry, room);
         let request = ConnectRequest {
             user: target.user,
             entry: entry.clone(),
-            denied: DeniedBoats::default(),
+            denied_boats: DeniedBoats::default(),
             now: self.now,
         };
         let answer = self.subject.store().connect(request.clone()).await;
         let answer = answer.expect("connected").expect("room");
         let marker = *self.marker.get_or_insert(answer.marker);
         let rule = self.rule.get_mut(&target.user).expect("a user");
-        let ruled = rule.connect(&request, self.subject.policies(), marker);
-        let ruled = ruled.expect("room");
-        let told = ToldLogins {
+        let rule_answer = rule.connect(&request, self.subject.policies(), marker);
+        let rule_answer = rule_answer.expect("room");
+        let numbers = ToldLogins {
             store: answer.login,
-            rule: ruled.login,
-            reference: self.reference.login_of(&entry.key),
+            rule: rule_answer.login,
+            reference: self.reference.login_number(&entry.key),
         };
-        (self.told).insert((target.user, entry.key.session), told);
-        assert_eq!((&answer.displaced, &answer.replaced), (&ended.0, &ended.1));
-        let ruled = ConnectAnswer {
+        (self.login_numbers).insert((target.user, entry.key.session), numbers);
+        assert_eq!(
+            (&answer.displaced_sessions, &answer.replaced_sessions),
+            (&removals.0, &removals.1)
+        );
+        let rule_answer = ConnectAnswer {
             login: answer.login,
-            ..ruled
+            ..rule_answer
         };
-        assert_eq!(answer, ruled);
+        assert_eq!(answer, rule_answer);
         let last = self.logins.entry(target.user).or_default();
-        assert!(known || answer.login > *last);
-        assert!(known || answer.login >= self.now.millis() as u64);
+        assert!(is_known || answer.login > *last);
+        assert!(is_known || answer.login >= self.now.millis() as u64);
         *last = answer.login.max(*last);
         let policy = self.policy(target.platform);
         let waits = !self.reference.page(target, policy, self.now).is_empty();
@@ -380,20 +388,23 @@ impl<S: Subject> MailboxComparison<S> {
 
     async fn reassert(&mut self, target: Target, session: i64, incarnation: u64, knows: bool) {
         let entry = new_session(target, session, incarnation);
-        let told = self.told.get(&(target.user, entry.key.session));
-        let told = told.copied().filter(|_| knows);
-        let held = |login| HeldSession {
+        let numbers = self.login_numbers.get(&(target.user, entry.key.session));
+        let numbers = numbers.copied().filter(|_| knows);
+        let held_session = |login| HeldSession {
             session: entry.clone(),
             login,
         };
         let room = self.subject.policies().sessions.of(target.platform);
-        let login = told.map(|told| told.reference);
+        let login = numbers.map(|numbers| numbers.reference);
         let expected = self.reference.reassert(&entry, login, room);
-        let asked = vec![(target.user, held(told.map(|told| told.store)))];
+        let request = vec![(
+            target.user,
+            held_session(numbers.map(|numbers| numbers.store)),
+        )];
         let answers = self
             .subject
             .store()
-            .reassert(asked, DeniedBoats::default(), self.now);
+            .reassert(request, DeniedBoats::default(), self.now);
         let answer = answers.await.remove(0).expect("answered");
         if let ReassertAnswer::Restored { marker, .. } = answer {
             self.marker.get_or_insert(marker);
@@ -401,9 +412,9 @@ impl<S: Subject> MailboxComparison<S> {
         let marker = self.marker.unwrap_or_default();
         let rule = self.rule.get_mut(&target.user).expect("a user");
         let (none, policies) = (DeniedBoats::default(), self.subject.policies());
-        let held = held(told.map(|told| told.rule));
-        let ruled = rule.reassert(&held, &none, policies, marker, self.now);
-        assert_eq!(answer, ruled);
+        let held_session = held_session(numbers.map(|numbers| numbers.rule));
+        let rule_answer = rule.reassert(&held_session, &none, policies, marker, self.now);
+        assert_eq!(answer, rule_answer);
         let answer = match answer {
             ReassertAnswer::Known { .. } => ReassertResult::Known,
             ReassertAnswer::Restored { .. } => ReassertResult::Restored,
@@ -438,25 +449,26 @@ impl<S: Subject> MailboxComparison<S> {
                     platform,
                 };
                 let expected = self.reference.page(target, self.policy(platform), self.now);
-                let mut paged = Vec::new();
-                let mut after = None;
+                let mut mails = Vec::new();
+                let mut cursor = None;
                 loop {
-                    let page = self.subject.store().page(target, after, 2, self.now).await;
+                    let page = self.subject.store().page(target, cursor, 2, self.now).await;
                     let page = page.expect("paged");
                     let rule = self.rule.get(&target.user).expect("a user");
                     let policies = self.subject.policies();
-                    let ruled = rule.page(platform, after, 2, policies, &self.bodies, self.now);
-                    assert_eq!(page, ruled);
+                    let rule_page =
+                        rule.page(platform, cursor, 2, policies, &self.bodies, self.now);
+                    assert_eq!(page, rule_page);
                     assert_eq!(page.bodiless, []);
-                    paged.extend(page.mails);
+                    mails.extend(page.mails);
                     match page.next {
-                        Some(next) => after = Some(next),
+                        Some(next) => cursor = Some(next),
                         None => break,
                     }
                 }
-                assert_eq!(paged, expected);
-                let waiting = self.subject.store().waiting(target).await.expect("counted");
-                assert_eq!(waiting, self.reference.mails(target).len() as u64);
+                assert_eq!(mails, expected);
+                let count = self.subject.store().waiting(target).await.expect("counted");
+                assert_eq!(count, self.reference.mails(target).len() as u64);
                 self.check_whereabouts(target).await;
             }
         }
@@ -465,11 +477,11 @@ impl<S: Subject> MailboxComparison<S> {
         let rule = self.rule.get(&target.user).expect("a user");
         let policies = self.subject.policies();
         let ids = (1..=MESSAGES).map(|n| self.message(n).id);
-        let asked: Vec<_> = ids.map(|id| (target, id)).collect();
-        let found = self.subject.store().find(&asked, self.now).await;
-        for ((target, id), found) in asked.into_iter().zip(found) {
-            let ruled = rule.find(target.platform, id, policies, self.now);
-            assert_eq!(found.expect("found"), ruled);
+        let queries: Vec<_> = ids.map(|id| (target, id)).collect();
+        let location = self.subject.store().find(&queries, self.now).await;
+        for ((target, id), location) in queries.into_iter().zip(location) {
+            let expected = rule.find(target.platform, id, policies, self.now);
+            assert_eq!(location.expect("found"), expected);
         }
     }
 }

@@ -66,8 +66,8 @@ use crate::{Error, Result};
 
 const SEAM: &str = "mailbox";
 
-/// Maximum number of calls in one login. Each names the lives found by the previous one; few logins
-/// of others come in between.
+/// Maximum number of calls in one login. Each call names the lives found by the previous one; other
+/// logins of the same user rarely come in between.
 const LOGIN_ROUNDS: usize = 4;
 
 /// [`MailboxStore`] on Redis.
@@ -132,39 +132,45 @@ impl From<Failure> for Error {
 #[async_trait]
 impl MailboxStore for RedisMailbox {
     fn server(&self, user: UserId) -> ServerId {
-        self.pool().server(slots::of_bucket(bucket_of(user)))
+        self.pool().server(slots::for_bucket(bucket_of(user)))
     }
 
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
-        let mut meetings = Reroutes::of(requests.len());
-        let mut earlier: Vec<Option<RouteReply>> = requests.iter().map(|_| None).collect();
-        while let Some(round) = meetings.round() {
-            let call =
-                |&n: &usize| route::call(&self.keys, &self.policies, &requests[n], meetings.met(n));
+        let mut reroutes = Reroutes::of(requests.len());
+        let mut previous: Vec<Option<RouteReply>> = requests.iter().map(|_| None).collect();
+        while let Some(round) = reroutes.round() {
+            let call = |&n: &usize| {
+                route::call(
+                    &self.keys,
+                    &self.policies,
+                    &requests[n],
+                    reroutes.lives_to_name(n),
+                )
+            };
             let calls: Vec<_> = round.iter().map(call).collect();
-            for (n, told) in round.into_iter().zip(self.pool().run(&calls).await) {
-                let mut routed = match told.and_then(route::answer) {
-                    Ok(routed) => routed,
+            for (n, result) in round.into_iter().zip(self.pool().run(&calls).await) {
+                let mut reply = match result.and_then(route::answer) {
+                    Ok(reply) => reply,
                     Err(failure) => {
-                        meetings.answer(n, Err(failure.into()));
+                        reroutes.answer(n, Err(failure.into()));
                         continue;
                     }
                 };
-                if let Some(earlier) = earlier[n].take() {
-                    routed = routed.after(earlier);
+                if let Some(previous) = previous[n].take() {
+                    reply = reply.merge(previous);
                 }
-                let met: Vec<_> = route::met(&routed.answer.live, &requests[n])
+                let denied_lives: Vec<_> = route::lives_to_name(&reply.answer.live, &requests[n])
                     .cloned()
                     .collect();
-                if met.is_empty() {
-                    meetings.answer(n, Ok(routed.answer));
+                if denied_lives.is_empty() {
+                    reroutes.answer(n, Ok(reply.answer));
                 } else {
-                    earlier[n] = Some(routed);
-                    meetings.again(n, met);
+                    previous[n] = Some(reply);
+                    reroutes.retry(n, denied_lives);
                 }
             }
         }
-        meetings.answers()
+        reroutes.answers()
     }
 
     async fn connect(
@@ -173,20 +179,20 @@ impl MailboxStore for RedisMailbox {
     ) -> Result<Result<ConnectAnswer, TooManySessions>> {
         let login = self.login(request.user, &request.entry, request.now);
         let displaces = SessionCapacity::overflow(request.entry.platform) == Overflow::Displace;
-        let mut met = Lives::default();
+        let mut lives = Lives::default();
         for _ in 0..LOGIN_ROUNDS {
-            let call = login.connect(&self.keys, &self.policies, &met);
-            let told = self.pool().ask(call).await?;
-            let now_met = match connect::connected(told, &request)? {
+            let call = login.connect(&self.keys, &self.policies, &lives);
+            let reply = self.pool().ask(call).await?;
+            let new_lives = match connect::parse_login(reply, &request)? {
                 LoginOutcome::Registered(answer) => return Ok(Ok(answer)),
-                LoginOutcome::Full { met } => met,
+                LoginOutcome::Full { occupants: lives } => lives,
             };
             // Sessions of ended lives leave room.
-            if !displaces && now_met.denied.is_empty() {
+            if !displaces && new_lives.denied.is_empty() {
                 return Ok(Err(TooManySessions));
             }
-            met.denied.extend(now_met.denied);
-            met.living.extend(now_met.living);
+            lives.denied.extend(new_lives.denied);
+            lives.living.extend(new_lives.living);
         }
         let why = "the sessions of a platform changed under a login again and again";
         Err(Error::unavailable(SEAM, why))
@@ -195,33 +201,37 @@ impl MailboxStore for RedisMailbox {
     async fn reassert(
         &self,
         sessions: Vec<(UserId, HeldSession)>,
-        denied: DeniedBoats,
+        denied_boats: DeniedBoats,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {
-        let mut meetings = Reroutes::of(sessions.len());
-        while let Some(round) = meetings.round() {
+        let mut reroutes = Reroutes::of(sessions.len());
+        while let Some(round) = reroutes.round() {
             let call = |&n: &usize| {
-                let (user, held) = &sessions[n];
-                let login = self.login(*user, &held.session, now);
-                let met = Lives::of(meetings.met(n).iter().cloned(), &denied);
-                login.reassert(&self.keys, &self.policies, &met, held.login(now))
+                let (user, held_session) = &sessions[n];
+                let login = self.login(*user, &held_session.session, now);
+                let lives = Lives::of(reroutes.lives_to_name(n).iter().cloned(), &denied_boats);
+                login.reassert(&self.keys, &self.policies, &lives, held_session.login(now))
             };
             let calls: Vec<_> = round.iter().map(call).collect();
-            for (n, told) in round.into_iter().zip(self.pool().run(&calls).await) {
-                match told.and_then(connect::reasserted) {
-                    Ok((Some(answer), holders)) => match connect::met(holders, &denied) {
-                        met if met.is_empty() => meetings.answer(n, Ok(answer)),
-                        met => meetings.again(n, met),
-                    },
-                    // Some of them may have ended: then an earlier one need not leave.
-                    Ok((None, holders)) => {
-                        meetings.again(n, holders.into_iter().map(|holder| holder.life));
+            for (n, result) in round.into_iter().zip(self.pool().run(&calls).await) {
+                match result.and_then(connect::parse_reassert) {
+                    Ok((Some(answer), holders)) => {
+                        match connect::lives_to_name(holders, &denied_boats) {
+                            denied_lives if denied_lives.is_empty() => {
+                                reroutes.answer(n, Ok(answer))
+                            }
+                            denied_lives => reroutes.retry(n, denied_lives),
+                        }
                     }
-                    Err(failure) => meetings.answer(n, Err(failure.into())),
+                    // Some holders may have ended: then no earlier session need be displaced.
+                    Ok((None, holders)) => {
+                        reroutes.retry(n, holders.into_iter().map(|holder| holder.life));
+                    }
+                    Err(failure) => reroutes.answer(n, Err(failure.into())),
                 }
             }
         }
-        meetings.answers()
+        reroutes.answers()
     }
 
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
@@ -231,63 +241,64 @@ impl MailboxStore for RedisMailbox {
             .collect();
         let answers = self.pool().run(&calls).await.into_iter();
         answers
-            .map(|told| Ok(reply::integer(told?).map(drop)?))
+            .map(|result| Ok(reply::integer(result?).map(drop)?))
             .collect()
     }
 
     async fn sessions(
         &self,
         users: &[UserId],
-        denied: DeniedBoats,
+        denied_boats: DeniedBoats,
     ) -> Vec<Result<Vec<SessionEntry>>> {
         let call = |user: &UserId| session::ask(&self.keys, *user);
         let calls: Vec<_> = users.iter().map(call).collect();
-        let told = self.pool().run(&calls).await.into_iter();
-        told.map(|told| Ok(session::living(session::read_all(told?)?, &denied)))
+        let reply = self.pool().run(&calls).await.into_iter();
+        reply
+            .map(|reply| Ok(session::living(session::read_all(reply?)?, &denied_boats)))
             .collect()
     }
 
     async fn page(
         &self,
         target: Target,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: usize,
         now: Timestamp,
     ) -> Result<MailPage> {
-        let kept = self.oldest_kept(target, now);
+        let oldest_kept = self.oldest_kept(target, now);
         let bytes_max = self.config.page_bytes_max;
-        let call = mail::page(&self.keys, target, after, limit, kept, bytes_max);
-        let seen = mail::seen(self.pool().ask(call).await?)?;
-        let second_look = seen.second_look(&self.keys, bucket_of(target.user));
-        Ok(seen.page(self.pool().run(&second_look).await)?)
+        let call = mail::page(&self.keys, target, cursor, limit, oldest_kept, bytes_max);
+        let page_read = mail::parse_page(self.pool().ask(call).await?)?;
+        let second_reads = page_read.second_look(&self.keys, bucket_of(target.user));
+        Ok(page_read.page(self.pool().run(&second_reads).await)?)
     }
 
     async fn acknowledge(
         &self,
-        acked: Vec<(Target, Vec<MessageId>)>,
+        acks: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
     ) -> Vec<Result<Vec<MessageId>>> {
-        let mut calls = Vec::with_capacity(acked.len());
-        let mut belongs = Vec::with_capacity(acked.len());
-        for (n, (target, ids)) in acked.iter().enumerate() {
+        let mut calls = Vec::with_capacity(acks.len());
+        let mut indices = Vec::with_capacity(acks.len());
+        for (n, (target, ids)) in acks.iter().enumerate() {
             for call in mail::acknowledge(&self.keys, *target, ids, now) {
                 calls.push(call);
-                belongs.push(n);
+                indices.push(n);
             }
         }
-        let mut waited: Vec<Result<Vec<MessageId>>> =
-            acked.iter().map(|_| Ok(Vec::new())).collect();
-        for (n, told) in belongs.into_iter().zip(self.pool().run(&calls).await) {
-            match told.and_then(mail::acknowledged) {
+        let mut waiting_ids: Vec<Result<Vec<MessageId>>> =
+            acks.iter().map(|_| Ok(Vec::new())).collect();
+        for (n, result) in indices.into_iter().zip(self.pool().run(&calls).await) {
+            match result.and_then(mail::parse_acknowledged) {
                 Ok(mut ids) => {
-                    if let Ok(waited) = &mut waited[n] {
-                        waited.append(&mut ids);
+                    if let Ok(waiting_ids) = &mut waiting_ids[n] {
+                        waiting_ids.append(&mut ids);
                     }
                 }
-                Err(failure) => waited[n] = Err(failure.into()),
+                Err(failure) => waiting_ids[n] = Err(failure.into()),
             }
         }
-        waited
+        waiting_ids
     }
 
     fn policy(&self, platform: Platform) -> MailboxPolicy {
@@ -295,13 +306,13 @@ impl MailboxStore for RedisMailbox {
     }
 
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
-        let mut removed = 0;
+        let mut removed_count = 0;
         loop {
             let call = mail::trim(&self.keys, target, policy, now);
             let step = reply::integer(self.pool().ask(call).await?)?;
-            removed += u32::try_from(step).unwrap_or(0);
+            removed_count += u32::try_from(step).unwrap_or(0);
             if step < mail::STEP as i64 {
-                return Ok(removed);
+                return Ok(removed_count);
             }
         }
     }
@@ -314,16 +325,18 @@ impl MailboxStore for RedisMailbox {
 
     async fn find(
         &self,
-        asked: &[(Target, MessageId)],
+        queries: &[(Target, MessageId)],
         now: Timestamp,
     ) -> Vec<Result<MailLocation>> {
         let call = |&(target, id): &(Target, MessageId)| {
-            let kept = self.oldest_kept(target, now);
-            mail::find(&self.keys, target, id, kept, now)
+            let oldest_kept = self.oldest_kept(target, now);
+            mail::find(&self.keys, target, id, oldest_kept, now)
         };
-        let calls: Vec<_> = asked.iter().map(call).collect();
-        let told = self.pool().run(&calls).await.into_iter();
-        told.map(|told| Ok(mail::found(told?)?)).collect()
+        let calls: Vec<_> = queries.iter().map(call).collect();
+        let result = self.pool().run(&calls).await.into_iter();
+        result
+            .map(|result| Ok(mail::parse_location(result?)?))
+            .collect()
     }
 
     async fn dedupe_begin(
@@ -334,37 +347,39 @@ impl MailboxStore for RedisMailbox {
         let keep = self.config.dedupe_keep;
         let calls: Vec<_> = sends
             .iter()
-            .map(|(key, offered)| send::begin(&self.keys, key, *offered, keep))
+            .map(|(key, first_send)| send::begin(&self.keys, key, *first_send, keep))
             .collect();
-        let told = self.pool().run(&calls).await.into_iter();
-        told.map(|told| Ok(send::begun(told?)?)).collect()
+        let result = self.pool().run(&calls).await.into_iter();
+        result
+            .map(|result| Ok(send::parse_begin(result?)?))
+            .collect()
     }
 
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
         let keep = self.config.dedupe_keep;
         let calls: Vec<_> = sends
             .iter()
-            .map(|(key, sent)| send::done(&self.keys, key, *sent, keep))
+            .map(|(key, first_send)| send::done(&self.keys, key, *first_send, keep))
             .collect();
-        for told in self.pool().run(&calls).await {
-            reply::integer(told?)?;
+        for result in self.pool().run(&calls).await {
+            reply::integer(result?)?;
         }
         Ok(())
     }
 
-    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()> {
-        let received = received.into_iter();
-        let calls: Vec<_> = received
+    async fn set_received(&self, positions: Vec<(UserId, MessageId)>) -> Result<()> {
+        let positions = positions.into_iter();
+        let calls: Vec<_> = positions
             .map(|(user, id)| mail::set_received(&self.keys, user, id))
             .collect();
-        for told in self.pool().run(&calls).await {
-            reply::integer(told?)?;
+        for result in self.pool().run(&calls).await {
+            reply::integer(result?)?;
         }
         Ok(())
     }
 
     async fn received(&self, user: UserId) -> Result<Option<MessageId>> {
         let call = mail::received(&self.keys, user);
-        Ok(mail::received_is(self.pool().ask(call).await?)?)
+        Ok(mail::parse_received(self.pool().ask(call).await?)?)
     }
 }

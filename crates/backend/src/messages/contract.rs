@@ -22,7 +22,7 @@ pub(crate) use self::sends::*;
 use super::MessageStore;
 use crate::test_ids::{TestIds, content};
 
-const ALL: usize = 1000;
+const MAX_ROWS: usize = 1000;
 
 fn version(offset: u64) -> Version {
     Version { epoch: 1, offset }
@@ -140,7 +140,7 @@ impl<'a> Talk<'a> {
 
     /// All rows of a message placed by the record at `offset`, the writer's first.
     pub(super) fn rows(&self, id: MessageId, seq: u64, offset: u64) -> Vec<MessageRow> {
-        MessageRow::rows_of(&self.message(id, seq), seq, version(offset))
+        MessageRow::from_placed(&self.message(id, seq), seq, version(offset))
     }
 
     /// The writer's row of a message.
@@ -165,12 +165,12 @@ impl<'a> Talk<'a> {
     }
 
     /// Search for what the writer sent here, from this id on.
-    fn send(&self, send_id: SendId, since: MessageId) -> SendKey {
+    fn send(&self, send_id: SendId, lower_bound: MessageId) -> SendKey {
         SendKey {
             from: self.from,
             conversation: self.conversation(),
             send_id,
-            since,
+            min_id: lower_bound,
         }
     }
 }
@@ -200,8 +200,11 @@ async fn find(
     order: Order,
     limit: usize,
 ) -> Vec<MessageId> {
-    let (after, before) = bounds;
-    let range = IdRange { after, before };
+    let (after_id, before_id) = bounds;
+    let range = IdRange {
+        after_id,
+        before_id,
+    };
     let rows = store.find(owner, range, order, limit).await;
     rows.expect("reads").iter().map(MessageRow::id).collect()
 }
@@ -218,13 +221,15 @@ async fn read(
     rows.iter().map(MessageRow::seq).collect()
 }
 
-fn forward(after: u64) -> HistoryRange {
-    HistoryRange::Forward { after: Seq(after) }
+fn forward(after_seq: u64) -> HistoryRange {
+    HistoryRange::Forward {
+        after: Seq(after_seq),
+    }
 }
 
-fn backward(before: Option<u64>) -> HistoryRange {
+fn backward(before_seq: Option<u64>) -> HistoryRange {
     HistoryRange::Backward {
-        before: before.map(Seq),
+        before: before_seq.map(Seq),
     }
 }
 
@@ -234,13 +239,13 @@ macro_rules! checks {
         $then!($($with)*:
             a_private_message_is_two_rows,
             a_message_of_a_group_is_one_row,
-            a_receiver_has_nothing_that_its_sender_has_not,
+            senders_row_is_written_first,
             many_write_at_once,
             only_a_later_version_replaces,
             both_kinds_share_a_call,
             a_row_of_another_conversation_is_refused,
             one_read_returns_all_peers,
-            one_read_returns_all_who_spoke,
+            one_read_returns_all_senders,
             forward_bounds_are_exclusive,
             backward_bounds_are_exclusive,
             an_empty_range_is_an_empty_list,
@@ -258,7 +263,7 @@ macro_rules! checks {
             a_send_to_a_group_is_found_by_its_send_id,
             sends_that_differ_in_any_byte_are_told_apart,
             a_send_id_finds_its_messages,
-            what_is_asked_twice_is_answered_twice,
+            duplicate_keys_get_duplicate_answers,
             receipts_only_move_forward,
             a_private_message_is_deleted_for_good,
             a_message_of_a_group_is_deleted_for_good,

@@ -38,15 +38,15 @@ impl EmbeddedMessages {
 impl MessageStore for EmbeddedMessages {
     async fn save(&self, rows: Vec<MessageRow>) -> Result<()> {
         let (copies, messages) = owners::rows(rows)?;
-        let (of_users, of_groups) = (self.private.save(copies), self.groups.save(messages));
-        of_users.and(of_groups)
+        let (user_result, group_result) = (self.private.save(copies), self.groups.save(messages));
+        user_result.and(group_result)
     }
 
     async fn rows(&self, keys: &[(Owner, MessageId)]) -> Result<Vec<Option<MessageRow>>> {
         let halves = owners::keys(keys);
-        let of_users = self.private.rows(&halves.of_users)?;
-        let of_groups = self.groups.rows(&halves.of_groups)?;
-        Ok(halves.merge(of_users, of_groups))
+        let user_rows = self.private.rows(&halves.user_items)?;
+        let group_rows = self.groups.rows(&halves.group_items)?;
+        Ok(halves.merge(user_rows, group_rows))
     }
 
     async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<StoredPlace>>> {
@@ -87,22 +87,22 @@ impl MessageStore for EmbeddedMessages {
         places: &[(Owner, ConversationId, Seq)],
     ) -> Result<Vec<Option<(MessageId, Tally)>>> {
         let halves = owners::places(places);
-        let of_users = self.private.at(&halves.of_users)?;
-        let of_groups = self.groups.at(&halves.of_groups)?;
-        Ok(halves.merge(of_users, of_groups))
+        let user_tallies = self.private.at(&halves.user_items)?;
+        let group_tallies = self.groups.at(&halves.group_items)?;
+        Ok(halves.merge(user_tallies, group_tallies))
     }
 
     async fn find_sends(&self, keys: &[SendKey]) -> Result<Vec<Option<MessageRow>>> {
         let halves = owners::sends(keys);
-        let of_users = self.private.find_sends(&halves.of_users)?;
-        let of_groups = self.groups.find_sends(&halves.of_groups)?;
-        Ok(halves.merge(of_users, of_groups))
+        let user_rows = self.private.find_sends(&halves.user_items)?;
+        let group_rows = self.groups.find_sends(&halves.group_items)?;
+        Ok(halves.merge(user_rows, group_rows))
     }
 
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
-        let mut sent = self.private.sent_as(send_id)?;
-        sent.extend(self.groups.sent_as(send_id)?);
-        Ok(sent)
+        let mut senders = self.private.sent_as(send_id)?;
+        senders.extend(self.groups.sent_as(send_id)?);
+        Ok(senders)
     }
 
     async fn own_between(&self, user: UserId, ranges: &[OwnRange]) -> Result<Vec<u64>> {
@@ -121,17 +121,17 @@ impl MessageStore for EmbeddedMessages {
 
     async fn delete(&self, keys: &[(Owner, MessageId)]) -> Result<()> {
         let halves = owners::keys(keys);
-        let of_users = self.private.delete(&halves.of_users);
-        let of_groups = self.groups.delete(&halves.of_groups);
-        of_users.and(of_groups)
+        let user_result = self.private.delete(&halves.user_items);
+        let group_result = self.groups.delete(&halves.group_items);
+        user_result.and(group_result)
     }
 
     async fn deleted(&self, keys: &[(Owner, MessageId)]) -> Result<Vec<bool>> {
         let halves = owners::keys(keys);
-        let of_users = self.private.status(&halves.of_users)?;
-        let of_users = of_users.iter().map(|status| status.deleted).collect();
-        let of_groups = self.groups.deleted(&halves.of_groups)?;
-        Ok(halves.merge(of_users, of_groups))
+        let user_flags = self.private.status(&halves.user_items)?;
+        let user_flags = user_flags.iter().map(|status| status.deleted).collect();
+        let group_flags = self.groups.deleted(&halves.group_items)?;
+        Ok(halves.merge(user_flags, group_flags))
     }
 }
 

@@ -114,8 +114,9 @@ hooked! { MessageStore as "messages" of ["user", "group"]:
 
 /// Kind of owner of saved rows: `group` if one of them is a group's.
 fn kind(rows: &[MessageRow]) -> &'static str {
-    match rows.iter().any(|row| matches!(row.owner, Owner::Group(_))) {
-        true => "group",
-        false => "user",
+    if rows.iter().any(|row| matches!(row.owner, Owner::Group(_))) {
+        "group"
+    } else {
+        "user"
     }
 }

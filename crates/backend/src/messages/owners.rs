@@ -24,8 +24,8 @@ enum Kind {
 
 /// A request in two halves.
 pub(super) struct Halves<U, G> {
-    pub(super) of_users: Vec<U>,
-    pub(super) of_groups: Vec<G>,
+    pub(super) user_items: Vec<U>,
+    pub(super) group_items: Vec<G>,
     /// Order of the request.
     kinds: Vec<Kind>,
 }
@@ -33,18 +33,18 @@ pub(super) struct Halves<U, G> {
 impl<U, G> FromIterator<Item<U, G>> for Halves<U, G> {
     fn from_iter<I: IntoIterator<Item = Item<U, G>>>(items: I) -> Halves<U, G> {
         let mut halves = Halves {
-            of_users: Vec::new(),
-            of_groups: Vec::new(),
+            user_items: Vec::new(),
+            group_items: Vec::new(),
             kinds: Vec::new(),
         };
         for item in items {
             let kind = match item {
                 Item::User(item) => {
-                    halves.of_users.push(item);
+                    halves.user_items.push(item);
                     Kind::User
                 }
                 Item::Group(item) => {
-                    halves.of_groups.push(item);
+                    halves.group_items.push(item);
                     Kind::Group
                 }
                 Item::Nobody => Kind::Nobody,
@@ -57,14 +57,15 @@ impl<U, G> FromIterator<Item<U, G>> for Halves<U, G> {
 
 impl<U, G> Halves<U, G> {
     /// Merges the answers to both halves into the order of the request.
-    pub(super) fn merge<A: Default>(&self, of_users: Vec<A>, of_groups: Vec<A>) -> Vec<A> {
-        let (mut of_users, mut of_groups) = (of_users.into_iter(), of_groups.into_iter());
-        let merged = self.kinds.iter().map(|kind| match kind {
-            Kind::User => of_users.next().unwrap_or_default(),
-            Kind::Group => of_groups.next().unwrap_or_default(),
+    pub(super) fn merge<A: Default>(&self, user_answers: Vec<A>, group_answers: Vec<A>) -> Vec<A> {
+        let (mut user_answers, mut group_answers) =
+            (user_answers.into_iter(), group_answers.into_iter());
+        let answers = self.kinds.iter().map(|kind| match kind {
+            Kind::User => user_answers.next().unwrap_or_default(),
+            Kind::Group => group_answers.next().unwrap_or_default(),
             Kind::Nobody => A::default(),
         });
-        merged.collect()
+        answers.collect()
     }
 }
 
@@ -154,22 +155,22 @@ mod tests {
             ConversationId::private(user(1), user(2)).expect("two users"),
             ConversationId::private(user(2), user(3)).expect("two users"),
         );
-        let of_group = ConversationId::Group(group);
-        let asked = [
-            (Owner::Group(group), of_group, Seq(1)),
+        let group_conversation = ConversationId::Group(group);
+        let request = [
+            (Owner::Group(group), group_conversation, Seq(1)),
             (Owner::User(user(1)), ours, Seq(2)),
             (Owner::User(user(1)), theirs, Seq(3)),
             (Owner::Group(group), ours, Seq(4)),
-            (Owner::User(user(1)), of_group, Seq(5)),
+            (Owner::User(user(1)), group_conversation, Seq(5)),
             (Owner::User(user(2)), ours, Seq(6)),
-            (Owner::Group(group), of_group, Seq(7)),
+            (Owner::Group(group), group_conversation, Seq(7)),
         ];
-        let halves = places(&asked);
-        assert_eq!(halves.of_groups, [(group, Seq(1)), (group, Seq(7))]);
-        let of_users = [(user(1), ours, Seq(2)), (user(2), ours, Seq(6))];
-        assert_eq!(halves.of_users, of_users);
-        let merged = halves.merge(vec![Some(2), Some(6)], vec![Some(1), Some(7)]);
+        let halves = places(&request);
+        assert_eq!(halves.group_items, [(group, Seq(1)), (group, Seq(7))]);
+        let user_items = [(user(1), ours, Seq(2)), (user(2), ours, Seq(6))];
+        assert_eq!(halves.user_items, user_items);
+        let answers = halves.merge(vec![Some(2), Some(6)], vec![Some(1), Some(7)]);
         let expected = [Some(1), Some(2), None, None, None, Some(6), Some(7)];
-        assert_eq!(merged, expected);
+        assert_eq!(answers, expected);
     }
 }

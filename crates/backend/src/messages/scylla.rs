@@ -40,20 +40,20 @@ impl ScyllaMessages {
 impl MessageStore for ScyllaMessages {
     async fn save(&self, rows: Vec<MessageRow>) -> Result<()> {
         let (copies, messages) = owners::rows(rows)?;
-        let (of_users, of_groups) = tokio::join!(
+        let (user_result, group_result) = tokio::join!(
             self.private.save(&self.cql, &copies),
             self.groups.save(&self.cql, &messages),
         );
-        of_users.and(of_groups)
+        user_result.and(group_result)
     }
 
     async fn rows(&self, keys: &[(Owner, MessageId)]) -> Result<Vec<Option<MessageRow>>> {
         let halves = owners::keys(keys);
-        let (of_users, of_groups) = tokio::try_join!(
-            self.private.rows(&self.cql, &halves.of_users),
-            self.groups.rows(&self.cql, &halves.of_groups),
+        let (user_rows, group_rows) = tokio::try_join!(
+            self.private.rows(&self.cql, &halves.user_items),
+            self.groups.rows(&self.cql, &halves.group_items),
         )?;
-        Ok(halves.merge(of_users, of_groups))
+        Ok(halves.merge(user_rows, group_rows))
     }
 
     async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<StoredPlace>>> {
@@ -99,29 +99,29 @@ impl MessageStore for ScyllaMessages {
         places: &[(Owner, ConversationId, Seq)],
     ) -> Result<Vec<Option<(MessageId, Tally)>>> {
         let halves = owners::places(places);
-        let (of_users, of_groups) = tokio::try_join!(
-            self.private.at(&self.cql, &halves.of_users),
-            self.groups.at(&self.cql, &halves.of_groups),
+        let (user_tallies, group_tallies) = tokio::try_join!(
+            self.private.at(&self.cql, &halves.user_items),
+            self.groups.at(&self.cql, &halves.group_items),
         )?;
-        Ok(halves.merge(of_users, of_groups))
+        Ok(halves.merge(user_tallies, group_tallies))
     }
 
     async fn find_sends(&self, keys: &[SendKey]) -> Result<Vec<Option<MessageRow>>> {
         let halves = owners::sends(keys);
-        let (of_users, of_groups) = tokio::try_join!(
-            self.private.find_sends(&self.cql, &halves.of_users),
-            self.groups.find_sends(&self.cql, &halves.of_groups),
+        let (user_rows, group_rows) = tokio::try_join!(
+            self.private.find_sends(&self.cql, &halves.user_items),
+            self.groups.find_sends(&self.cql, &halves.group_items),
         )?;
-        Ok(halves.merge(of_users, of_groups))
+        Ok(halves.merge(user_rows, group_rows))
     }
 
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
-        let (mut sent, of_groups) = tokio::try_join!(
+        let (mut senders, group_senders) = tokio::try_join!(
             self.private.sent_as(&self.cql, send_id),
             self.groups.sent_as(&self.cql, send_id),
         )?;
-        sent.extend(of_groups);
-        Ok(sent)
+        senders.extend(group_senders);
+        Ok(senders)
     }
 
     async fn own_between(&self, user: UserId, ranges: &[OwnRange]) -> Result<Vec<u64>> {
@@ -141,21 +141,21 @@ impl MessageStore for ScyllaMessages {
 
     async fn delete(&self, keys: &[(Owner, MessageId)]) -> Result<()> {
         let halves = owners::keys(keys);
-        let (of_users, of_groups) = tokio::join!(
-            self.private.delete(&self.cql, &halves.of_users),
-            self.groups.delete(&self.cql, &halves.of_groups),
+        let (user_result, group_result) = tokio::join!(
+            self.private.delete(&self.cql, &halves.user_items),
+            self.groups.delete(&self.cql, &halves.group_items),
         );
-        of_users.and(of_groups)
+        user_result.and(group_result)
     }
 
     async fn deleted(&self, keys: &[(Owner, MessageId)]) -> Result<Vec<bool>> {
         let halves = owners::keys(keys);
-        let (of_users, of_groups) = tokio::try_join!(
-            self.private.statuses.read(&self.cql, &halves.of_users),
-            self.groups.deleted(&self.cql, &halves.of_groups),
+        let (user_flags, group_flags) = tokio::try_join!(
+            self.private.statuses.read(&self.cql, &halves.user_items),
+            self.groups.deleted(&self.cql, &halves.group_items),
         )?;
-        let of_users = of_users.iter().map(|status| status.deleted).collect();
-        Ok(halves.merge(of_users, of_groups))
+        let user_flags = user_flags.iter().map(|status| status.deleted).collect();
+        Ok(halves.merge(user_flags, group_flags))
     }
 }
 

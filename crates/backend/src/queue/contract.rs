@@ -52,10 +52,10 @@ impl<W: World + Sync> World for BehindAHook<W> {
 
 /// Time within which an expected event must happen: real groups need seconds to agree, and much more
 /// on a busy machine.
-const SOON: Duration = Duration::from_secs(120);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Time to watch for an event that must not happen.
-const A_WHILE: Duration = Duration::from_millis(50);
+const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
 type Check<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
@@ -71,20 +71,20 @@ where
         };
     }
     each![
-        what_is_acknowledged_survives_a_crash,
+        acknowledged_records_survive_a_crash,
         records_come_back_as_they_were_published,
         each_key_keeps_its_order,
         a_bad_record_fails_alone,
         commits_only_move_forward,
-        who_comes_back_goes_on_where_it_committed,
+        returning_member_continues_at_its_commit,
         after_a_crash_nothing_uncommitted_is_skipped,
         groups_read_on_their_own,
-        who_reads_another_topic_disturbs_nobody,
+        other_topics_are_not_disturbed,
         two_members_share,
         a_revoked_partition_delivers_and_commits_no_more,
         pause_holds_back_and_resume_lets_go,
         a_dropped_poll_loses_nothing,
-        a_member_that_does_not_poll_is_out_of_its_group,
+        a_member_that_does_not_poll_leaves_its_group,
         a_member_that_hangs_is_noticed_by_one_that_sleeps,
         operators_read_without_a_group,
     ]
@@ -158,7 +158,7 @@ fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
 /// A member, its assignment and the records it received.
 struct Member {
     consumer: Box<dyn Consumer>,
-    assigned: BTreeSet<Partition>,
+    partitions: BTreeSet<Partition>,
     records: Vec<Record>,
     /// Start of the last poll.
     polled_at: Instant,
@@ -168,7 +168,7 @@ impl Member {
     async fn join(queue: &Arc<dyn Queue>, group: &str) -> Member {
         Member {
             consumer: queue.subscribe(group, Topic::Message).await.unwrap(),
-            assigned: BTreeSet::new(),
+            partitions: BTreeSet::new(),
             records: Vec::new(),
             polled_at: Instant::now(),
         }
@@ -177,33 +177,34 @@ impl Member {
     /// Polls once, giving up after a short time.
     async fn step(&mut self) -> Option<Polled> {
         self.polled_at = Instant::now();
-        let polled = timeout(A_WHILE, self.consumer.poll(100))
+        let outcome = timeout(QUIET_PERIOD, self.consumer.poll(100))
             .await
             .ok()?
             .unwrap();
-        match &polled {
+        match &outcome {
             Polled::Records(records) => {
                 for record in records {
-                    assert!(self.assigned.contains(&record.partition), "not its own");
+                    assert!(self.partitions.contains(&record.partition), "not its own");
                 }
                 self.records.extend(records.iter().cloned());
             }
-            Polled::Assigned(partitions) => self.assigned.extend(partitions),
+            Polled::Assigned(partitions) => self.partitions.extend(partitions),
             Polled::Revoked(partitions) | Polled::Lost(partitions) => {
-                self.assigned.retain(|held| !partitions.contains(held));
+                self.partitions
+                    .retain(|partition| !partitions.contains(partition));
             }
         }
-        Some(polled)
+        Some(outcome)
     }
 
     /// Polls until it has seen `count` records in all.
     async fn receive(&mut self, count: usize) -> &[Record] {
-        let enough = async {
+        let wait = async {
             while self.records.len() < count {
                 self.step().await;
             }
         };
-        let outcome = timeout(SOON, enough).await;
+        let outcome = timeout(EVENT_TIMEOUT, wait).await;
         assert!(
             outcome.is_ok(),
             "{} of {count} records came",
@@ -214,31 +215,31 @@ impl Member {
     }
 
     async fn hold(&mut self, count: usize) {
-        let enough = async {
-            while self.assigned.len() != count {
+        let wait = async {
+            while self.partitions.len() != count {
                 self.step().await;
             }
         };
-        let outcome = timeout(SOON, enough).await;
-        assert!(outcome.is_ok(), "holds {:?}, not {count}", self.assigned);
+        let outcome = timeout(EVENT_TIMEOUT, wait).await;
+        assert!(outcome.is_ok(), "holds {:?}, not {count}", self.partitions);
     }
 }
 
 /// Polls both members until each holds two partitions.
 async fn share(a: &mut Member, b: &mut Member) {
-    let shared = async {
-        while (a.assigned.len(), b.assigned.len()) != (2, 2) {
+    let rebalance = async {
+        while (a.partitions.len(), b.partitions.len()) != (2, 2) {
             a.step().await;
             b.step().await;
         }
     };
-    timeout(SOON, shared)
+    timeout(EVENT_TIMEOUT, rebalance)
         .await
         .expect("four partitions, two each");
-    assert!(a.assigned.is_disjoint(&b.assigned));
+    assert!(a.partitions.is_disjoint(&b.partitions));
 }
 
-async fn what_is_acknowledged_survives_a_crash(mut world: impl World) {
+async fn acknowledged_records_survive_a_crash(mut world: impl World) {
     let producer = world.queue().producer();
     let epoch = world.queue().epoch();
     let offsets = publish(&producer, numbered(at(1), 20)).await;
@@ -247,13 +248,16 @@ async fn what_is_acknowledged_survives_a_crash(mut world: impl World) {
     assert!(more[0] > offsets[19]);
     world.crash().await;
     let queue = world.queue();
-    let kept = queue.read(at(1), 0, 100).await.unwrap();
-    assert_eq!(values(&kept), [numbers(0..20), numbers(0..3)].concat());
-    let kept: Vec<u64> = kept.iter().map(|record| record.offset).collect();
-    assert_eq!(kept, [offsets, more].concat());
+    let read_back = queue.read(at(1), 0, 100).await.unwrap();
+    assert_eq!(values(&read_back), [numbers(0..20), numbers(0..3)].concat());
+    let read_back: Vec<u64> = read_back.iter().map(|record| record.offset).collect();
+    assert_eq!(read_back, [offsets, more].concat());
     assert_eq!(queue.epoch(), epoch);
-    let after = publish(&queue.producer(), numbered(at(1), 1)).await;
-    assert!(after[0] > kept[22], "an offset is never given twice");
+    let new_offsets = publish(&queue.producer(), numbered(at(1), 1)).await;
+    assert!(
+        new_offsets[0] > read_back[22],
+        "an offset is never given twice"
+    );
 }
 
 async fn records_come_back_as_they_were_published(world: impl World) {
@@ -271,16 +275,16 @@ async fn records_come_back_as_they_were_published(world: impl World) {
     )
     .await;
     let mut member = Member::join(&queue, "carrier").await;
-    let received = member.receive(2).await.to_vec();
-    assert_eq!(received[0].key, new.key);
-    assert_eq!(received[0].value, new.value);
-    assert_eq!(received[0].headers, new.headers);
-    assert_eq!(received[0].header("reason").unwrap(), "expired");
-    assert_eq!(received[0].header("other"), None);
-    assert!(received[1].value.is_empty());
-    assert!(received[1].appended_at >= received[0].appended_at);
-    let read = queue.read(at(0), received[0].offset, 10).await.unwrap();
-    assert_eq!(read, received);
+    let records = member.receive(2).await.to_vec();
+    assert_eq!(records[0].key, new.key);
+    assert_eq!(records[0].value, new.value);
+    assert_eq!(records[0].headers, new.headers);
+    assert_eq!(records[0].header("reason").unwrap(), "expired");
+    assert_eq!(records[0].header("other"), None);
+    assert!(records[1].value.is_empty());
+    assert!(records[1].appended_at >= records[0].appended_at);
+    let read = queue.read(at(0), records[0].offset, 10).await.unwrap();
+    assert_eq!(read, records);
 }
 
 async fn each_key_keeps_its_order(world: impl World) {
@@ -302,8 +306,8 @@ async fn each_key_keeps_its_order(world: impl World) {
     let mut by_key: BTreeMap<Bytes, Vec<String>> = BTreeMap::new();
     let mut last: BTreeMap<Partition, u64> = BTreeMap::new();
     for record in member.receive(8 * 25).await {
-        let before = last.insert(record.partition, record.offset);
-        assert!(before.is_none_or(|before| before < record.offset));
+        let previous = last.insert(record.partition, record.offset);
+        assert!(previous.is_none_or(|previous| previous < record.offset));
         let value = values(std::slice::from_ref(record)).remove(0);
         by_key.entry(record.key.clone()).or_default().push(value);
     }
@@ -325,8 +329,8 @@ async fn a_bad_record_fails_alone(world: impl World) {
         ])
         .await;
     assert!(answers[0].is_ok() && answers[1].is_err() && answers[2].is_ok());
-    let kept = queue.read(at(0), 0, 9).await.unwrap();
-    assert_eq!(values(&kept), numbers(0..2));
+    let records = queue.read(at(0), 0, 9).await.unwrap();
+    assert_eq!(values(&records), numbers(0..2));
     assert!(queue.producer().publish(Vec::new()).await.is_empty());
 }
 
@@ -337,39 +341,43 @@ async fn commits_only_move_forward(world: impl World) {
     member.hold(4).await;
     assert_eq!(queue.committed("carrier", at(2)).await.unwrap(), None);
     let consumer = &mut member.consumer;
-    for (commit, then) in [(5, 5), (3, 5), (5, 5), (7, 7)] {
+    for (commit, expected) in [(5, 5), (3, 5), (5, 5), (7, 7)] {
         consumer.commit(&[(at(2), offsets[commit])]).await.unwrap();
-        let committed = queue.committed("carrier", at(2)).await.unwrap();
-        assert_eq!(committed, Some(offsets[then]));
+        let offset = queue.committed("carrier", at(2)).await.unwrap();
+        assert_eq!(offset, Some(offsets[expected]));
     }
-    let refused = consumer.commit(&[(at(2), offsets[9] + 2)]).await;
-    assert_eq!(refused.unwrap_err().kind, Kind::Conflict, "not in the log");
+    let outcome = consumer.commit(&[(at(2), offsets[9] + 2)]).await;
+    assert_eq!(outcome.unwrap_err().kind, Kind::Conflict, "not in the log");
     assert_eq!(queue.committed("carrier", at(1)).await.unwrap(), None);
     assert_eq!(queue.committed("horn", at(2)).await.unwrap(), None);
 }
 
-async fn who_comes_back_goes_on_where_it_committed(world: impl World) {
+async fn returning_member_continues_at_its_commit(world: impl World) {
     let queue = world.queue();
     let producer = queue.producer();
     publish(&producer, numbered(at(0), 10)).await;
     publish(&producer, numbered(at(3), 2)).await;
     let mut member = Member::join(&queue, "carrier").await;
-    let seen = member.receive(12).await.to_vec();
-    let fourth = seen.iter().filter(|r| r.partition == at(0)).nth(4).unwrap();
+    let records = member.receive(12).await.to_vec();
+    let fourth = records
+        .iter()
+        .filter(|r| r.partition == at(0))
+        .nth(4)
+        .unwrap();
     member
         .consumer
         .commit(&[(at(0), fourth.offset)])
         .await
         .unwrap();
     drop(member);
-    let mut again = Member::join(&queue, "carrier").await;
-    let seen = again.receive(6 + 2).await;
-    let of = |partition| -> Vec<Record> {
-        let of = seen.iter().filter(|r| r.partition == partition);
-        of.cloned().collect()
+    let mut second_member = Member::join(&queue, "carrier").await;
+    let records = second_member.receive(6 + 2).await;
+    let from_partition = |partition| -> Vec<Record> {
+        let from_partition = records.iter().filter(|r| r.partition == partition);
+        from_partition.cloned().collect()
     };
-    assert_eq!(values(&of(at(0))), numbers(4..10));
-    assert_eq!(values(&of(at(3))), numbers(0..2));
+    assert_eq!(values(&from_partition(at(0))), numbers(4..10));
+    assert_eq!(values(&from_partition(at(3))), numbers(0..2));
 }
 
 async fn after_a_crash_nothing_uncommitted_is_skipped(mut world: impl World) {
@@ -386,18 +394,21 @@ async fn after_a_crash_nothing_uncommitted_is_skipped(mut world: impl World) {
     drop(member);
     let queue = world.queue();
     // The crash may lose a commit but never advance it.
-    let committed = queue.committed("carrier", at(0)).await.unwrap();
-    assert!(committed.is_none_or(|next| next <= offsets[6]));
-    let from = committed.unwrap_or(offsets[0]);
+    let offset = queue.committed("carrier", at(0)).await.unwrap();
+    assert!(offset.is_none_or(|next| next <= offsets[6]));
+    let from = offset.unwrap_or(offsets[0]);
     let expected: Vec<u64> = offsets.iter().copied().filter(|&o| o >= from).collect();
     let mut member = Member::join(&queue, "carrier").await;
-    let seen = member.receive(expected.len()).await;
-    let seen: Vec<u64> = seen.iter().map(|record| record.offset).collect();
-    assert_eq!(seen, expected);
+    let received_offsets = member.receive(expected.len()).await;
+    let received_offsets: Vec<u64> = received_offsets
+        .iter()
+        .map(|record| record.offset)
+        .collect();
+    assert_eq!(received_offsets, expected);
 }
 
 /// One name, two topics: members that join or leave on one topic go unnoticed on the other.
-async fn who_reads_another_topic_disturbs_nobody(world: impl World) {
+async fn other_topics_are_not_disturbed(world: impl World) {
     let queue = world.queue();
     let offsets = publish(&queue.producer(), numbered(at(1), 2)).await;
     let mut member = Member::join(&queue, "carrier").await;
@@ -405,27 +416,32 @@ async fn who_reads_another_topic_disturbs_nobody(world: impl World) {
     member.receive(2).await;
     let retries = Topic::Retry(1);
     let mut other = queue.subscribe("carrier", retries).await.unwrap();
-    let joined = async {
+    let join = async {
         loop {
-            let told = member.step().await;
-            assert!(told.is_none(), "{told:?}");
-            match timeout(A_WHILE, other.poll(10)).await.map(Result::unwrap) {
+            let change = member.step().await;
+            assert!(change.is_none(), "{change:?}");
+            match timeout(QUIET_PERIOD, other.poll(10))
+                .await
+                .map(Result::unwrap)
+            {
                 Ok(Polled::Assigned(partitions)) if !partitions.is_empty() => break partitions,
                 Ok(_) | Err(_) => {}
             }
         }
     };
-    let partitions = timeout(SOON, joined).await.expect("it gets its share");
+    let partitions = timeout(EVENT_TIMEOUT, join)
+        .await
+        .expect("it gets its share");
     assert!(partitions.iter().all(|p| p.topic == retries));
     assert_eq!(partitions.len() as u32, queue.partitions(retries));
-    let committed = [(at(1), offsets[1])];
-    member.consumer.commit(&committed).await.unwrap();
-    let of = async |partition| queue.committed("carrier", partition).await.unwrap();
-    assert_eq!(of(at(1)).await, Some(offsets[1]));
-    assert_eq!(of(partitions[0]).await, None);
+    let commits = [(at(1), offsets[1])];
+    member.consumer.commit(&commits).await.unwrap();
+    let committed_offset = async |partition| queue.committed("carrier", partition).await.unwrap();
+    assert_eq!(committed_offset(at(1)).await, Some(offsets[1]));
+    assert_eq!(committed_offset(partitions[0]).await, None);
     drop(other);
-    let told = member.step().await;
-    assert!(told.is_none(), "{told:?}");
+    let change = member.step().await;
+    assert!(change.is_none(), "{change:?}");
 }
 
 async fn groups_read_on_their_own(world: impl World) {
@@ -468,7 +484,7 @@ async fn a_revoked_partition_delivers_and_commits_no_more(world: impl World) {
     // and meanwhile they refuse commits (real brokers accept them) until the group has moved on
     // without the waiting member: `Conflict`.
     for attempt in 0..8 {
-        if commits_what_it_settled(&queue, &format!("carrier-{attempt}"), &offsets).await {
+        if commits_settled_offsets(&queue, &format!("carrier-{attempt}"), &offsets).await {
             return;
         }
     }
@@ -476,7 +492,7 @@ async fn a_revoked_partition_delivers_and_commits_no_more(world: impl World) {
 }
 
 /// Returns `false` if the group dropped the member before its commit.
-async fn commits_what_it_settled(
+async fn commits_settled_offsets(
     queue: &Arc<dyn Queue>,
     group: &str,
     offsets: &[Vec<u64>],
@@ -485,44 +501,50 @@ async fn commits_what_it_settled(
     let mut a = Member::join(queue, group).await;
     a.receive(40).await;
     let mut b = Member::join(queue, group).await;
-    let revoked = timeout(SOON, async {
+    let revoked_partitions = timeout(EVENT_TIMEOUT, async {
         loop {
             if let Some(Polled::Revoked(partitions)) = a.step().await {
                 return partitions;
             }
         }
     });
-    let revoked = revoked.await.expect("a is asked to give some up");
+    let revoked_partitions = revoked_partitions
+        .await
+        .expect("a is asked to give some up");
     // Settled offsets may be committed between *revoked* and the next poll.
-    let settled: Vec<(Partition, u64)> = revoked
+    let commits: Vec<(Partition, u64)> = revoked_partitions
         .iter()
         .map(|&partition| (partition, offsets[partition.number as usize][3]))
         .collect();
-    match a.consumer.commit(&settled).await {
+    match a.consumer.commit(&commits).await {
         Ok(()) => {}
         Err(error) if error.kind == Kind::Conflict => return false,
         Err(error) => panic!("{error:?}"),
     }
     share(&mut a, &mut b).await;
     // The other member continues exactly there.
-    let expected = 7 * b.assigned.len();
+    let expected = 7 * b.partitions.len();
     for record in b.receive(expected).await {
         let next = offsets[record.partition.number as usize][3];
         assert!(record.offset >= next);
     }
-    let taken = *b.assigned.first().unwrap();
-    let (_, end) = queue.bounds(taken).await.unwrap();
-    let refused = a.consumer.commit(&[(taken, end)]).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::Conflict);
-    let committed = queue.committed(group, taken).await.unwrap();
-    assert_eq!(committed, Some(offsets[taken.number as usize][3]));
-    let before = a.records.len();
+    let moved_partition = *b.partitions.first().unwrap();
+    let (_, end) = queue.bounds(moved_partition).await.unwrap();
+    let refusal = a
+        .consumer
+        .commit(&[(moved_partition, end)])
+        .await
+        .unwrap_err();
+    assert_eq!(refusal.kind, Kind::Conflict);
+    let offset = queue.committed(group, moved_partition).await.unwrap();
+    assert_eq!(offset, Some(offsets[moved_partition.number as usize][3]));
+    let old_count = a.records.len();
     for number in 0..4 {
         publish(&producer, numbered(at(number), 1)).await;
     }
     // `step` checks that the member holds the partition of each record.
-    a.receive(before + a.assigned.len()).await;
-    b.receive(expected + b.assigned.len()).await;
+    a.receive(old_count + a.partitions.len()).await;
+    b.receive(expected + b.partitions.len()).await;
     true
 }
 
@@ -534,12 +556,12 @@ async fn pause_holds_back_and_resume_lets_go(world: impl World) {
     member.consumer.pause(&[at(0)]);
     publish(&producer, numbered(at(0), 5)).await;
     publish(&producer, numbered(at(1), 5)).await;
-    let seen = member.receive(5).await;
-    assert!(seen.iter().all(|record| record.partition == at(1)));
+    let records = member.receive(5).await;
+    assert!(records.iter().all(|record| record.partition == at(1)));
     assert!(member.step().await.is_none(), "paused");
     member.consumer.resume(&[at(0)]);
-    let seen = member.receive(10).await;
-    assert_eq!(values(&seen[5..]), numbers(0..5));
+    let records = member.receive(10).await;
+    assert_eq!(values(&records[5..]), numbers(0..5));
 }
 
 async fn a_dropped_poll_loses_nothing(world: impl World) {
@@ -558,37 +580,38 @@ async fn a_dropped_poll_loses_nothing(world: impl World) {
             }
         }
     });
-    let mut seen: BTreeMap<Partition, Vec<u64>> = BTreeMap::new();
+    let mut offsets_by_partition: BTreeMap<Partition, Vec<u64>> = BTreeMap::new();
     let mut count = 0;
     let all = async {
         while count < 200 {
             // Dropped as soon as the poll has to wait.
-            let polled = tokio::select! {
+            let outcome = tokio::select! {
                 biased;
-                polled = member.consumer.poll(3) => polled.unwrap(),
+                outcome = member.consumer.poll(3) => outcome.unwrap(),
                 () = tokio::task::yield_now() => continue,
             };
-            if let Polled::Records(records) = polled {
+            if let Polled::Records(records) = outcome {
                 assert!(records.len() <= 3);
                 count += records.len();
                 for record in records {
-                    seen.entry(record.partition)
+                    offsets_by_partition
+                        .entry(record.partition)
                         .or_default()
                         .push(record.offset);
                 }
             }
         }
     };
-    timeout(SOON, all).await.expect("all records come");
+    timeout(EVENT_TIMEOUT, all).await.expect("all records come");
     publisher.await.unwrap();
-    for (partition, offsets) in seen {
-        let kept = queue.read(partition, 0, 1000).await.unwrap();
-        let kept: Vec<u64> = kept.iter().map(|record| record.offset).collect();
-        assert_eq!(offsets, kept, "each once, in order");
+    for (partition, offsets) in offsets_by_partition {
+        let log_offsets = queue.read(partition, 0, 1000).await.unwrap();
+        let log_offsets: Vec<u64> = log_offsets.iter().map(|record| record.offset).collect();
+        assert_eq!(offsets, log_offsets, "each once, in order");
     }
 }
 
-async fn a_member_that_does_not_poll_is_out_of_its_group(world: impl World) {
+async fn a_member_that_does_not_poll_leaves_its_group(world: impl World) {
     let Some(interval) = world.poll_interval() else {
         return;
     };
@@ -601,14 +624,14 @@ async fn a_member_that_does_not_poll_is_out_of_its_group(world: impl World) {
     // From the start of the poll: its end, which the group counts from, may lie before any moment
     // that is read here.
     assert!(a.polled_at.elapsed() >= interval);
-    let late = a.consumer.commit(&[(at(0), offsets[5])]).await;
-    assert_eq!(late.unwrap_err().kind, Kind::Conflict);
+    let outcome = a.consumer.commit(&[(at(0), offsets[5])]).await;
+    assert_eq!(outcome.unwrap_err().kind, Kind::Conflict);
     b.receive(10).await;
     // The member learns of it at its next poll, and gets a share again.
-    let Some(Polled::Lost(lost)) = a.step().await else {
+    let Some(Polled::Lost(partitions)) = a.step().await else {
         panic!("a is not told")
     };
-    assert_eq!(lost.len(), 4);
+    assert_eq!(partitions.len(), 4);
     share(&mut a, &mut b).await;
 }
 
@@ -621,26 +644,26 @@ async fn a_member_that_hangs_is_noticed_by_one_that_sleeps(world: impl World) {
     let queue = world.queue();
     // The sleeper joined first, so a record wakes it first, while the other one is still polling.
     let mut sleeper = Member::join(&queue, "carrier").await;
-    let mut hanging = Member::join(&queue, "carrier").await;
-    share(&mut hanging, &mut sleeper).await;
-    let of_hanging = *hanging.assigned.first().unwrap();
-    let waiting = tokio::spawn(async move {
-        while sleeper.assigned.len() < 4 {
+    let mut hung_member = Member::join(&queue, "carrier").await;
+    share(&mut hung_member, &mut sleeper).await;
+    let hung_partition = *hung_member.partitions.first().unwrap();
+    let sleeper_task = tokio::spawn(async move {
+        while sleeper.partitions.len() < 4 {
             if let Polled::Assigned(more) = sleeper.consumer.poll(100).await.unwrap() {
-                sleeper.assigned.extend(more);
+                sleeper.partitions.extend(more);
             }
         }
     });
     // The member hangs once it has the record.
-    let polling = tokio::spawn(async move {
-        hanging.consumer.poll(100).await.unwrap();
-        hanging
+    let poll_task = tokio::spawn(async move {
+        hung_member.consumer.poll(100).await.unwrap();
+        hung_member
     });
     sleep(Duration::from_millis(50)).await;
-    publish(&queue.producer(), numbered(of_hanging, 1)).await;
-    let _hanging = polling.await.unwrap();
-    let taken = timeout(SOON + 3 * interval, waiting).await;
-    taken.expect("the sleeper takes over").unwrap();
+    publish(&queue.producer(), numbered(hung_partition, 1)).await;
+    let _hung_member = poll_task.await.unwrap();
+    let outcome = timeout(EVENT_TIMEOUT + 3 * interval, sleeper_task).await;
+    outcome.expect("the sleeper takes over").unwrap();
 }
 
 async fn operators_read_without_a_group(world: impl World) {

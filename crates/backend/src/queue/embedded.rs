@@ -96,7 +96,7 @@ impl Default for QueueConfig {
 /// The log with its producers and consumer groups; clones share it.
 #[derive(Clone)]
 pub struct EmbeddedQueue {
-    shared: Arc<EmbeddedState>,
+    state: Arc<EmbeddedState>,
 }
 
 struct EmbeddedState {
@@ -109,7 +109,7 @@ struct EmbeddedState {
     logs: Arc<Logs>,
     /// Held while offsets are assigned and the records join the store's next commit, so that both
     /// have the same order.
-    appending: Mutex<()>,
+    append_lock: Mutex<()>,
     groups: Mutex<BTreeMap<String, Arc<Mutex<GroupState>>>>,
     next_member: AtomicU64,
 }
@@ -131,11 +131,11 @@ struct Reader {
 struct GroupState {
     name: String,
     group: Group,
-    committed: BTreeMap<Partition, u64>,
+    committed_offsets: BTreeMap<Partition, u64>,
 }
 
 /// Number of partitions of a topic in an installation with `count`.
-fn partitions_of(topic: Topic, count: u32) -> u32 {
+fn partition_count(topic: Topic, count: u32) -> u32 {
     match topic {
         Topic::Dead | Topic::NotificationDead | Topic::Operation => 1,
         Topic::Message | Topic::Retry(_) | Topic::Notification => count,
@@ -154,7 +154,7 @@ impl EmbeddedQueue {
         let topics = Topic::ALL
             .into_iter()
             .map(|topic| {
-                (0..partitions_of(topic, config.partitions))
+                (0..partition_count(topic, config.partitions))
                     .map(|number| {
                         let partition = Partition { topic, number };
                         PartitionLog::open(&engine, partition, config.tail_bytes)
@@ -162,7 +162,7 @@ impl EmbeddedQueue {
                     .collect()
             })
             .collect::<Result<Vec<Vec<PartitionLog>>>>()?;
-        let shared = EmbeddedState {
+        let state = EmbeddedState {
             logs: Arc::new(Logs {
                 topics,
                 readers: RwLock::default(),
@@ -172,31 +172,31 @@ impl EmbeddedQueue {
             newest: AtomicI64::new(i64::MIN),
             config,
             epoch,
-            appending: Mutex::new(()),
+            append_lock: Mutex::new(()),
             groups: Mutex::default(),
             next_member: AtomicU64::new(1),
         };
-        shared.load_groups()?;
+        state.load_groups()?;
         Ok(EmbeddedQueue {
-            shared: Arc::new(shared),
+            state: Arc::new(state),
         })
     }
 
     /// Removes records that are older than the retention and that every group has passed; returns
     /// their number. Cheap when nothing is due: call it every few minutes.
     pub async fn trim(&self, now: Timestamp) -> Result<u64> {
-        let mut removed = 0;
-        for log in self.shared.logs.topics.iter().flatten() {
+        let mut removed_count = 0;
+        for log in self.state.logs.topics.iter().flatten() {
             loop {
-                let step = self.shared.trim_step(log, now)?;
-                removed += step as u64;
+                let step = self.state.trim_step(log, now)?;
+                removed_count += step as u64;
                 if step < TRIM_STEP {
                     break;
                 }
                 tokio::task::yield_now().await;
             }
         }
-        Ok(removed)
+        Ok(removed_count)
     }
 }
 
@@ -205,7 +205,7 @@ fn install(engine: &Engine, partitions: u32) -> Result<u32> {
     if partitions == 0 {
         return Err(Error::conflict(SEAM, "a log needs at least one partition"));
     }
-    let Some(found) = engine.get(Table::Meta, PARTITIONS_KEY)? else {
+    let Some(bytes) = engine.get(Table::Meta, PARTITIONS_KEY)? else {
         let mut batch = WriteBatch::new();
         let epoch = 1u32;
         batch.put(
@@ -217,13 +217,13 @@ fn install(engine: &Engine, partitions: u32) -> Result<u32> {
         engine.write(batch)?;
         return Ok(epoch);
     };
-    let installed = read_u32(&found)?;
-    if installed != partitions {
+    let installed_count = read_u32(&bytes)?;
+    if installed_count != partitions {
         return Err(Error::conflict(
             SEAM,
             format!(
-                "the log was made with {installed} partitions and cannot have {partitions}: set \
-                 partitions to {installed}"
+                "the log was made with {installed_count} partitions and cannot have {partitions}: set \
+                 partitions to {installed_count}"
             ),
         ));
     }
@@ -255,10 +255,10 @@ impl Logs {
     }
 
     /// Makes durable records visible and wakes the readers of their topics.
-    fn show(&self, ends: &[(Partition, u64)]) {
+    fn make_visible(&self, ends: &[(Partition, u64)]) {
         for &(partition, next) in ends {
             if let Ok(log) = self.log(partition) {
-                log.show(next);
+                log.make_visible(next);
             }
         }
         for reader in self.readers.read().iter() {
@@ -271,20 +271,26 @@ impl Logs {
 
 impl EmbeddedState {
     fn load_groups(&self) -> Result<()> {
-        let mut after: Vec<u8> = log::COMMITTED.to_vec();
+        let mut cursor: Vec<u8> = log::COMMITTED_PREFIX.to_vec();
         loop {
-            let page =
-                self.engine
-                    .range(Table::Offsets, after.as_slice().., ScanOrder::Forward, 1000)?;
+            let page = self.engine.range(
+                Table::Offsets,
+                cursor.as_slice()..,
+                ScanOrder::Forward,
+                1000,
+            )?;
             for (key, value) in &page {
                 if let Some((name, partition)) = log::parse_committed_key(key) {
                     let next = log::read_u64(value)?;
-                    self.group(&name).lock().committed.insert(partition, next);
+                    self.group(&name)
+                        .lock()
+                        .committed_offsets
+                        .insert(partition, next);
                 }
             }
             match page.last() {
-                Some((last, _)) if last.starts_with(log::COMMITTED) => {
-                    after = [last.as_ref(), &[0]].concat();
+                Some((last, _)) if last.starts_with(log::COMMITTED_PREFIX) => {
+                    cursor = [last.as_ref(), &[0]].concat();
                 }
                 _ => return Ok(()),
             }
@@ -299,12 +305,12 @@ impl EmbeddedState {
         let group = Arc::new(Mutex::new(GroupState {
             name: name.to_owned(),
             group: Group::new(
-                partitions_of,
+                partition_count,
                 self.config.partitions,
                 self.config.revoke_wait,
                 self.config.poll_interval_max,
             ),
-            committed: BTreeMap::new(),
+            committed_offsets: BTreeMap::new(),
         }));
         groups.insert(name.to_owned(), group.clone());
         group
@@ -313,7 +319,7 @@ impl EmbeddedState {
     /// Assigns each record its offset and hands all of them to the store's next commit.
     fn append(&self, records: Vec<NewRecord>) -> (Vec<Result<u64>>, Option<AppendFuture>) {
         let now = self.append_time();
-        let stored: Vec<Result<(Partition, Bytes)>> = records
+        let rows: Vec<Result<(Partition, Bytes)>> = records
             .iter()
             .map(|record| self.encode(record, now))
             .collect();
@@ -321,11 +327,11 @@ impl EmbeddedState {
         let mut starts = BTreeMap::new();
         let mut ends = BTreeMap::new();
 
-        let _one_order = self.appending.lock();
-        let offsets = stored
+        let _one_order = self.append_lock.lock();
+        let offsets = rows
             .into_iter()
-            .map(|stored| {
-                let (partition, bytes) = stored?;
+            .map(|row| {
+                let (partition, bytes) = row?;
                 let offset = self.logs.log(partition)?.append(bytes.clone());
                 batch.put(Table::Log, log::log_key(partition, offset), bytes);
                 starts.entry(partition).or_insert(offset);
@@ -338,13 +344,13 @@ impl EmbeddedState {
         }
         let logs = self.logs.clone();
         let ends: Vec<_> = ends.into_iter().collect();
-        let shown = Box::new(move || logs.show(&ends));
-        match self.engine.commit(batch, Some(shown)) {
-            Ok(committed) => (offsets, Some(Box::pin(committed))),
+        let on_durable = Box::new(move || logs.make_visible(&ends));
+        match self.engine.commit(batch, Some(on_durable)) {
+            Ok(commit) => (offsets, Some(Box::pin(commit))),
             Err(error) => {
                 for (partition, start) in starts {
                     if let Ok(log) = self.logs.log(partition) {
-                        log.take_back(start);
+                        log.truncate_from(start);
                     }
                 }
                 (all_failed(offsets, &error), None)
@@ -362,24 +368,24 @@ impl EmbeddedState {
 
     fn encode(&self, record: &NewRecord, now: Timestamp) -> Result<(Partition, Bytes)> {
         self.logs.log(record.partition)?;
-        let stored = log::encode(record, now);
-        let most = self.config.record_bytes_max;
-        if stored.len() > most {
+        let row = log::encode(record, now);
+        let max_bytes = self.config.record_bytes_max;
+        if row.len() > max_bytes {
             return Err(Error::conflict(
                 SEAM,
-                format!("a record of {} bytes, at most {most} fit", stored.len()),
+                format!("a record of {} bytes, at most {max_bytes} fit", row.len()),
             ));
         }
-        Ok((record.partition, stored))
+        Ok((record.partition, row))
     }
 
     /// Removes up to [`TRIM_STEP`] records from the front of a partition.
     fn trim_step(&self, log: &PartitionLog, now: Timestamp) -> Result<usize> {
         let (first, end) = log.bounds();
-        let passed = self.passed_by_all(log.partition);
-        let (floor, age) = match passed {
-            Some(passed) => (passed.min(end), self.config.retention),
-            None => (end, self.unread_for(log.partition.topic)),
+        let passed_offset = self.slowest_group_offset(log.partition);
+        let (floor, age) = match passed_offset {
+            Some(passed_offset) => (passed_offset.min(end), self.config.retention),
+            None => (end, self.unread_retention(log.partition.topic)),
         };
         let keys = (
             log::log_key(log.partition, first),
@@ -389,31 +395,31 @@ impl EmbeddedState {
         let oldest = self
             .engine
             .range(Table::Log, range.clone(), ScanOrder::Forward, 1)?;
-        let old = |stored: &[u8]| log::appended_at(stored).is_none_or(|at| at + age <= now);
-        if !oldest.first().is_some_and(|(_, stored)| old(stored)) {
+        let is_old = |row: &[u8]| log::appended_at(row).is_none_or(|at| at + age <= now);
+        if !oldest.first().is_some_and(|(_, row)| is_old(row)) {
             return Ok(0);
         }
         let mut batch = WriteBatch::new();
-        let found = self
+        let rows = self
             .engine
             .range(Table::Log, range, ScanOrder::Forward, TRIM_STEP)?;
-        for (key, _) in found.into_iter().take_while(|(_, stored)| old(stored)) {
+        for (key, _) in rows.into_iter().take_while(|(_, row)| is_old(row)) {
             batch.remove(Table::Log, key);
         }
-        let removed = batch.len();
-        let kept = first + removed as u64;
+        let removed_count = batch.len();
+        let new_first = first + removed_count as u64;
         batch.put(
             Table::Offsets,
             log::first_key(log.partition),
-            kept.to_be_bytes().to_vec(),
+            new_first.to_be_bytes().to_vec(),
         );
         self.engine.write(batch)?;
-        log.forget_before(kept);
-        Ok(removed)
+        log.forget_before(new_first);
+        Ok(removed_count)
     }
 
     /// Retention of an unread topic. Operations outlive the dead letters they refer to.
-    fn unread_for(&self, topic: Topic) -> Duration {
+    fn unread_retention(&self, topic: Topic) -> Duration {
         let unread = self.config.retention_unread;
         match topic {
             Topic::Operation => unread.saturating_mul(2),
@@ -422,7 +428,7 @@ impl EmbeddedState {
     }
 
     /// Offset of the slowest group; `None` if no group reads the topic.
-    fn passed_by_all(&self, partition: Partition) -> Option<u64> {
+    fn slowest_group_offset(&self, partition: Partition) -> Option<u64> {
         if partition.topic == Topic::Operation {
             // The reader of operations never commits: it starts from the beginning each time.
             return None;
@@ -432,8 +438,8 @@ impl EmbeddedState {
             .iter()
             .filter_map(|group| {
                 let group = group.lock();
-                let committed = group.committed.get(&partition).copied();
-                committed.or_else(|| group.group.reads(partition.topic).then_some(0))
+                let offset = group.committed_offsets.get(&partition).copied();
+                offset.or_else(|| group.group.reads(partition.topic).then_some(0))
             })
             .min()
     }
@@ -455,10 +461,10 @@ struct EmbeddedProducer(Arc<EmbeddedState>);
 #[async_trait]
 impl Producer for EmbeddedProducer {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
-        let (offsets, appended) = self.0.append(records);
-        match appended {
+        let (offsets, append) = self.0.append(records);
+        match append {
             None => offsets,
-            Some(appended) => match appended.await {
+            Some(append) => match append.await {
                 Ok(()) => offsets,
                 Err(error) => all_failed(offsets, &error),
             },
@@ -469,35 +475,35 @@ impl Producer for EmbeddedProducer {
 #[async_trait]
 impl Queue for EmbeddedQueue {
     fn producer(&self) -> Arc<dyn Producer> {
-        Arc::new(EmbeddedProducer(self.shared.clone()))
+        Arc::new(EmbeddedProducer(self.state.clone()))
     }
 
     async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
-        let member = MemberId(self.shared.next_member.fetch_add(1, Ordering::Relaxed));
-        let consumer = EmbeddedConsumer::join(self.shared.clone(), group, topic, member);
+        let member = MemberId(self.state.next_member.fetch_add(1, Ordering::Relaxed));
+        let consumer = EmbeddedConsumer::join(self.state.clone(), group, topic, member);
         Ok(Box::new(consumer))
     }
 
     fn partitions(&self, topic: Topic) -> u32 {
-        partitions_of(topic, self.shared.config.partitions)
+        partition_count(topic, self.state.config.partitions)
     }
 
     fn epoch(&self) -> u32 {
-        self.shared.epoch
+        self.state.epoch
     }
 
     async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
-        let log = self.shared.logs.log(partition)?;
-        log.read(&self.shared.engine, from, max, usize::MAX)
+        let log = self.state.logs.log(partition)?;
+        log.read(&self.state.engine, from, max, usize::MAX)
     }
 
     async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
-        Ok(self.shared.logs.log(partition)?.bounds())
+        Ok(self.state.logs.log(partition)?.bounds())
     }
 
     async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
-        self.shared.logs.log(partition)?;
-        let known = self.shared.groups.lock().get(group).cloned();
-        Ok(known.and_then(|group| group.lock().committed.get(&partition).copied()))
+        self.state.logs.log(partition)?;
+        let state = self.state.groups.lock().get(group).cloned();
+        Ok(state.and_then(|group| group.lock().committed_offsets.get(&partition).copied()))
     }
 }

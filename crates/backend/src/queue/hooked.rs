@@ -47,7 +47,7 @@ impl Queue for Hooked<dyn Queue> {
         let inner = self.whole(op, self.inner.subscribe(group, topic)).await?;
         Ok(Box::new(HookedConsumer {
             inner: Some(inner),
-            polled: None,
+            pending_poll: None,
             hook: self.hook.clone(),
             topic,
         }))
@@ -62,7 +62,7 @@ impl Queue for Hooked<dyn Queue> {
     }
 
     async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
-        let op = of("read", partition);
+        let op = partition_op("read", partition);
         self.hook.before(&op).await?;
         let mut records = self.inner.read(partition, from, max).await?;
         records.retain(|record| self.hook.shows(&op, record));
@@ -71,12 +71,12 @@ impl Queue for Hooked<dyn Queue> {
     }
 
     async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
-        let op = of("bounds", partition);
+        let op = partition_op("bounds", partition);
         self.whole(op, self.inner.bounds(partition)).await
     }
 
     async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
-        let op = of("committed", partition);
+        let op = partition_op("committed", partition);
         self.whole(op, self.inner.committed(group, partition)).await
     }
 }
@@ -96,26 +96,29 @@ impl Producer for Hooked<dyn Producer> {
     async fn publish_within(
         &self,
         records: Vec<NewRecord>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Vec<Option<Result<u64>>> {
-        let until = Instant::now() + deadline;
-        each_kind(records, |records| self.publish_kind_until(records, until)).await
+        let deadline = Instant::now() + time_limit;
+        each_kind(records, |records| {
+            self.publish_kind_until(records, deadline)
+        })
+        .await
     }
 }
 
 impl Hooked<dyn Producer> {
     async fn publish_kind(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
-        let (op, count) = (publish_of(&records), records.len());
+        let (op, count) = (publish_op(&records), records.len());
         if let Err(error) = self.hook.before(&op).await {
             return failures(&error, count);
         }
         let fates: Vec<Fate> = records.iter().map(|new| self.hook.publish(new)).collect();
         let answers = match sort(&fates, records) {
             none if none.is_empty() => Vec::new(),
-            passed => self.inner.publish(passed).await,
+            to_publish => self.inner.publish(to_publish).await,
         };
-        let done = answers.iter().filter(|answer| answer.is_ok()).count();
-        match self.hook.after(&op, done).await {
+        let success_count = answers.iter().filter(|answer| answer.is_ok()).count();
+        match self.hook.after(&op, success_count).await {
             Ok(()) => merge(fates, answers).await,
             Err(error) => failures(&error, count),
         }
@@ -124,37 +127,37 @@ impl Hooked<dyn Producer> {
     async fn publish_kind_until(
         &self,
         records: Vec<NewRecord>,
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<Option<Result<u64>>> {
-        let (op, count) = (publish_of(&records), records.len());
-        let failed = |error| failures(&error, count).into_iter().map(Some).collect();
-        let late = || (0..count).map(|_| None).collect();
-        match timeout_at(until, self.hook.before(&op)).await {
+        let (op, count) = (publish_op(&records), records.len());
+        let all_failed = |error| failures(&error, count).into_iter().map(Some).collect();
+        let no_answers = || (0..count).map(|_| None).collect();
+        match timeout_at(deadline, self.hook.before(&op)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return failed(error),
-            Err(_) => return late(),
+            Ok(Err(error)) => return all_failed(error),
+            Err(_) => return no_answers(),
         }
         let fates: Vec<Fate> = records.iter().map(|new| self.hook.publish(new)).collect();
-        let left = until.saturating_duration_since(Instant::now());
-        let publish = self.inner.publish_within(sort(&fates, records), left);
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let publish = self.inner.publish_within(sort(&fates, records), remaining);
         let answers = publish.await;
         if fates.iter().any(|fate| matches!(fate, Fate::Hang)) {
-            sleep_until(until).await;
+            sleep_until(deadline).await;
         }
         let is_done = |answer: &&Option<Result<u64>>| matches!(answer, Some(Ok(_)));
-        let done = answers.iter().filter(is_done).count();
-        match timeout_at(until, self.hook.after(&op, done)).await {
+        let success_count = answers.iter().filter(is_done).count();
+        match timeout_at(deadline, self.hook.after(&op, success_count)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return failed(error),
-            Err(_) => return late(),
+            Ok(Err(error)) => return all_failed(error),
+            Err(_) => return no_answers(),
         }
         let mut answers = answers.into_iter();
-        let merged = fates.into_iter().map(|fate| match fate {
+        let results = fates.into_iter().map(|fate| match fate {
             Fate::Pass => answers.next().flatten(),
             Fate::Fail(error) => Some(Err(error)),
             Fate::Hang => None,
         });
-        merged.collect()
+        results.collect()
     }
 }
 
@@ -175,17 +178,17 @@ where
             .or_default()
             .push(record);
     }
-    let published = kinds.into_iter().map(|(kind, records)| {
+    let publishes = kinds.into_iter().map(|(kind, records)| {
         let answers = publish(records);
         async move { (kind, answers.await.into_iter()) }
     });
-    let mut answers: BTreeMap<&str, _> = join_all(published).await.into_iter().collect();
+    let mut answers: BTreeMap<&str, _> = join_all(publishes).await.into_iter().collect();
     let next = |kind: &str| answers.get_mut(kind).and_then(Iterator::next).flatten();
     order.into_iter().map(next).collect()
 }
 
 /// Describes a publish of records of one kind.
-fn publish_of(records: &[NewRecord]) -> Op {
+fn publish_op(records: &[NewRecord]) -> Op {
     let numbers = records
         .iter()
         .map(|record| u64::from(record.partition.number));
@@ -203,7 +206,7 @@ struct HookedConsumer {
     /// `None` once the process has ended and the member has left its group.
     inner: Option<Box<dyn Consumer>>,
     /// Polled from the member but not yet handed out, because a poll may be dropped.
-    polled: Option<Polled>,
+    pending_poll: Option<Polled>,
     hook: Arc<dyn Hook>,
     topic: Topic,
 }
@@ -211,27 +214,27 @@ struct HookedConsumer {
 impl HookedConsumer {
     async fn poll_member(&mut self, max: usize) -> Result<Polled> {
         let op = op("poll", self.topic);
-        if self.polled.is_none() {
+        if self.pending_poll.is_none() {
             self.hook.before(&op).await?;
         }
         loop {
-            if self.polled.is_some() {
+            if self.pending_poll.is_some() {
                 self.hook.after(&op, 1).await?;
             }
-            if let Some(polled) = self.polled.take() {
-                return Ok(polled);
+            if let Some(outcome) = self.pending_poll.take() {
+                return Ok(outcome);
             }
             let Some(inner) = &mut self.inner else {
                 return pending().await;
             };
-            let mut polled = inner.poll(max).await?;
-            if let Polled::Records(records) = &mut polled {
+            let mut outcome = inner.poll(max).await?;
+            if let Polled::Records(records) = &mut outcome {
                 records.retain(|record| self.hook.shows(&op, record));
                 if records.is_empty() {
                     continue;
                 }
             }
-            self.polled = Some(polled);
+            self.pending_poll = Some(outcome);
         }
     }
 }
@@ -243,7 +246,7 @@ impl Consumer for HookedConsumer {
         tokio::select! {
             biased;
             () = hook.ended() => {}
-            polled = self.poll_member(max) => return polled,
+            outcome = self.poll_member(max) => return outcome,
         }
         self.inner = None;
         pending().await
@@ -264,7 +267,10 @@ impl Consumer for HookedConsumer {
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
         let op = Op {
             has_effect: true,
-            subjects: next.iter().map(|(of, _)| u64::from(of.number)).collect(),
+            subjects: next
+                .iter()
+                .map(|(partition, _)| u64::from(partition.number))
+                .collect(),
             ..op("commit", self.topic)
         };
         self.hook.before(&op).await?;
@@ -283,7 +289,7 @@ fn op(name: &'static str, topic: Topic) -> Op {
     }
 }
 
-fn of(name: &'static str, partition: Partition) -> Op {
+fn partition_op(name: &'static str, partition: Partition) -> Op {
     Op {
         subjects: vec![u64::from(partition.number)],
         ..op(name, partition.topic)

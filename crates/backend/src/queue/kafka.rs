@@ -43,7 +43,7 @@ use crate::{Kind, Result};
 const SEAM: &str = "kafka queue";
 
 /// Time brokers may take to tell each other about newly created topics.
-const SPREAD: Duration = Duration::from_secs(2);
+const PROPAGATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The log, its producer and its consumer groups; clones share them.
 #[derive(Clone)]
@@ -62,13 +62,13 @@ impl KafkaQueue {
     /// installation that does not match or a setting that is refused.
     pub async fn connect(config: KafkaConfig) -> Result<KafkaQueue> {
         let config = Arc::new(config);
-        let layout = Arc::new(Layout::of(&config));
+        let layout = Arc::new(Layout::from_config(&config));
         let renewal = CredentialRenewal::start(&config, &layout)?;
         let renewals = || renewal.renewals();
         // The producer comes first because it needs a moment before it can write.
         let producer = KafkaProducer::start(config.clone(), layout.clone(), renewals()).await?;
         let readers = Readers::new(config.clone(), layout.clone(), renewals());
-        let epoch = installed(&readers, &config, &layout).await?;
+        let epoch = wait_for_installation(&readers, &config, &layout).await?;
         producer.warm_up().await?;
         Ok(KafkaQueue {
             config,
@@ -81,30 +81,30 @@ impl KafkaQueue {
     }
 }
 
-async fn installed(
+async fn wait_for_installation(
     readers: &Readers,
     config: &Arc<KafkaConfig>,
     layout: &Arc<Layout>,
 ) -> Result<u32> {
-    let deadline = Instant::now() + SPREAD;
+    let deadline = Instant::now() + PROPAGATION_TIMEOUT;
     loop {
         let (config, layout) = (config.clone(), layout.clone());
-        let found = readers.ask(None, move |client, patience| {
-            topics::check_installed(client, &layout, &config, patience)
+        let check = readers.with_client(None, move |client, timeout| {
+            topics::check_installed(client, &layout, &config, timeout)
         });
-        match found.await {
+        match check.await {
             Err(error) if error.kind == Kind::Conflict && Instant::now() < deadline => {
-                sleep(SPREAD / 10).await;
+                sleep(PROPAGATION_TIMEOUT / 10).await;
             }
-            found => return found,
+            outcome => return outcome,
         }
     }
 }
 
-/// True if librdkafka recovers from the error by itself.
-fn is_passing(error: &KafkaError) -> bool {
+/// Whether librdkafka recovers from the error by itself.
+fn is_transient(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
-    let passing = [
+    let transient_codes = [
         Code::AllBrokersDown,
         Code::BrokerTransportFailure,
         Code::CoordinatorLoadInProgress,
@@ -122,7 +122,7 @@ fn is_passing(error: &KafkaError) -> bool {
         Code::UnknownTopicOrPartition,
     ];
     let code = error.rdkafka_error_code();
-    code.is_some_and(|code| passing.contains(&code))
+    code.is_some_and(|code| transient_codes.contains(&code))
         && !matches!(error, KafkaError::MessageConsumptionFatal(_))
 }
 

@@ -132,13 +132,13 @@ pub trait Producer: Send + Sync {
     async fn publish_within(
         &self,
         records: Vec<NewRecord>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Vec<Option<Result<u64>>> {
-        let within = |records| async move {
-            let published = timeout(deadline, self.publish(records)).await;
-            published.unwrap_or_default()
+        let publish_in_time = |records| async move {
+            let outcome = timeout(time_limit, self.publish(records)).await;
+            outcome.unwrap_or_default()
         };
-        split::each_partition(records, within).await
+        split::each_partition(records, publish_in_time).await
     }
 }
 

@@ -25,12 +25,12 @@ where
         order.push(record.partition);
         parts.entry(record.partition).or_default().push(record);
     }
-    let published = parts.into_iter().map(|(partition, records)| {
+    let publishes = parts.into_iter().map(|(partition, records)| {
         let answers = publish(records);
         async move { (partition, answers.await.into_iter()) }
     });
-    let published = join_all(published).await;
-    let mut answers: BTreeMap<Partition, _> = published.into_iter().collect();
+    let publishes = join_all(publishes).await;
+    let mut answers: BTreeMap<Partition, _> = publishes.into_iter().collect();
     let next = |partition: Partition| answers.get_mut(&partition).and_then(Iterator::next);
     order.into_iter().map(next).collect()
 }

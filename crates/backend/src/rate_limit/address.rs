@@ -30,9 +30,10 @@ impl AddressDefaults {
     /// them. Elsewhere a balancer or a NAT in front may stand for many, and the limits are ten times
     /// as high.
     pub fn new(is_loopback: bool, names_clients: bool) -> AddressDefaults {
-        let factor = match is_loopback || names_clients {
-            true => NonZeroU32::MIN,
-            false => SHARED_ADDRESS_FACTOR,
+        let factor = if is_loopback || names_clients {
+            NonZeroU32::MIN
+        } else {
+            SHARED_ADDRESS_FACTOR
         };
         AddressDefaults { factor }
     }
@@ -80,12 +81,12 @@ impl fmt::Display for AddressKey {
 #[derive(Debug)]
 pub struct AddressWarnings {
     setting: &'static str,
-    warned: Mutex<WarnedAddresses>,
+    state: Mutex<WarnedAddresses>,
 }
 
 #[derive(Debug)]
 struct WarnedAddresses {
-    since: Instant,
+    window_start: Instant,
     addresses: HashSet<AddressKey>,
 }
 
@@ -94,8 +95,8 @@ impl AddressWarnings {
     pub fn new(setting: &'static str) -> AddressWarnings {
         AddressWarnings {
             setting,
-            warned: Mutex::new(WarnedAddresses {
-                since: Instant::now(),
+            state: Mutex::new(WarnedAddresses {
+                window_start: Instant::now(),
                 addresses: HashSet::new(),
             }),
         }
@@ -115,13 +116,13 @@ impl AddressWarnings {
     }
 
     fn is_due(&self, address: AddressKey) -> bool {
-        let mut warned = self.warned.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
-        if now >= warned.since + WARNING_INTERVAL {
-            warned.since = now;
-            warned.addresses.clear();
+        if now >= state.window_start + WARNING_INTERVAL {
+            state.window_start = now;
+            state.addresses.clear();
         }
-        warned.addresses.len() < WARNED_MAX && warned.addresses.insert(address)
+        state.addresses.len() < WARNED_MAX && state.addresses.insert(address)
     }
 }
 
@@ -143,15 +144,15 @@ impl AddressLimit {
     /// Takes one token of the address, or returns the wait for one.
     pub fn check(&self, address: impl Into<AddressKey>) -> Result<(), Duration> {
         let address = address.into();
-        let checked = self.rates.check(address);
-        checked.inspect_err(|_| self.warnings.warn(address))
+        let outcome = self.rates.check(address);
+        outcome.inspect_err(|_| self.warnings.warn(address))
     }
 
     /// Looks for a token and leaves it: for events that cost one only on failure.
     pub fn look(&self, address: impl Into<AddressKey>) -> Result<(), Duration> {
         let address = address.into();
-        let found = self.rates.look(address);
-        found.inspect_err(|_| self.warnings.warn(address))
+        let outcome = self.rates.look(address);
+        outcome.inspect_err(|_| self.warnings.warn(address))
     }
 
     /// Takes a token for an event that has happened, if there is one.
@@ -170,8 +171,8 @@ mod tests {
         let address = |last: u32| AddressKey::V4(0xc000_0200 + last);
         assert!(warnings.is_due(address(1)));
         assert!(!warnings.is_due(address(1)));
-        let named = (2..100).filter(|last| warnings.is_due(address(*last)));
-        assert_eq!(named.count(), WARNED_MAX - 1);
+        let first_warnings = (2..100).filter(|last| warnings.is_due(address(*last)));
+        assert_eq!(first_warnings.count(), WARNED_MAX - 1);
         tokio::time::advance(WARNING_INTERVAL).await;
         assert!(warnings.is_due(address(1)));
         assert_eq!(address(1).to_string(), "192.0.2.1");
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_limits_are_ten_times_as_high_where_nothing_names_the_clients() {
+    fn unset_limits_are_tenfold_where_nothing_names_the_clients() {
         let count = |number| NonZeroU32::new(number).expect("positive");
         for (is_loopback, names_clients, factor) in [
             (true, false, 1),

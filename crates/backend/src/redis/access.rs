@@ -39,14 +39,15 @@ impl RedisAccess {
     pub(crate) fn address(&self, address: &str) -> Result<ConnectionAddr, Failure> {
         let (host, port) = read_address(address)
             .ok_or_else(|| Failure::NoMaster(format!("{address:?} is not host:port")))?;
-        Ok(match self.is_tls() {
-            false => ConnectionAddr::Tcp(host, port),
-            true => ConnectionAddr::TcpTls {
+        Ok(if self.is_tls() {
+            ConnectionAddr::TcpTls {
                 host,
                 port,
                 insecure: false,
                 tls_params: None,
-            },
+            }
+        } else {
+            ConnectionAddr::Tcp(host, port)
         })
     }
 
@@ -55,13 +56,13 @@ impl RedisAccess {
     }
 
     pub(crate) fn certificates(&self) -> Option<TlsCertificates> {
-        let shown = self.credentials.current();
-        shown.tls.as_ref().map(certificates)
+        let snapshot = self.credentials.current();
+        snapshot.tls.as_ref().map(certificates)
     }
 
     pub(crate) fn secret(&self) -> Option<String> {
-        let shown = self.credentials.current();
-        let secret = shown.secret(self.password)?;
+        let snapshot = self.credentials.current();
+        let secret = snapshot.secret(self.password)?;
         Some(secret.expose_secret().to_owned())
     }
 

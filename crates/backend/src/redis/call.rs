@@ -12,7 +12,7 @@ use super::slots;
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) slot: u16,
-    what: CallKind,
+    kind: CallKind,
     keys: Vec<String>,
     args: Vec<Bytes>,
 }
@@ -26,12 +26,12 @@ enum CallKind {
 impl Call {
     /// A script on keys of a bucket of users.
     pub(crate) fn script(bucket: u16, name: ScriptName) -> Call {
-        Call::new(slots::of_bucket(bucket), CallKind::Script(name))
+        Call::new(slots::for_bucket(bucket), CallKind::Script(name))
     }
 
     /// A command on keys of a bucket of users.
     pub(crate) fn command(bucket: u16, name: &'static str) -> Call {
-        Call::new(slots::of_bucket(bucket), CallKind::Command(name))
+        Call::new(slots::for_bucket(bucket), CallKind::Command(name))
     }
 
     pub(crate) fn script_in(slot: u16, name: ScriptName) -> Call {
@@ -43,17 +43,17 @@ impl Call {
         Call::new(slot, CallKind::Command(name))
     }
 
-    fn new(slot: u16, what: CallKind) -> Call {
+    fn new(slot: u16, kind: CallKind) -> Call {
         Call {
             slot,
-            what,
+            kind,
             keys: Vec::new(),
             args: Vec::new(),
         }
     }
 
     pub(crate) fn key(mut self, key: String) -> Call {
-        debug_assert_eq!(slots::of_key(&key), self.slot, "{key} lies elsewhere");
+        debug_assert_eq!(slots::for_key(&key), self.slot, "{key} lies elsewhere");
         self.keys.push(key);
         self
     }
@@ -82,7 +82,7 @@ impl Call {
     /// Builds the command for a master with this replid.
     pub(crate) fn command_for(&self, scripts: &Scripts, replid: &str) -> Cmd {
         let mut cmd = Cmd::with_capacity(self.keys.len() + self.args.len() + 4, self.size());
-        match self.what {
+        match self.kind {
             CallKind::Script(name) => {
                 cmd.arg("EVALSHA").arg(scripts.hash(name));
                 cmd.arg(self.keys.len());
@@ -97,7 +97,7 @@ impl Call {
         for arg in &self.args {
             cmd.arg(arg.as_ref());
         }
-        if let CallKind::Script(name) = self.what
+        if let CallKind::Script(name) = self.kind
             && name.wants_replid()
         {
             cmd.arg(replid);

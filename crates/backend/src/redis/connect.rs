@@ -17,7 +17,7 @@ use crate::mailbox::{RedisConfig, RedisMode};
 pub(crate) struct RedisConnection {
     pub(crate) pool: Arc<Pool>,
     _watch: AbortOnDropHandle<()>,
-    _keep: Option<AbortOnDropHandle<()>>,
+    _reloader: Option<AbortOnDropHandle<()>>,
 }
 
 const PASSWORD: &str = "password_file";
@@ -32,7 +32,7 @@ pub(crate) async fn connect(seam: &'static str, config: &RedisConfig) -> Result<
         username: username.clone(),
         password,
     };
-    let manner = ConnectionMode {
+    let mode = ConnectionMode {
         access: access(&config.username, PASSWORD),
         deadline: config.deadline,
         connect_wait: config.connect_wait,
@@ -52,14 +52,14 @@ pub(crate) async fn connect(seam: &'static str, config: &RedisConfig) -> Result<
         },
     };
     // Boxed because the nested futures of a start are too deep for the compiler.
-    let pool = Box::pin(Pool::open(manner, finder, config.pipeline_max)).await;
+    let pool = Box::pin(Pool::open(mode, finder, config.pipeline_max)).await;
     let pool = Arc::new(pool.map_err(|failure| failure.at(seam))?);
     let changes = credentials.changes();
     let watch = tokio::spawn(Arc::clone(&pool).watch(config.watch_interval, changes));
     Ok(RedisConnection {
         pool,
         _watch: AbortOnDropHandle::new(watch),
-        _keep: credentials.keep(),
+        _reloader: credentials.spawn_reloader(),
     })
 }
 

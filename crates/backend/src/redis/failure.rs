@@ -112,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// True if time ran out; the same call may succeed later.
+    /// Whether time ran out; the same call may succeed later.
     pub(crate) fn is_late(&self) -> bool {
         match self {
             Failure::Deadline { .. } => true,
@@ -121,7 +121,7 @@ impl Failure {
         }
     }
 
-    /// True if the server was not reached, as opposed to refusing the call.
+    /// Whether the server was not reached, as opposed to refusing the call.
     pub(crate) fn is_silence(&self) -> bool {
         match self {
             Failure::Deadline { .. }

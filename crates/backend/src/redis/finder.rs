@@ -39,7 +39,7 @@ pub(crate) enum Finder {
 }
 
 impl SlotMap {
-    pub(crate) fn of(&self, slot: u16) -> Option<Address> {
+    pub(crate) fn server_for(&self, slot: u16) -> Option<Address> {
         match self {
             SlotMap::One(address) => Some(Arc::clone(address)),
             SlotMap::Slots(slots) => slots.get(usize::from(slot))?.clone(),
@@ -49,9 +49,9 @@ impl SlotMap {
     /// Records a redirect: another server has this slot.
     pub(crate) fn moved(&mut self, slot: u16, address: Address) {
         if let SlotMap::Slots(slots) = self
-            && let Some(place) = slots.get_mut(usize::from(slot))
+            && let Some(entry) = slots.get_mut(usize::from(slot))
         {
-            *place = Some(address);
+            *entry = Some(address);
         }
     }
 
@@ -64,11 +64,11 @@ impl SlotMap {
 }
 
 impl Finder {
-    /// Finds the servers of all slots. `known` are servers that were asked before.
+    /// Finds the servers of all slots. `known_servers` were asked before.
     pub(crate) async fn find(
         &self,
-        known: &[Address],
-        manner: &ConnectionMode,
+        known_servers: &[Address],
+        mode: &ConnectionMode,
     ) -> Result<SlotMap, Failure> {
         match self {
             Finder::Single(address) => Ok(SlotMap::One(Arc::clone(address))),
@@ -76,8 +76,8 @@ impl Finder {
                 addresses,
                 master,
                 access,
-            } => find_master(addresses, master, access, manner).await,
-            Finder::Cluster { seeds } => find_slots(known.iter().chain(seeds), manner).await,
+            } => find_master(addresses, master, access, mode).await,
+            Finder::Cluster { seeds } => find_slots(known_servers.iter().chain(seeds), mode).await,
         }
     }
 }
@@ -87,19 +87,19 @@ async fn find_master(
     addresses: &[String],
     master: &str,
     access: &RedisAccess,
-    manner: &ConnectionMode,
+    mode: &ConnectionMode,
 ) -> Result<SlotMap, Failure> {
     let sentinels: Vec<ConnectionAddr> = addresses
         .iter()
         .filter_map(|address| access.address(address).ok())
         .collect();
-    let mut sentinels = sentinel_client(sentinels, master, access, &manner.access)?.build()?;
-    let found = timeout(find_wait(manner.connect_wait), sentinels.async_get_client());
-    let client = found
+    let mut sentinels = sentinel_client(sentinels, master, access, &mode.access)?.build()?;
+    let lookup = timeout(find_wait(mode.connect_wait), sentinels.async_get_client());
+    let client = lookup
         .await
         .map_err(|_| Failure::Deadline {
             address: format!("sentinels asked for {master:?}"),
-            after: find_wait(manner.connect_wait),
+            after: find_wait(mode.connect_wait),
         })?
         .map_err(|error| {
             let reason = match access.failure("", error) {
@@ -136,29 +136,31 @@ fn sentinel_client(
     if let Some(secret) = servers.secret() {
         builder = builder.set_client_to_redis_password(secret);
     }
-    if let (Some(theirs), Some(own)) = (access.certificates(), servers.certificates()) {
+    if let (Some(sentinel_certificates), Some(server_certificates)) =
+        (access.certificates(), servers.certificates())
+    {
         builder = builder
-            .set_client_to_sentinel_certificates(theirs)
+            .set_client_to_sentinel_certificates(sentinel_certificates)
             .set_client_to_redis_tls_mode(TlsMode::Secure)
-            .set_client_to_redis_certificates(own);
+            .set_client_to_redis_certificates(server_certificates);
     }
     Ok(builder)
 }
 
 async fn find_slots(
     servers: impl Iterator<Item = &Address>,
-    manner: &ConnectionMode,
+    mode: &ConnectionMode,
 ) -> Result<SlotMap, Failure> {
     let mut last = Failure::NoMaster("no server of the cluster is known".to_owned());
     for server in servers {
-        let asked = timeout(manner.connect_wait, ask_slots(server, manner));
-        match asked.await {
+        let query = timeout(mode.connect_wait, ask_slots(server, mode));
+        match query.await {
             Ok(Ok(map)) => return Ok(map),
             Ok(Err(failure)) => last = failure,
             Err(_) => {
                 last = Failure::Deadline {
                     address: server.to_string(),
-                    after: manner.connect_wait,
+                    after: mode.connect_wait,
                 }
             }
         }
@@ -169,18 +171,18 @@ async fn find_slots(
     }
 }
 
-async fn ask_slots(server: &Address, manner: &ConnectionMode) -> Result<SlotMap, Failure> {
-    let mut connection = node::open(server, manner).await?;
-    let mut ask = redis::cmd("CLUSTER");
-    ask.arg("SLOTS");
-    let told: Value = ask.query_async(&mut connection).await?;
-    read_slots(told, server)
+async fn ask_slots(server: &Address, mode: &ConnectionMode) -> Result<SlotMap, Failure> {
+    let mut connection = node::open(server, mode).await?;
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    let value: Value = command.query_async(&mut connection).await?;
+    read_slots(value, server)
 }
 
 /// Parses CLUSTER SLOTS: each range is (first, last, (host, port, …) of its master, …).
-fn read_slots(told: Value, asked: &str) -> Result<SlotMap, Failure> {
+fn read_slots(value: Value, server: &str) -> Result<SlotMap, Failure> {
     let mut ranges = Vec::new();
-    for range in reply::list(told)? {
+    for range in reply::list(value)? {
         let mut range = reply::list(range)?.into_iter();
         let mut next = || range.next().unwrap_or(Value::Nil);
         let (first, last) = (reply::integer(next())?, reply::integer(next())?);
@@ -191,7 +193,7 @@ fn read_slots(told: Value, asked: &str) -> Result<SlotMap, Failure> {
         };
         let port = reply::integer(master.next().unwrap_or(Value::Nil))?;
         let port = u16::try_from(port).map_err(|_| Failure::Reply(format!("port {port}")))?;
-        ranges.push((first, last, beside(&host, port, asked)));
+        ranges.push((first, last, complete_address(&host, port, server)));
     }
     let master_of = |slot| {
         let slot = i64::from(slot);
@@ -205,26 +207,27 @@ fn read_slots(told: Value, asked: &str) -> Result<SlotMap, Failure> {
 
 /// Completes an address without a host: a server that does not know its own host means the host
 /// that was asked.
-fn beside(host: &str, port: u16, asked: &str) -> Address {
-    match read_address(asked) {
-        Some((asked, _)) if host.is_empty() => join(&asked, port),
+fn complete_address(host: &str, port: u16, server: &str) -> Address {
+    match read_address(server) {
+        Some((server, _)) if host.is_empty() => join(&server, port),
         _ => join(host, port),
     }
 }
 
 /// Parses the address in a `MOVED` or `ASK` redirect.
-pub(crate) fn redirected(address: &str, asked: &str) -> Address {
+pub(crate) fn redirect_address(address: &str, server: &str) -> Address {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     match port.parse() {
-        Ok(port) => beside(host.trim_matches(['[', ']']), port, asked),
+        Ok(port) => complete_address(host.trim_matches(['[', ']']), port, server),
         Err(_) => address.into(),
     }
 }
 
 fn join(host: &str, port: u16) -> Address {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}").into(),
-        false => format!("{host}:{port}").into(),
+    if host.contains(':') {
+        format!("[{host}]:{port}").into()
+    } else {
+        format!("{host}:{port}").into()
     }
 }
 
@@ -248,26 +251,27 @@ mod tests {
 
     #[test]
     fn every_slot_has_its_master() {
-        let told = Value::Array(vec![
+        let value = Value::Array(vec![
             range(0, 8_000, host("10.0.0.1"), 7001),
             range(8_001, 16_383, Value::Nil, 7002),
         ]);
-        let map = read_slots(told, "redis:7009").expect("slots");
+        let map = read_slots(value, "redis:7009").expect("slots");
         for slot in 0..SLOTS {
-            let expected = match slot <= 8_000 {
-                true => "10.0.0.1:7001",
-                false => "redis:7002",
+            let expected = if slot <= 8_000 {
+                "10.0.0.1:7001"
+            } else {
+                "redis:7002"
             };
-            assert_eq!(map.of(slot).as_deref(), Some(expected));
+            assert_eq!(map.server_for(slot).as_deref(), Some(expected));
         }
     }
 
     #[test]
     fn slots_that_nobody_serves_have_no_address() {
         let mut map = read_slots(Value::Array(Vec::new()), "redis:7009").expect("slots");
-        assert_eq!(map.of(5), None);
-        map.moved(5, redirected(":7001", "redis:7009"));
-        assert_eq!(map.of(5).as_deref(), Some("redis:7001"));
+        assert_eq!(map.server_for(5), None);
+        map.moved(5, redirect_address(":7001", "redis:7009"));
+        assert_eq!(map.server_for(5).as_deref(), Some("redis:7001"));
         assert!(map.holds("redis:7001") && !map.holds("redis:7002"));
     }
 }

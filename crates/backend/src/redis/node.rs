@@ -32,9 +32,9 @@ pub(crate) struct Node {
     live: Mutex<Option<Arc<LiveNode>>>,
     in_flight: Semaphore,
     /// Number of consecutive pipelines and connection attempts without a timely answer.
-    unanswered: AtomicU32,
+    unanswered_count: AtomicU32,
     /// Held while connecting, so that only one attempt runs at a time.
-    connecting: Arc<tokio::sync::Mutex<()>>,
+    connect_lock: Arc<tokio::sync::Mutex<()>>,
     /// Failure of the last connection attempt, `None` after a success; changes with each attempt.
     attempt: watch::Sender<Option<Failure>>,
 }
@@ -50,13 +50,13 @@ pub(crate) struct LiveNode {
 struct Wait<'a> {
     node: &'a Node,
     /// Giving up before this time says nothing about the server.
-    long: Instant,
+    blame_after: Instant,
 }
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        if Instant::now() >= self.long {
-            self.node.unanswered.fetch_add(1, Ordering::Relaxed);
+        if Instant::now() >= self.blame_after {
+            self.node.unanswered_count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -67,8 +67,8 @@ impl Node {
             address,
             live: Mutex::default(),
             in_flight: Semaphore::new(in_flight_max),
-            unanswered: AtomicU32::new(0),
-            connecting: Arc::default(),
+            unanswered_count: AtomicU32::new(0),
+            connect_lock: Arc::default(),
             attempt: watch::Sender::new(None),
         }
     }
@@ -77,51 +77,51 @@ impl Node {
     /// because it may take more than one deadline.
     pub(crate) async fn live(
         self: &Arc<Node>,
-        manner: &Arc<ConnectionMode>,
-        until: Instant,
+        mode: &Arc<ConnectionMode>,
+        deadline: Instant,
     ) -> Result<Arc<LiveNode>, Failure> {
-        let mut ended = self.attempt.subscribe();
+        let mut attempts = self.attempt.subscribe();
         if let Some(live) = self.present() {
             return Ok(live);
         }
-        if let Ok(alone) = Arc::clone(&self.connecting).try_lock_owned() {
-            let (node, manner) = (Arc::clone(self), Arc::clone(manner));
+        if let Ok(guard) = Arc::clone(&self.connect_lock).try_lock_owned() {
+            let (node, mode) = (Arc::clone(self), Arc::clone(mode));
             tokio::spawn(async move {
-                let attempt = node.connect(&manner).await;
+                let attempt = node.connect(&mode).await;
                 let failure = match attempt {
                     Ok(live) => {
                         *node.live.lock() = Some(Arc::new(live));
                         None
                     }
                     Err(failure) => {
-                        node.unanswered.fetch_add(1, Ordering::Relaxed);
+                        node.unanswered_count.fetch_add(1, Ordering::Relaxed);
                         Some(failure)
                     }
                 };
-                drop(alone);
+                drop(guard);
                 node.attempt.send_replace(failure);
             });
         }
-        let late = || Failure::Deadline {
+        let deadline_error = || Failure::Deadline {
             address: self.address.to_string(),
-            after: manner.deadline,
+            after: mode.deadline,
         };
-        if timeout_at(until, ended.changed()).await.is_err() {
-            self.unanswered.fetch_add(1, Ordering::Relaxed);
-            return Err(late());
+        if timeout_at(deadline, attempts.changed()).await.is_err() {
+            self.unanswered_count.fetch_add(1, Ordering::Relaxed);
+            return Err(deadline_error());
         }
-        let failure = ended.borrow().clone();
+        let failure = attempts.borrow().clone();
         match (self.present(), failure) {
             (Some(live), _) => Ok(live),
             (None, Some(failure)) => Err(failure),
-            (None, None) => Err(late()),
+            (None, None) => Err(deadline_error()),
         }
     }
 
-    /// True if the server left so many calls unanswered that callers stop waiting, until it answers
+    /// Whether the server left so many calls unanswered that callers stop waiting, until it answers
     /// a check.
     pub(crate) fn is_silent(&self) -> bool {
-        self.unanswered.load(Ordering::Relaxed) >= UNANSWERED_MAX
+        self.unanswered_count.load(Ordering::Relaxed) >= UNANSWERED_MAX
     }
 
     pub(crate) fn present(&self) -> Option<Arc<LiveNode>> {
@@ -142,11 +142,11 @@ impl Node {
         &self,
         live: &LiveNode,
         commands: Pipeline,
-        until: Instant,
-        manner: &ConnectionMode,
+        deadline: Instant,
+        mode: &ConnectionMode,
     ) -> Result<Vec<Value>, Failure> {
-        let place = timeout_at(until, self.in_flight.acquire()).await;
-        let Ok(Ok(_place)) = place else {
+        let permit = timeout_at(deadline, self.in_flight.acquire()).await;
+        let Ok(Ok(_permit)) = permit else {
             let address = self.address.to_string();
             return Err(Failure::Busy { address });
         };
@@ -155,11 +155,11 @@ impl Node {
         let answers = connection.send_packed_commands(&commands, 0, count);
         let wait = Wait {
             node: self,
-            long: Instant::now() + manner.deadline / 2,
+            blame_after: Instant::now() + mode.deadline / 2,
         };
-        let answers = match timeout_at(until, answers).await {
+        let answers = match timeout_at(deadline, answers).await {
             Ok(answers) => {
-                self.unanswered.store(0, Ordering::Relaxed);
+                self.unanswered_count.store(0, Ordering::Relaxed);
                 std::mem::forget(wait);
                 answers?
             }
@@ -167,16 +167,17 @@ impl Node {
                 drop(wait);
                 return Err(Failure::Deadline {
                     address: self.address.to_string(),
-                    after: manner.deadline,
+                    after: mode.deadline,
                 });
             }
         };
-        match answers.len() == count {
-            true => Ok(answers),
-            false => Err(Failure::Reply(format!(
+        if answers.len() == count {
+            Ok(answers)
+        } else {
+            Err(Failure::Reply(format!(
                 "{} answers to {count} requests",
                 answers.len()
-            ))),
+            )))
         }
     }
 
@@ -184,11 +185,11 @@ impl Node {
     pub(crate) async fn load(
         &self,
         live: &LiveNode,
-        until: Instant,
-        manner: &ConnectionMode,
+        deadline: Instant,
+        mode: &ConnectionMode,
     ) -> Result<(), Failure> {
         let answers = self
-            .send(live, pipeline(manner.scripts.load()), until, manner)
+            .send(live, pipeline(mode.scripts.load()), deadline, mode)
             .await?;
         for answer in answers {
             answer.extract_error()?;
@@ -200,41 +201,43 @@ impl Node {
     /// connection otherwise. A server without a connection passes unless it is silent.
     pub(crate) async fn verify(
         self: &Arc<Node>,
-        manner: &Arc<ConnectionMode>,
-        until: Instant,
+        mode: &Arc<ConnectionMode>,
+        deadline: Instant,
     ) -> bool {
-        let live = match self.is_silent() {
-            true => self.live(manner, until).await.ok(),
-            false => self.present(),
+        let live = if self.is_silent() {
+            self.live(mode, deadline).await.ok()
+        } else {
+            self.present()
         };
         let Some(live) = live else {
             return !self.is_silent();
         };
         let mut connection = live.connection.clone();
-        let mut ask = redis::cmd("INFO");
-        ask.arg("replication");
-        let answer = timeout_at(until, ask.query_async::<String>(&mut connection)).await;
-        let is_well = match answer {
-            Ok(Ok(told)) => {
-                field(&told, "role") == Some("master")
-                    && field(&told, "master_replid") == Some(live.replid.as_str())
+        let mut command = redis::cmd("INFO");
+        command.arg("replication");
+        let answer = timeout_at(deadline, command.query_async::<String>(&mut connection)).await;
+        let is_healthy = match answer {
+            Ok(Ok(info)) => {
+                field(&info, "role") == Some("master")
+                    && field(&info, "master_replid") == Some(live.replid.as_str())
             }
             _ => false,
         };
-        match is_well {
-            true => self.unanswered.store(0, Ordering::Relaxed),
-            false => self.forget(&live),
+        if is_healthy {
+            self.unanswered_count.store(0, Ordering::Relaxed)
+        } else {
+            self.forget(&live)
         }
-        is_well
+        is_healthy
     }
 
     /// Replaces an existing connection after credentials changed. The old connection finishes the
     /// calls in flight, and stays if the new one is refused.
-    pub(crate) async fn renew(&self, manner: &ConnectionMode) -> Result<(), Failure> {
+    pub(crate) async fn renew(&self, mode: &ConnectionMode) -> Result<(), Failure> {
         let Some(old) = self.present() else {
             return Ok(());
         };
-        let new = Arc::new(self.connect(manner).await?);
+        let new = Arc::new(self.connect(mode).await?);
         let mut live = self.live.lock();
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, &old)) {
             *live = Some(new);
@@ -242,23 +245,23 @@ impl Node {
         Ok(())
     }
 
-    async fn connect(&self, manner: &ConnectionMode) -> Result<LiveNode, Failure> {
-        let wait = manner.connect_wait;
-        let connected = timeout(wait, async {
-            let mut connection = open(&self.address, manner).await?;
-            let mut ask = redis::cmd("INFO");
-            ask.arg(&["server", "replication", "memory"]);
-            let told: String = ask.query_async(&mut connection).await?;
-            let live = self.read_info(connection, &told)?;
+    async fn connect(&self, mode: &ConnectionMode) -> Result<LiveNode, Failure> {
+        let wait = mode.connect_wait;
+        let connect = timeout(wait, async {
+            let mut connection = open(&self.address, mode).await?;
+            let mut command = redis::cmd("INFO");
+            command.arg(&["server", "replication", "memory"]);
+            let info: String = command.query_async(&mut connection).await?;
+            let live = self.read_info(connection, &info)?;
             for answer in (live.connection.clone())
-                .send_packed_commands(&pipeline(manner.scripts.load()), 0, ScriptName::ALL.len())
+                .send_packed_commands(&pipeline(mode.scripts.load()), 0, ScriptName::ALL.len())
                 .await?
             {
                 answer.extract_error()?;
             }
             Ok(live)
         });
-        connected.await.unwrap_or_else(|_| {
+        connect.await.unwrap_or_else(|_| {
             Err(Failure::Deadline {
                 address: self.address.to_string(),
                 after: wait,
@@ -269,10 +272,10 @@ impl Node {
     fn read_info(
         &self,
         connection: MultiplexedConnection,
-        told: &str,
+        info: &str,
     ) -> Result<LiveNode, Failure> {
         let address = || self.address.to_string();
-        let version = field(told, "redis_version").unwrap_or("of an unknown version");
+        let version = field(info, "redis_version").unwrap_or("of an unknown version");
         let major = version
             .split('.')
             .next()
@@ -283,10 +286,10 @@ impl Node {
                 version: version.to_owned(),
             });
         }
-        if field(told, "role") != Some("master") {
+        if field(info, "role") != Some("master") {
             return Err(Failure::Replica { address: address() });
         }
-        if let Some(policy) = field(told, "maxmemory_policy")
+        if let Some(policy) = field(info, "maxmemory_policy")
             && policy != "noeviction"
         {
             tracing::warn!(
@@ -295,7 +298,7 @@ impl Node {
                 "Redis may throw mailboxes away: set maxmemory-policy noeviction"
             );
         }
-        let replid = field(told, "master_replid")
+        let replid = field(info, "master_replid")
             .ok_or_else(|| Failure::Reply("INFO without master_replid".to_owned()))?;
         Ok(LiveNode {
             connection,
@@ -307,18 +310,18 @@ impl Node {
 /// Connects to a server without checking its role.
 pub(crate) async fn open(
     address: &str,
-    manner: &ConnectionMode,
+    mode: &ConnectionMode,
 ) -> Result<MultiplexedConnection, Failure> {
-    let info = manner.access.info(address)?;
+    let info = mode.access.info(address)?;
     // The callers enforce deadlines.
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(manner.connect_wait))
+        .set_connection_timeout(Some(mode.connect_wait))
         .set_response_timeout(None)
-        .set_pipeline_buffer_size(manner.in_flight_max);
+        .set_pipeline_buffer_size(mode.in_flight_max);
     let client = Client::open(info)?;
-    let connected = client.get_multiplexed_async_connection_with_config(&config);
-    let failed = |error| manner.access.failure(address, error);
-    connected.await.map_err(failed)
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    let to_failure = |error| mode.access.failure(address, error);
+    connection.await.map_err(to_failure)
 }
 
 /// Parses `host:port` and `[v6]:port`.
@@ -337,8 +340,8 @@ fn pipeline(commands: impl Iterator<Item = Cmd>) -> Pipeline {
 }
 
 /// Value of a field in the output of INFO.
-fn field<'a>(told: &'a str, name: &str) -> Option<&'a str> {
-    told.lines()
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         .map(str::trim)
 }
@@ -359,9 +362,9 @@ mod tests {
 
     #[test]
     fn info_is_read_by_line() {
-        let told = "# Replication\r\nrole:master\r\nmaster_replid:abc\r\nmaster_replid2:def\r\n";
-        assert_eq!(field(told, "role"), Some("master"));
-        assert_eq!(field(told, "master_replid"), Some("abc"));
-        assert_eq!(field(told, "slave"), None);
+        let info = "# Replication\r\nrole:master\r\nmaster_replid:abc\r\nmaster_replid2:def\r\n";
+        assert_eq!(field(info, "role"), Some("master"));
+        assert_eq!(field(info, "master_replid"), Some("abc"));
+        assert_eq!(field(info, "slave"), None);
     }
 }

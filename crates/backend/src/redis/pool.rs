@@ -18,17 +18,17 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::call::Call;
 use super::failure::{Failure, Reaction};
-use super::finder::{Address, Finder, SlotMap, redirected};
+use super::finder::{Address, Finder, SlotMap, redirect_address};
 use super::node::{ConnectionMode, Node};
 use crate::mailbox::ServerId;
 
 /// Maximum number of attempts per call.
-const ATTEMPTS: u32 = 8;
+const MAX_ATTEMPTS: u32 = 8;
 /// Pause before the second attempt; doubles with each further one.
-const PAUSE: Duration = Duration::from_millis(4);
-/// Patience with slow servers at start: many processes start at once, and each handshake costs
-/// time.
-const OPEN_WITHIN: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(4);
+/// Timeout of connecting at start, long enough for slow servers: many processes start at once, and
+/// each handshake costs time.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of bytes in a pipeline, unless a single call has more.
 const PIPELINE_BYTES: usize = 1 << 20;
 
@@ -36,7 +36,7 @@ type Answer = Result<Value, Failure>;
 
 /// The servers, and calls to them.
 pub(crate) struct Pool {
-    pub(crate) manner: Arc<ConnectionMode>,
+    pub(crate) mode: Arc<ConnectionMode>,
     pub(crate) finder: Finder,
     pipeline_max: usize,
     pub(crate) map: RwLock<SlotMap>,
@@ -60,14 +60,14 @@ impl Pool {
     /// Connects to all masters. Fails if no master can be determined, or if one is unreachable or
     /// still late after ten seconds.
     pub(crate) async fn open(
-        manner: ConnectionMode,
+        mode: ConnectionMode,
         finder: Finder,
         pipeline_max: usize,
     ) -> Result<Pool, Failure> {
-        let patience = Instant::now() + OPEN_WITHIN;
-        let map = patiently(patience, async || finder.find(&[], &manner).await).await?;
+        let deadline = Instant::now() + OPEN_TIMEOUT;
+        let map = with_retries(deadline, async || finder.find(&[], &mode).await).await?;
         let pool = Pool {
-            manner: Arc::new(manner),
+            mode: Arc::new(mode),
             finder,
             pipeline_max,
             map: RwLock::new(map),
@@ -77,10 +77,10 @@ impl Pool {
         };
         for address in pool.masters() {
             let reach = async || {
-                let until = Instant::now() + 2 * pool.manner.connect_wait;
-                pool.node(&address).live(&pool.manner, until).await
+                let connect_deadline = Instant::now() + 2 * pool.mode.connect_wait;
+                pool.node(&address).live(&pool.mode, connect_deadline).await
             };
-            patiently(patience, reach).await?;
+            with_retries(deadline, reach).await?;
         }
         Ok(pool)
     }
@@ -88,7 +88,7 @@ impl Pool {
     /// Server of a slot, as a hash. Two servers that collide, once in 2^64 pairs, wait for each
     /// other.
     pub(crate) fn server(&self, slot: u16) -> ServerId {
-        let address = self.map.read().of(slot);
+        let address = self.map.read().server_for(slot);
         let mut hasher = DefaultHasher::new();
         address.hash(&mut hasher);
         ServerId(hasher.finish())
@@ -100,13 +100,16 @@ impl Pool {
         {
             let map = self.map.read();
             for (index, call) in calls.iter().enumerate() {
-                lanes.entry(map.of(call.slot)).or_default().push(index);
+                lanes
+                    .entry(map.server_for(call.slot))
+                    .or_default()
+                    .push(index);
             }
         }
         let lanes = lanes.into_values();
-        let answered = join_all(lanes.map(|lane| self.run_lane(calls, lane))).await;
+        let lane_answers = join_all(lanes.map(|lane| self.run_lane(calls, lane))).await;
         let mut answers: Vec<Option<Answer>> = calls.iter().map(|_| None).collect();
-        for (index, answer) in answered.into_iter().flatten() {
+        for (index, answer) in lane_answers.into_iter().flatten() {
             answers[index] = Some(answer);
         }
         let answers = answers.into_iter();
@@ -127,16 +130,16 @@ impl Pool {
         let mut rest = lane.as_slice();
         let mut is_silent = false;
         while !rest.is_empty() {
-            let (chunk, later) = rest.split_at(self.chunk_len(calls, rest));
-            rest = later;
+            let (chunk, remainder) = rest.split_at(self.chunk_len(calls, rest));
+            rest = remainder;
             if is_silent {
                 answers.extend(chunk.iter().map(|&index| (index, Err(Failure::GivenUp))));
                 continue;
             }
-            let answered = self.run_chunk(calls, chunk).await;
+            let chunk_answers = self.run_chunk(calls, chunk).await;
             let silence = |answer: &Answer| answer.as_ref().is_err_and(Failure::is_silence);
-            is_silent = answered.iter().all(silence);
-            answers.extend(chunk.iter().copied().zip(answered));
+            is_silent = chunk_answers.iter().all(silence);
+            answers.extend(chunk.iter().copied().zip(chunk_answers));
         }
         answers
     }
@@ -147,12 +150,12 @@ impl Pool {
             bytes += calls[index].size();
             bytes <= PIPELINE_BYTES
         };
-        let fitting = rest.iter().take(self.pipeline_max).take_while(fits).count();
-        fitting.max(1)
+        let count = rest.iter().take(self.pipeline_max).take_while(fits).count();
+        count.max(1)
     }
 
     async fn run_chunk(&self, calls: &[Call], chunk: &[usize]) -> Vec<Answer> {
-        let until = Instant::now() + self.manner.deadline;
+        let deadline = Instant::now() + self.mode.deadline;
         let mut answers: Vec<Option<Value>> = chunk.iter().map(|_| None).collect();
         let mut open: Vec<OpenCall> = (0..chunk.len())
             .map(|place| OpenCall {
@@ -161,14 +164,15 @@ impl Pool {
                 failure: None,
             })
             .collect();
-        let mut failed: Vec<OpenCall> = Vec::new();
-        for attempt in 0..ATTEMPTS {
+        let mut failed_calls: Vec<OpenCall> = Vec::new();
+        for attempt in 0..MAX_ATTEMPTS {
             let mut needs_search = false;
             let mut needs_pause = false;
             let mut moved_to: Vec<Address> = Vec::new();
             for (address, group) in self.group(calls, chunk, open) {
-                for (mut call, answer) in
-                    self.send(calls, chunk, address.clone(), group, until).await
+                for (mut call, answer) in self
+                    .send(calls, chunk, address.clone(), group, deadline)
+                    .await
                 {
                     let failure = match answer {
                         Ok(value) => {
@@ -177,16 +181,16 @@ impl Pool {
                         }
                         Err(failure) => failure,
                     };
-                    let asked = address.as_deref().unwrap_or_default();
+                    let server = address.as_deref().unwrap_or_default();
                     match failure.reaction() {
                         Reaction::Final => {
                             call.failure = Some(failure);
-                            failed.push(call);
+                            failed_calls.push(call);
                             continue;
                         }
-                        Reaction::Ask(to) => call.ask = Some(redirected(&to, asked)),
+                        Reaction::Ask(to) => call.ask = Some(redirect_address(&to, server)),
                         Reaction::Moved(to) => {
-                            let to = redirected(&to, asked);
+                            let to = redirect_address(&to, server);
                             let slot = calls[chunk[call.place]].slot;
                             self.map.write().moved(slot, Arc::clone(&to));
                             if !moved_to.contains(&to) {
@@ -201,12 +205,12 @@ impl Pool {
                         }
                     }
                     call.failure = Some(failure);
-                    failed.push(call);
+                    failed_calls.push(call);
                 }
             }
-            let (again, ended) = part(failed);
-            (open, failed) = (again, ended);
-            if open.is_empty() || Instant::now() >= until {
+            let (retryable, final_failures) = split_final(failed_calls);
+            (open, failed_calls) = (retryable, final_failures);
+            if open.is_empty() || Instant::now() >= deadline {
                 break;
             }
             if !moved_to.is_empty() {
@@ -214,18 +218,18 @@ impl Pool {
                 self.doubt.notify_one();
             }
             for address in moved_to {
-                self.node(&address).verify(&self.manner, until).await;
+                self.node(&address).verify(&self.mode, deadline).await;
             }
             if needs_search {
-                self.search(until).await;
+                self.search(deadline).await;
             }
             if needs_pause {
-                let pause = Instant::now() + PAUSE * 2_u32.pow(attempt);
-                sleep_until(pause.min(until)).await;
+                let pause = Instant::now() + RETRY_PAUSE * 2_u32.pow(attempt);
+                sleep_until(pause.min(deadline)).await;
             }
         }
         let mut failures: HashMap<usize, Failure> = HashMap::new();
-        for call in failed.into_iter().chain(open) {
+        for call in failed_calls.into_iter().chain(open) {
             failures.insert(call.place, call.failure.unwrap_or(Failure::GivenUp));
         }
         let answers = answers.into_iter().enumerate();
@@ -249,14 +253,14 @@ impl Pool {
         let map = self.map.read();
         let mut groups: Vec<(Option<Address>, Vec<OpenCall>)> = Vec::new();
         for call in open {
-            let asks = call.ask.is_some();
+            let is_ask = call.ask.is_some();
             let address = match &call.ask {
                 Some(address) => Some(Arc::clone(address)),
-                None => map.of(calls[chunk[call.place]].slot),
+                None => map.server_for(calls[chunk[call.place]].slot),
             };
             let group = groups
                 .iter_mut()
-                .find(|(to, group)| *to == address && group[0].ask.is_some() == asks);
+                .find(|(to, group)| *to == address && group[0].ask.is_some() == is_ask);
             match group {
                 Some((_, group)) => group.push(call),
                 None => groups.push((address, vec![call])),
@@ -272,11 +276,11 @@ impl Pool {
         chunk: &[usize],
         address: Option<Address>,
         group: Vec<OpenCall>,
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<(OpenCall, Answer)> {
         let Some(address) = address else {
-            let nobody = Failure::NoMaster("nobody serves these slots".to_owned());
-            return all(group, &nobody);
+            let no_master = Failure::NoMaster("nobody serves these slots".to_owned());
+            return all(group, &no_master);
         };
         let node = self.node(&address);
         if node.is_silent() {
@@ -285,20 +289,20 @@ impl Pool {
             let address = address.to_string();
             return all(group, &Failure::Silent { address });
         }
-        let live = match node.live(&self.manner, until).await {
+        let live = match node.live(&self.mode, deadline).await {
             Ok(live) => live,
             Err(failure) => return all(group, &failure),
         };
         let mut pipeline = Pipeline::with_capacity(group.len());
-        let asks = group.first().is_some_and(|call| call.ask.is_some());
+        let is_ask = group.first().is_some_and(|call| call.ask.is_some());
         for call in &group {
-            if asks {
+            if is_ask {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
             let call = &calls[chunk[call.place]];
-            pipeline.add_command(call.command_for(&self.manner.scripts, &live.replid));
+            pipeline.add_command(call.command_for(&self.mode.scripts, &live.replid));
         }
-        let mut values = match node.send(&live, pipeline, until, &self.manner).await {
+        let mut values = match node.send(&live, pipeline, deadline, &self.mode).await {
             Ok(values) => values,
             Err(failure) => {
                 if failure.reaction() == Reaction::Find {
@@ -307,13 +311,13 @@ impl Pool {
                 return all(group, &failure);
             }
         };
-        if asks {
+        if is_ask {
             // Every other value is the answer to ASKING.
             values = values.into_iter().skip(1).step_by(2).collect();
         }
         let mut needs_scripts = false;
         let mut is_stale = false;
-        let answered: Vec<(OpenCall, Answer)> = group
+        let results: Vec<(OpenCall, Answer)> = group
             .into_iter()
             .zip(values)
             .map(|(mut call, value)| {
@@ -330,13 +334,13 @@ impl Pool {
                 (call, answer)
             })
             .collect();
-        if needs_scripts && let Err(failure) = node.load(&live, until, &self.manner).await {
+        if needs_scripts && let Err(failure) = node.load(&live, deadline, &self.mode).await {
             tracing::debug!(server = %address, %failure, "scripts were not loaded");
         }
         if is_stale {
             node.forget(&live);
         }
-        answered
+        results
     }
 
     /// All servers that serve at least one slot.
@@ -362,7 +366,7 @@ impl Pool {
     pub(crate) fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes.lock();
         let node = nodes.entry(Arc::clone(address)).or_insert_with(|| {
-            let in_flight_max = self.manner.in_flight_max;
+            let in_flight_max = self.mode.in_flight_max;
             Arc::new(Node::new(Arc::clone(address), in_flight_max))
         });
         Arc::clone(node)
@@ -370,31 +374,31 @@ impl Pool {
 }
 
 fn all(group: Vec<OpenCall>, failure: &Failure) -> Vec<(OpenCall, Answer)> {
-    let failed = |mut call: OpenCall| {
+    let to_failed = |mut call: OpenCall| {
         call.ask = None;
         (call, Err(failure.clone()))
     };
-    group.into_iter().map(failed).collect()
+    group.into_iter().map(to_failed).collect()
 }
 
 /// Separates calls to repeat from calls that failed for good.
-fn part(failed: Vec<OpenCall>) -> (Vec<OpenCall>, Vec<OpenCall>) {
+fn split_final(calls: Vec<OpenCall>) -> (Vec<OpenCall>, Vec<OpenCall>) {
     let is_final = |call: &OpenCall| {
         let failure = call.failure.as_ref();
         failure.is_none_or(|failure| failure.reaction() == Reaction::Final)
     };
-    failed.into_iter().partition(|call| !is_final(call))
+    calls.into_iter().partition(|call| !is_final(call))
 }
 
-/// Repeats an attempt that came too late, until `patience` ends.
-async fn patiently<T>(
-    patience: Instant,
+/// Repeats an attempt that came too late, until `deadline`.
+async fn with_retries<T>(
+    deadline: Instant,
     attempt: impl AsyncFn() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     loop {
         match attempt().await {
-            Err(failure) if failure.is_late() && Instant::now() < patience => {
-                sleep(PAUSE).await;
+            Err(failure) if failure.is_late() && Instant::now() < deadline => {
+                sleep(RETRY_PAUSE).await;
             }
             answer => return answer,
         }

@@ -4,10 +4,10 @@ use redis::Value;
 
 use super::failure::Failure;
 
-fn unexpected(wanted: &str, got: &Value) -> Failure {
+fn unexpected(expected: &str, got: &Value) -> Failure {
     let mut got = format!("{got:?}");
     got.truncate(got.floor_char_boundary(200));
-    Failure::Reply(format!("wanted {wanted}, got {got}"))
+    Failure::Reply(format!("wanted {expected}, got {got}"))
 }
 
 pub(crate) fn list(value: Value) -> Result<Vec<Value>, Failure> {

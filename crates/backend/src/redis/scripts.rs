@@ -99,7 +99,7 @@ impl ScriptName {
         }
     }
 
-    /// True if the script takes the replid of its master as the last argument.
+    /// Whether the script takes the replid of its master as the last argument.
     pub(crate) fn wants_replid(self) -> bool {
         matches!(
             self,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_when_memory_is_full_says_so() {
+    fn scripts_allowed_at_full_memory_are_flagged() {
         for name in ScriptName::ALL {
             let may_run = name.text().starts_with("#!lua flags=allow-oom\n");
             let stores = [
@@ -183,9 +183,9 @@ mod tests {
         for name in ScriptName::ALL {
             let text = name.text();
             assert!(!text.contains("'msg"), "{name:?}");
-            let built = text.matches("'om:'").count();
-            let tagged = text.matches("return TAG .. 'om:'").count();
-            assert_eq!(tagged, built, "{name:?}");
+            let key_count = text.matches("'om:'").count();
+            let tagged_count = text.matches("return TAG .. 'om:'").count();
+            assert_eq!(tagged_count, key_count, "{name:?}");
             let text = text.replace("redis.pcall(", "redis.call(");
             for call in text.split("redis.call(").skip(1) {
                 let key = call.split([',', ')']).nth(1).unwrap_or_default().trim();

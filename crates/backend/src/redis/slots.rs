@@ -4,22 +4,22 @@ use protocol::keys;
 
 pub(crate) const SLOTS: u16 = 16_384;
 
-pub(crate) fn of_tag(tag: &str) -> u16 {
+pub(crate) fn for_tag(tag: &str) -> u16 {
     keys::crc16(tag.as_bytes()) % SLOTS
 }
 
 /// Slot of a bucket of users, computed from the tag that all its keys bear.
-pub(crate) fn of_bucket(bucket: u16) -> u16 {
-    of_tag(&format!("b{bucket:04}"))
+pub(crate) fn for_bucket(bucket: u16) -> u16 {
+    for_tag(&format!("b{bucket:04}"))
 }
 
 /// Slot of any key, as the cluster specification defines it.
-pub(crate) fn of_key(key: &str) -> u16 {
+pub(crate) fn for_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| {
         let (tag, _) = rest.split_once('}')?;
         (!tag.is_empty()).then_some(tag)
     });
-    of_tag(tag.unwrap_or(key))
+    for_tag(tag.unwrap_or(key))
 }
 
 /// Tag of one of our keys, after `prefix`.
@@ -28,11 +28,11 @@ pub(crate) fn of_key(key: &str) -> u16 {
 /// Panics on a key that holds more than its prefix, one tag, and the characters of numbers and our
 /// own names.
 #[cfg(test)]
-pub(crate) fn tag_of_ours<'a>(prefix: &str, key: &'a str) -> &'a str {
-    let behind = key
+pub(crate) fn parse_tag<'a>(prefix: &str, key: &'a str) -> &'a str {
+    let tag_and_rest = key
         .strip_prefix(prefix)
         .and_then(|rest| rest.strip_prefix("/{"));
-    let parts = behind.and_then(|rest| rest.split_once("}/"));
+    let parts = tag_and_rest.and_then(|rest| rest.split_once("}/"));
     let (tag, rest) = parts.unwrap_or_else(|| panic!("{key:?} has no tag"));
     let is_ours =
         |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || "-:/".contains(sign);

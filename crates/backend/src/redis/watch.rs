@@ -13,15 +13,15 @@ use super::pool::Pool;
 use crate::credentials::CredentialSnapshot;
 
 /// Shortest pause between two searches.
-const FIND_REST: Duration = Duration::from_millis(50);
+const MIN_SEARCH_PAUSE: Duration = Duration::from_millis(50);
 
 impl Pool {
     /// Waits for a new search for the masters to finish.
-    pub(crate) async fn search(&self, until: Instant) {
-        let mut ended = self.searches.subscribe();
+    pub(crate) async fn search(&self, deadline: Instant) {
+        let mut searches = self.searches.subscribe();
         self.doubt.notify_one();
         // Without a search that ends in time, the call fails for its original reason.
-        let _ = timeout_at(until, ended.changed()).await;
+        let _ = timeout_at(deadline, searches.changed()).await;
     }
 
     /// Loop of the watching task: searches for masters in doubt, checks each of them in between,
@@ -47,7 +47,7 @@ impl Pool {
                 () = self.doubt.notified() => {
                     self.find().await;
                     self.searches.send_modify(|searches| *searches += 1);
-                    tokio::time::sleep(FIND_REST).await;
+                    tokio::time::sleep(MIN_SEARCH_PAUSE).await;
                 }
             }
         }
@@ -55,9 +55,9 @@ impl Pool {
 
     async fn renew(&self) {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
-        let renewed = join_all(nodes.iter().map(|node| node.renew(&self.manner))).await;
-        for (node, renewed) in nodes.iter().zip(renewed) {
-            if let Err(failure) = renewed {
+        let renewal = join_all(nodes.iter().map(|node| node.renew(&self.mode))).await;
+        for (node, renewal) in nodes.iter().zip(renewal) {
+            if let Err(failure) = renewal {
                 let server = &node.address;
                 tracing::warn!(%server, %failure, "new credentials are refused; connections of before stay");
             }
@@ -65,8 +65,8 @@ impl Pool {
     }
 
     async fn find(&self) {
-        let known: Vec<Address> = self.nodes.lock().keys().cloned().collect();
-        match self.finder.find(&known, &self.manner).await {
+        let servers: Vec<Address> = self.nodes.lock().keys().cloned().collect();
+        match self.finder.find(&servers, &self.mode).await {
             Ok(map) => {
                 self.nodes.lock().retain(|address, _| map.holds(address));
                 *self.map.write() = map;
@@ -77,10 +77,10 @@ impl Pool {
 
     /// Drops connections that are dead or whose server is no longer the same master: its replid
     /// reveals that data may have been lost.
-    async fn verify(&self, within: Duration) {
+    async fn verify(&self, timeout: Duration) {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
-        let until = Instant::now() + within;
-        let checks = nodes.iter().map(|node| node.verify(&self.manner, until));
+        let deadline = Instant::now() + timeout;
+        let checks = nodes.iter().map(|node| node.verify(&self.mode, deadline));
         if join_all(checks).await.contains(&false) {
             self.doubt.notify_one();
         }

@@ -10,7 +10,7 @@ use crate::test_ids::TestIds;
 
 const RETENTION: Duration = Duration::from_secs(3600);
 const HOUR_MILLIS: i64 = 3_600_000;
-const ALL: usize = 1000;
+const MAX_ROWS: usize = 1000;
 
 /// Returns an hour whose neighbours are unused, too.
 fn hour(fresh: &TestIds) -> i64 {
@@ -37,16 +37,16 @@ async fn add(store: &dyn RevocationStore, revocation: &Revocation) {
 
 async fn rows(store: &dyn RevocationStore, hour: i64) -> Vec<Revocation> {
     let all = PageStart::of(Timestamp::ZERO);
-    store.page(hour, all, ALL).await.expect("reads")
+    store.page(hour, all, MAX_ROWS).await.expect("reads")
 }
 
 pub(super) async fn a_row_comes_back_whole(store: &dyn RevocationStore, fresh: &TestIds) {
     let hour = hour(fresh);
     assert_eq!(rows(store, hour).await, []);
-    let added = revocation(fresh.user(), at(hour, 7));
-    add(store, &added).await;
-    add(store, &added).await;
-    assert_eq!(rows(store, hour).await, [added]);
+    let expected = revocation(fresh.user(), at(hour, 7));
+    add(store, &expected).await;
+    add(store, &expected).await;
+    assert_eq!(rows(store, hour).await, [expected]);
 }
 
 pub(super) async fn pages_go_by_time_and_user(store: &dyn RevocationStore, fresh: &TestIds) {
@@ -61,11 +61,11 @@ pub(super) async fn pages_go_by_time_and_user(store: &dyn RevocationStore, fresh
     }
     assert_eq!(rows(store, hour).await, expected);
     for (from, limit, places) in [
-        (PageStart::of(at(hour, 10)), ALL, 3..9),
+        (PageStart::of(at(hour, 10)), MAX_ROWS, 3..9),
         (PageStart::of(at(hour, 5)), 4, 3..7),
-        (PageStart::behind(at(hour, 10), users[1]), ALL, 5..9),
+        (PageStart::behind(at(hour, 10), users[1]), MAX_ROWS, 5..9),
         (PageStart::behind(at(hour, 10), users[1]), 2, 5..7),
-        (PageStart::behind(at(hour, 11), users[2]), ALL, 9..9),
+        (PageStart::behind(at(hour, 11), users[2]), MAX_ROWS, 9..9),
         (PageStart::of(Timestamp::ZERO), 0, 0..0),
     ] {
         let page = store.page(hour, from, limit).await.expect("reads");
@@ -85,22 +85,28 @@ pub(super) async fn an_hour_ends_with_its_last_millisecond(
     assert_eq!(rows(store, hour).await, [last]);
     assert_eq!(rows(store, hour + 1).await, [next]);
     let late = PageStart::of(at(hour + 1, 0));
-    assert_eq!(store.page(hour, late, ALL).await.expect("reads"), []);
+    assert_eq!(store.page(hour, late, MAX_ROWS).await.expect("reads"), []);
 }
 
-pub(super) async fn of_one_time_the_larger_stays(store: &dyn RevocationStore, fresh: &TestIds) {
+pub(super) async fn larger_cutoff_wins_at_equal_times(
+    store: &dyn RevocationStore,
+    fresh: &TestIds,
+) {
     let hour = hour(fresh);
     let (early, late) = (fresh.user(), fresh.user());
-    let of = |user, before| Revocation {
-        before: at(hour, before),
+    let revocation_before = |user, millis| Revocation {
+        before: at(hour, millis),
         ..revocation(user, at(hour, 9))
     };
     for (user, befores) in [(early, [1, 2]), (late, [2, 1])] {
-        for before in befores {
-            add(store, &of(user, before)).await;
+        for millis in befores {
+            add(store, &revocation_before(user, millis)).await;
         }
     }
-    assert_eq!(rows(store, hour).await, [of(early, 2), of(late, 2)]);
+    assert_eq!(
+        rows(store, hour).await,
+        [revocation_before(early, 2), revocation_before(late, 2)]
+    );
 }
 
 /// Expires by passage of time, or by the time of the next revocation.
@@ -115,8 +121,8 @@ pub(super) async fn a_revocation_outlives_its_retention_only_until_the_next(
     let next = revocation(fresh.user(), at(hour, 2000));
     store.add(&next, RETENTION).await.expect("writes");
     store.add(&next, retention).await.expect("writes");
-    let left = rows(store, hour).await;
-    assert!(!left.contains(&first), "{left:?}");
+    let remaining = rows(store, hour).await;
+    assert!(!remaining.contains(&first), "{remaining:?}");
 }
 
 /// Hands the names of all checks to another macro: no backend can leave one out.
@@ -126,7 +132,7 @@ macro_rules! checks {
             a_row_comes_back_whole,
             pages_go_by_time_and_user,
             an_hour_ends_with_its_last_millisecond,
-            of_one_time_the_larger_stays,
+            larger_cutoff_wins_at_equal_times,
             a_revocation_outlives_its_retention_only_until_the_next,
         );
     };

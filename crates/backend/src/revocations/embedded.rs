@@ -17,20 +17,20 @@ const SEAM: &str = "revocations";
 const HOUR_MILLIS: i64 = 3_600_000;
 
 /// Expired rows removed with each addition.
-const REMOVED: usize = 100;
+const REMOVAL_BATCH: usize = 100;
 
 /// Revocations in the embedded store.
 pub struct EmbeddedRevocations {
     engine: Engine,
     /// Held from a read to the write after it, never across an await.
-    writing: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 impl EmbeddedRevocations {
     pub fn new(engine: Engine) -> EmbeddedRevocations {
         EmbeddedRevocations {
             engine,
-            writing: Mutex::new(()),
+            write_lock: Mutex::new(()),
         }
     }
 }
@@ -40,33 +40,36 @@ impl RevocationStore for EmbeddedRevocations {
     async fn add(&self, revocation: &Revocation, retention: Duration) -> Result<()> {
         let key = key(revocation.at, revocation.user.get());
         let mark = {
-            let _writing = self.writing.lock();
-            let standing = self.engine.get(Table::Revocation, &key)?;
-            let standing: Option<Revocation> = standing
+            let _write_guard = self.write_lock.lock();
+            let current = self.engine.get(Table::Revocation, &key)?;
+            let current: Option<Revocation> = current
                 .map(|value| decode(SEAM, &value))
                 .transpose()?
-                .filter(|standing: &Revocation| standing.before > revocation.before);
+                .filter(|current: &Revocation| current.before > revocation.before);
             // Even an unchanged value is rewritten: its first writer may not have awaited the
             // fsync.
-            let value = encode(SEAM, standing.as_ref().unwrap_or(revocation))?;
+            let value = encode(SEAM, current.as_ref().unwrap_or(revocation))?;
             let mut batch = WriteBatch::new();
             batch.put(Table::Revocation, key, value);
             self.engine.write(batch)?
         };
         self.engine.durable(mark).await?;
-        let (first, end) = (key_of(Timestamp::ZERO), key_of(revocation.at - retention));
+        let (first, end) = (
+            time_key(Timestamp::ZERO),
+            time_key(revocation.at - retention),
+        );
         let old = &first[..]..&end[..];
         self.engine
-            .remove_range(Table::Revocation, old, REMOVED)
+            .remove_range(Table::Revocation, old, REMOVAL_BATCH)
             .map(drop)
     }
 
     async fn page(&self, hour: i64, from: PageStart, limit: usize) -> Result<Vec<Revocation>> {
         let begin = Timestamp::from_millis(hour.saturating_mul(HOUR_MILLIS));
-        let end = key_of(begin + Duration::from_millis(HOUR_MILLIS.unsigned_abs()));
+        let end = time_key(begin + Duration::from_millis(HOUR_MILLIS.unsigned_abs()));
         // Pages continue after a user, at the next number.
-        let behind = |user: protocol::UserId| user.get().saturating_add(1);
-        let first = key(from.since, from.after.map_or(0, behind)).max(key_of(begin));
+        let next_number = |user: protocol::UserId| user.get().saturating_add(1);
+        let first = key(from.start, from.cursor.map_or(0, next_number)).max(time_key(begin));
         if first >= end {
             return Ok(Vec::new());
         }
@@ -76,7 +79,7 @@ impl RevocationStore for EmbeddedRevocations {
     }
 }
 
-fn key_of(at: Timestamp) -> Vec<u8> {
+fn time_key(at: Timestamp) -> Vec<u8> {
     key(at, 0)
 }
 

@@ -47,7 +47,7 @@ impl RevocationStore for ScyllaRevocations {
     async fn add(&self, revocation: &Revocation, retention: Duration) -> Result<()> {
         let Revocation {
             user,
-            before,
+            before: cutoff,
             reason,
             by,
             at,
@@ -57,11 +57,11 @@ impl RevocationStore for ScyllaRevocations {
             revocation.hour(),
             at.millis(),
             user.get(),
-            before.millis(),
+            cutoff.millis(),
             reason,
             by,
             seconds.clamp(1, TTL_MAX),
-            write_time::of_time(SEAM, *before)?,
+            write_time::from_time(SEAM, *cutoff)?,
         );
         self.cql.write(&self.insert, values).await
     }
@@ -71,14 +71,14 @@ impl RevocationStore for ScyllaRevocations {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let after = from.after.map_or(0, UserId::get);
-        let values = (hour, from.since.millis(), after, limit);
+        let after_user = from.cursor.map_or(0, UserId::get);
+        let values = (hour, from.start.millis(), after_user, limit);
         let rows: Vec<RevocationColumns> = self.cql.rows(&self.select, values).await?;
-        let revocation = |(tm, uid, before, reason, by): RevocationColumns| {
+        let revocation = |(tm, uid, cutoff, reason, by): RevocationColumns| {
             let user = UserId::new(uid).map_err(|error| Error::corrupt(SEAM, error))?;
             Ok(Revocation {
                 user,
-                before: Timestamp::from_millis(before),
+                before: Timestamp::from_millis(cutoff),
                 reason,
                 by,
                 at: Timestamp::from_millis(tm),

@@ -22,8 +22,8 @@ impl AuthenticatorProvider for ScyllaAccess {
         &self,
         authenticator: &str,
     ) -> Result<(Option<Vec<u8>>, Box<dyn AuthenticatorSession>), AuthError> {
-        let shown = self.credentials.current();
-        let secret = shown.secret(PASSWORD).map(ExposeSecret::expose_secret);
+        let snapshot = self.credentials.current();
+        let secret = snapshot.secret(PASSWORD).map(ExposeSecret::expose_secret);
         let secret = secret.unwrap_or_default().to_owned();
         let plain = PlainTextAuthenticator::new(self.username.clone(), secret);
         plain.start_authentication_session(authenticator).await

@@ -11,46 +11,46 @@ use scylla::policies::retry::{
 use scylla::policies::speculative_execution::{Context, SpeculativeExecutionPolicy};
 
 /// Price of a retry; a request earns a percentage of it.
-const PRICE: i64 = 100;
+const RETRY_COST: i64 = 100;
 /// Limit of savings: a quiet hour pays for this many retries at once.
-const SAVED_MAX: i64 = 100 * PRICE;
+const MAX_BALANCE: i64 = 100 * RETRY_COST;
 /// Retries of one request, at most.
 const RETRIES_MAX: usize = 2;
 
 #[derive(Debug)]
 pub(super) struct Budget {
-    saved: AtomicI64,
-    earned: i64,
+    balance: AtomicI64,
+    credit: i64,
 }
 
 impl Budget {
     pub(super) fn new(percent: u8) -> Arc<Budget> {
-        let earned = i64::from(percent);
+        let credit = i64::from(percent);
         Arc::new(Budget {
-            saved: AtomicI64::new(if earned > 0 { 10 * PRICE } else { 0 }),
-            earned,
+            balance: AtomicI64::new(if credit > 0 { 10 * RETRY_COST } else { 0 }),
+            credit,
         })
     }
 
     /// Credits a request.
     pub(super) fn earn(&self) {
-        let more = |saved: i64| Some((saved + self.earned).min(SAVED_MAX));
+        let more = |balance: i64| Some((balance + self.credit).min(MAX_BALANCE));
         _ = self
-            .saved
+            .balance
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// Charges a retry; false if the savings do not cover it.
     pub(super) fn spend(&self) -> bool {
-        let less = |saved: i64| (saved >= PRICE).then_some(saved - PRICE);
-        let spent = self
-            .saved
+        let less = |balance: i64| (balance >= RETRY_COST).then_some(balance - RETRY_COST);
+        let outcome = self
+            .balance
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        spent.is_ok()
+        outcome.is_ok()
     }
 
     fn can_spend(&self) -> bool {
-        self.saved.load(Ordering::Relaxed) >= PRICE
+        self.balance.load(Ordering::Relaxed) >= RETRY_COST
     }
 }
 
@@ -61,7 +61,7 @@ pub(super) struct BudgetedRetry(pub(super) Arc<Budget>);
 struct Session {
     budget: Arc<Budget>,
     rules: Box<dyn RetrySession>,
-    left: usize,
+    remaining_retries: usize,
 }
 
 impl RetryPolicy for BudgetedRetry {
@@ -69,7 +69,7 @@ impl RetryPolicy for BudgetedRetry {
         Box::new(Session {
             budget: self.0.clone(),
             rules: DefaultRetryPolicy::new().new_session(),
-            left: RETRIES_MAX,
+            remaining_retries: RETRIES_MAX,
         })
     }
 }
@@ -79,10 +79,10 @@ impl RetrySession for Session {
         let decision = self.rules.decide_should_retry(request);
         match decision {
             RetryDecision::RetrySameTarget(_) | RetryDecision::RetryNextTarget(_) => {
-                if self.left == 0 || !self.budget.spend() {
+                if self.remaining_retries == 0 || !self.budget.spend() {
                     return RetryDecision::DontRetry;
                 }
-                self.left -= 1;
+                self.remaining_retries -= 1;
                 decision
             }
             // "Ignore" would report an unwritten row as written.
@@ -92,7 +92,7 @@ impl RetrySession for Session {
 
     fn reset(&mut self) {
         self.rules.reset();
-        self.left = RETRIES_MAX;
+        self.remaining_retries = RETRIES_MAX;
     }
 }
 
@@ -101,7 +101,7 @@ impl RetrySession for Session {
 #[derive(Debug)]
 pub(super) struct BudgetedSpeculation {
     pub(super) budget: Arc<Budget>,
-    pub(super) after: Duration,
+    pub(super) delay: Duration,
 }
 
 impl SpeculativeExecutionPolicy for BudgetedSpeculation {
@@ -110,7 +110,7 @@ impl SpeculativeExecutionPolicy for BudgetedSpeculation {
     }
 
     fn retry_interval(&self, _: &Context) -> Duration {
-        self.after
+        self.delay
     }
 }
 
@@ -119,16 +119,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_again_is_a_share_of_what_is_asked() {
+    fn retries_are_a_share_of_requests() {
         let budget = Budget::new(10);
         while budget.spend() {}
         assert!(!budget.can_spend());
-        let mut again = 0;
+        let mut retry_count = 0;
         for _ in 0..10_000 {
             budget.earn();
-            again += usize::from(budget.spend());
+            retry_count += usize::from(budget.spend());
         }
-        assert_eq!(again, 1_000);
+        assert_eq!(retry_count, 1_000);
     }
 
     #[test]
@@ -138,8 +138,8 @@ mod tests {
             budget.earn();
         }
         assert_eq!((0..).take_while(|_| budget.spend()).count(), 100);
-        let never = Budget::new(0);
-        never.earn();
-        assert!(!never.spend());
+        let empty_budget = Budget::new(0);
+        empty_budget.earn();
+        assert!(!empty_budget.spend());
     }
 }

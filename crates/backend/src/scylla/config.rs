@@ -249,31 +249,32 @@ impl Replication {
 
     /// Copies in this datacenter.
     pub(super) fn in_datacenter(&self, name: &str) -> u8 {
-        match self.datacenters.is_empty() {
-            true => self.factor,
-            false => self.datacenters.get(name).copied().unwrap_or(0),
+        if self.datacenters.is_empty() {
+            self.factor
+        } else {
+            self.datacenters.get(name).copied().unwrap_or(0)
         }
     }
 
     /// Renders the replication as CQL.
     pub(super) fn to_cql(&self) -> String {
-        let factors = match self.datacenters.is_empty() {
-            true => format!(", 'replication_factor': {}", self.factor),
-            false => self
-                .datacenters
+        let factors = if self.datacenters.is_empty() {
+            format!(", 'replication_factor': {}", self.factor)
+        } else {
+            self.datacenters
                 .iter()
                 .map(|(name, factor)| format!(", '{name}': {factor}"))
-                .collect(),
+                .collect()
         };
         format!("{{'class': 'NetworkTopologyStrategy'{factors}}}")
     }
 }
 
 fn is_keyspace(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.len() <= 48
         && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(allowed)
+        && name.chars().all(is_allowed)
 }
 
 #[cfg(test)]
@@ -291,23 +292,23 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_by_name() {
-        let refused = |change: fn(&mut ScyllaConfig)| {
+    fn unworkable_settings_are_refused_by_name() {
+        let refusal_text = |change: fn(&mut ScyllaConfig)| {
             let mut config = ScyllaConfig::default();
             change(&mut config);
             config.check().expect_err("refused").source.to_string()
         };
-        assert!(refused(|c| c.contact_points.clear()).contains("contact_points"));
+        assert!(refusal_text(|c| c.contact_points.clear()).contains("contact_points"));
         for name in ["", "Packet", "1st", "a;drop", "a b", &"x".repeat(49)] {
             assert!(!is_keyspace(name), "{name}");
         }
-        assert!(refused(|c| c.keyspace = "a-b".into()).contains("keyspace"));
-        assert!(refused(|c| c.request_timeout = Duration::ZERO).contains("request_timeout"));
-        assert!(refused(|c| c.in_flight_max = 0).contains("in_flight_max"));
-        assert!(refused(|c| c.ledger_retention = Duration::ZERO).contains("ledger_retention"));
-        assert!(refused(|c| c.replication.factor = 0).contains("replication"));
+        assert!(refusal_text(|c| c.keyspace = "a-b".into()).contains("keyspace"));
+        assert!(refusal_text(|c| c.request_timeout = Duration::ZERO).contains("request_timeout"));
+        assert!(refusal_text(|c| c.in_flight_max = 0).contains("in_flight_max"));
+        assert!(refusal_text(|c| c.ledger_retention = Duration::ZERO).contains("ledger_retention"));
+        assert!(refusal_text(|c| c.replication.factor = 0).contains("replication"));
         assert!(
-            refused(|c| _ = c.replication.datacenters.insert("a'".into(), 3))
+            refusal_text(|c| _ = c.replication.datacenters.insert("a'".into(), 3))
                 .contains("such a name")
         );
     }

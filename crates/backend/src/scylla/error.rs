@@ -12,7 +12,7 @@ use crate::Error;
 use crate::tls::{advice, ended};
 
 /// Failure to open a session; an error of credentials names its remedy.
-pub(super) fn opening(error: NewSessionError, is_tls: bool) -> Error {
+pub(super) fn open_error(error: NewSessionError, is_tls: bool) -> Error {
     let remedy = match &error {
         NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
             ConnectionPoolError::Broken {

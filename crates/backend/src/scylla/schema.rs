@@ -19,7 +19,7 @@ use scylla::serialize::row::SerializeRow;
 use scylla::statement::unprepared::Statement;
 use tokio::time::timeout;
 
-use super::session::{decoded, open};
+use super::session::{decode_rows, open};
 use super::{SEAM, ScyllaConfig, error};
 use crate::{Error, Result};
 
@@ -121,7 +121,7 @@ impl Migration {
 pub struct AppliedMigration {
     pub number: i32,
     pub name: &'static str,
-    /// True if this call applied it.
+    /// Whether this call applied it.
     pub new: bool,
 }
 
@@ -141,57 +141,57 @@ pub fn print(config: &ScyllaConfig) -> String {
 /// Applies missing migrations, and returns all of them. `Unavailable` may be repeated; `Conflict`
 /// names the fault of the settings.
 pub async fn apply(config: &ScyllaConfig) -> Result<Vec<AppliedMigration>> {
-    let session = connected(config).await?;
-    let one_node = OneNode::of(&session, config)?;
-    let known = has_keyspace(&session, config).await?;
-    if !known {
-        one_node.check_replication()?;
+    let session = connect(config).await?;
+    let node = OneNode::choose(&session, config)?;
+    let keyspace_exists = has_keyspace(&session, config).await?;
+    if !keyspace_exists {
+        node.check_replication()?;
     }
     // Another process may be creating the keyspace: a node shows its row before it can be used. The
     // same change waits for that.
-    if !known || use_keyspace(&session, config).await.is_err() {
-        one_node.change(&keyspace(config)).await?;
-        agreed(&session).await?;
+    if !keyspace_exists || use_keyspace(&session, config).await.is_err() {
+        node.change(&keyspace(config)).await?;
+        await_agreement(&session).await?;
         use_keyspace(&session, config).await?;
     }
-    one_node.change(RECORD_TABLE).await?;
-    agreed(&session).await?;
-    let standing = recorded(&session, config).await?;
-    let mut applied = Vec::with_capacity(MIGRATIONS.len());
+    node.change(RECORD_TABLE).await?;
+    await_agreement(&session).await?;
+    let applied_numbers = recorded_numbers(&session, config).await?;
+    let mut migrations = Vec::with_capacity(MIGRATIONS.len());
     for migration in &MIGRATIONS {
-        let new = !standing.contains(&migration.number);
+        let new = !applied_numbers.contains(&migration.number);
         if new {
             for statement in migration.statements() {
                 if has_column(&session, config, statement).await? {
                     continue;
                 }
-                match one_node.change(statement).await {
+                match node.change(statement).await {
                     // Another process added it meanwhile.
                     Err(_) if has_column(&session, config, statement).await? => {}
-                    changed => changed?,
+                    outcome => outcome?,
                 }
             }
-            agreed(&session).await?;
+            await_agreement(&session).await?;
             record(&session, migration).await?;
         }
-        applied.push(AppliedMigration {
+        migrations.push(AppliedMigration {
             number: migration.number,
             name: migration.name,
             new,
         });
     }
-    agreed(&session).await?;
-    Ok(applied)
+    await_agreement(&session).await?;
+    Ok(migrations)
 }
 
 /// Checks that all tables needed by this program exist; if not, `Conflict` names the remedy.
 /// Additions of a later program do no harm.
 pub async fn check(config: &ScyllaConfig) -> Result<()> {
-    let session = connected(config).await?;
+    let session = connect(config).await?;
     check_on(&session, config).await
 }
 
-async fn connected(config: &ScyllaConfig) -> Result<Session> {
+async fn connect(config: &ScyllaConfig) -> Result<Session> {
     match timeout(config.connect_timeout, open(config)).await {
         Ok(session) => session,
         Err(_) => Err(Error::unavailable(SEAM, "connecting took too long")),
@@ -199,30 +199,30 @@ async fn connected(config: &ScyllaConfig) -> Result<Session> {
 }
 
 pub(super) async fn check_on(session: &Session, config: &ScyllaConfig) -> Result<()> {
-    let standing = recorded(session, config).await?;
-    let missing: Vec<_> = MIGRATIONS
+    let applied_numbers = recorded_numbers(session, config).await?;
+    let missing_migrations: Vec<_> = MIGRATIONS
         .iter()
-        .filter(|migration| !standing.contains(&migration.number))
+        .filter(|migration| !applied_numbers.contains(&migration.number))
         .map(|migration| format!("{} ({})", migration.number, migration.name))
         .collect();
-    if missing.is_empty() {
+    if missing_migrations.is_empty() {
         return Ok(());
     }
     let text = format!(
         "keyspace {} lacks migration {}: run `packetboat schema apply` once (`packetboat schema print` \
          shows what it does)",
         config.keyspace,
-        missing.join(", ")
+        missing_migrations.join(", ")
     );
     Err(Error::conflict(SEAM, text))
 }
 
 /// Numbers of the migrations recorded in the keyspace; none if it does not exist.
-async fn recorded(session: &Session, config: &ScyllaConfig) -> Result<BTreeSet<i32>> {
+async fn recorded_numbers(session: &Session, config: &ScyllaConfig) -> Result<BTreeSet<i32>> {
     let text = format!("SELECT number FROM {}.schema_migration", config.keyspace);
     match session.query_unpaged(text, ()).await {
         Ok(answer) => {
-            let rows: Vec<(i32,)> = decoded(SEAM, answer)?;
+            let rows: Vec<(i32,)> = decode_rows(SEAM, answer)?;
             Ok(rows.into_iter().map(|(number,)| number).collect())
         }
         // Keyspace or table is missing.
@@ -244,11 +244,11 @@ async fn record(session: &Session, migration: &Migration) -> Result<()> {
 async fn has_keyspace(session: &Session, config: &ScyllaConfig) -> Result<bool> {
     let text = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
     let answer = ask(session, text, (config.keyspace.as_str(),)).await?;
-    let rows: Vec<(String,)> = decoded(SEAM, answer)?;
+    let rows: Vec<(String,)> = decode_rows(SEAM, answer)?;
     Ok(!rows.is_empty())
 }
 
-/// True if a statement adds a column that exists. Such a statement cannot say *if not exists* on
+/// Whether a statement adds a column that exists. Such a statement cannot say *if not exists* on
 /// every server.
 async fn has_column(session: &Session, config: &ScyllaConfig, statement: &str) -> Result<bool> {
     let Some((table, column)) = added_column(statement) else {
@@ -258,7 +258,7 @@ async fn has_column(session: &Session, config: &ScyllaConfig, statement: &str) -
                 WHERE keyspace_name = ? AND table_name = ? AND column_name = ?";
     let keyspace = config.keyspace.as_str();
     let answer = ask(session, text, (keyspace, table, column)).await?;
-    let rows: Vec<(String,)> = decoded(SEAM, answer)?;
+    let rows: Vec<(String,)> = decode_rows(SEAM, answer)?;
     Ok(!rows.is_empty())
 }
 
@@ -273,18 +273,18 @@ fn added_column(statement: &str) -> Option<(&str, &str)> {
 }
 
 async fn use_keyspace(session: &Session, config: &ScyllaConfig) -> Result<()> {
-    let used = session.use_keyspace(config.keyspace.as_str(), false).await;
-    used.map_err(|error| Error::unavailable(SEAM, error))
+    let outcome = session.use_keyspace(config.keyspace.as_str(), false).await;
+    outcome.map_err(|error| Error::unavailable(SEAM, error))
 }
 
 async fn ask(session: &Session, text: &str, values: impl SerializeRow) -> Result<QueryResult> {
-    let asked = session.query_unpaged(text, values).await;
-    asked.map_err(|error| error::request(SEAM, error))
+    let outcome = session.query_unpaged(text, values).await;
+    outcome.map_err(|error| error::request(SEAM, error))
 }
 
-async fn agreed(session: &Session) -> Result<()> {
-    let agreed = session.await_schema_agreement().await;
-    agreed
+async fn await_agreement(session: &Session) -> Result<()> {
+    let agreement = session.await_schema_agreement().await;
+    agreement
         .map(drop)
         .map_err(|error| Error::unavailable(SEAM, error))
 }
@@ -308,12 +308,13 @@ struct OneNode<'a> {
 }
 
 impl<'a> OneNode<'a> {
-    fn of(session: &'a Session, config: &'a ScyllaConfig) -> Result<OneNode<'a>> {
+    fn choose(session: &'a Session, config: &'a ScyllaConfig) -> Result<OneNode<'a>> {
         let state = session.get_cluster_state();
-        let datacenter = |node: &str| config.datacenter.is_empty() || config.datacenter == node;
+        let is_in_datacenter =
+            |node: &str| config.datacenter.is_empty() || config.datacenter == node;
         let nodes = state.get_nodes_info().iter();
         let first = nodes
-            .filter(|node| datacenter(node.datacenter.as_deref().unwrap_or_default()))
+            .filter(|node| is_in_datacenter(node.datacenter.as_deref().unwrap_or_default()))
             .min_by_key(|node| (!node.is_connected(), node.host_id));
         let Some(first) = first else {
             let text = format!(
@@ -322,7 +323,7 @@ impl<'a> OneNode<'a> {
             );
             return Err(Error::conflict(SEAM, text));
         };
-        let same = |node: &&Arc<_>| datacenter_of(node) == datacenter_of(first);
+        let is_neighbour = |node: &&Arc<_>| datacenter_name(node) == datacenter_name(first);
         let node = NodeIdentifier::HostId(first.host_id);
         Ok(OneNode {
             session,
@@ -332,8 +333,8 @@ impl<'a> OneNode<'a> {
                 .request_timeout(Some(config.schema_timeout))
                 .load_balancing_policy(SingleTargetLoadBalancingPolicy::new(node, None))
                 .build(),
-            datacenter: datacenter_of(first).to_owned(),
-            neighbours: state.get_nodes_info().iter().filter(same).count(),
+            datacenter: datacenter_name(first).to_owned(),
+            neighbours: state.get_nodes_info().iter().filter(is_neighbour).count(),
         })
     }
 
@@ -369,14 +370,14 @@ impl<'a> OneNode<'a> {
         let mut statement = Statement::new(text);
         statement.set_is_idempotent(true);
         statement.set_execution_profile_handle(Some(self.profile.clone().into_handle()));
-        let changed = self.session.query_unpaged(statement, ()).await;
-        changed
+        let outcome = self.session.query_unpaged(statement, ()).await;
+        outcome
             .map(drop)
             .map_err(|error| error::request(SEAM, error))
     }
 }
 
-fn datacenter_of(node: &scylla::cluster::Node) -> &str {
+fn datacenter_name(node: &scylla::cluster::Node) -> &str {
     node.datacenter.as_deref().unwrap_or_default()
 }
 

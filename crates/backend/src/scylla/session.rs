@@ -41,9 +41,9 @@ struct Inner {
     reads: ExecutionProfileHandle,
     writes: ExecutionProfileHandle,
     budget: Arc<Budget>,
-    turns: Semaphore,
+    permits: Semaphore,
     config: ScyllaConfig,
-    _keep: Option<AbortOnDropHandle<()>>,
+    _reloader: Option<AbortOnDropHandle<()>>,
 }
 
 impl fmt::Debug for Cql {
@@ -78,23 +78,28 @@ impl Cql {
                 .use_keyspace(keyspace, false)
                 .await
                 .map_err(|error| Error::unavailable(SEAM, error))?;
-            Ok(Cql::over(session, config, &credentials))
+            Ok(Cql::with_session(session, config, &credentials))
         };
         match timeout(config.connect_timeout, connect).await {
-            Ok(connected) => connected,
-            Err(_) => Err(late(SEAM, "connecting", config.connect_timeout)),
+            Ok(outcome) => outcome,
+            Err(_) => Err(timeout_error(SEAM, "connecting", config.connect_timeout)),
         }
     }
 
-    fn over(session: Session, config: &ScyllaConfig, credentials: &Arc<Credentials>) -> Cql {
+    fn with_session(
+        session: Session,
+        config: &ScyllaConfig,
+        credentials: &Arc<Credentials>,
+    ) -> Cql {
         let budget = Budget::new(config.retry_percent);
         let speculation: Option<Arc<dyn SpeculativeExecutionPolicy>> =
-            match config.speculate_after.is_zero() {
-                true => None,
-                false => Some(Arc::new(BudgetedSpeculation {
+            if config.speculate_after.is_zero() {
+                None
+            } else {
+                Some(Arc::new(BudgetedSpeculation {
                     budget: budget.clone(),
-                    after: config.speculate_after,
-                })),
+                    delay: config.speculate_after,
+                }))
             };
         let profile = |speculation| {
             ExecutionProfile::builder()
@@ -112,9 +117,9 @@ impl Cql {
             writes: profile(None),
             session,
             budget: budget.clone(),
-            turns: Semaphore::new(config.in_flight_max.min(Semaphore::MAX_PERMITS)),
+            permits: Semaphore::new(config.in_flight_max.min(Semaphore::MAX_PERMITS)),
             config: config.clone(),
-            _keep: credentials.keep(),
+            _reloader: credentials.spawn_reloader(),
         }))
     }
 
@@ -151,8 +156,8 @@ impl SeamCql {
             let statement = statement
                 .prepared(self.seam, &inner.session, &inner.writes)
                 .await?;
-            let written = inner.session.execute_unpaged(statement, values).await;
-            self.done(written).map(drop)
+            let outcome = inner.session.execute_unpaged(statement, values).await;
+            self.map_error(outcome).map(drop)
         };
         self.in_turn(write).await
     }
@@ -175,8 +180,8 @@ impl SeamCql {
                 batch.append_statement(statement.clone());
                 all_values.push(values);
             }
-            let written = inner.session.batch(&batch, all_values).await;
-            self.done(written).map(drop)
+            let outcome = inner.session.batch(&batch, all_values).await;
+            self.map_error(outcome).map(drop)
         };
         self.in_turn(write).await
     }
@@ -193,9 +198,9 @@ impl SeamCql {
             let statement = statement
                 .prepared(self.seam, &inner.session, &inner.writes)
                 .await?;
-            let written = inner.session.execute_unpaged(statement, values).await;
+            let outcome = inner.session.execute_unpaged(statement, values).await;
             // The first column holds the result; other columns differ between servers.
-            let rows: Vec<Row> = self.decoded(self.done(written)?)?;
+            let rows: Vec<Row> = self.decode_rows(self.map_error(outcome)?)?;
             let first = rows.first().and_then(|row| row.columns.first());
             match first {
                 Some(Some(CqlValue::Boolean(applied))) => Ok(*applied),
@@ -223,7 +228,7 @@ impl SeamCql {
                 .clone();
             statement.set_consistency(serial(inner.config.consistency).1);
             let answer = inner.session.execute_unpaged(&statement, values).await;
-            self.decoded(self.done(answer)?)
+            self.decode_rows(self.map_error(answer)?)
         };
         self.in_turn(read).await
     }
@@ -242,10 +247,10 @@ impl SeamCql {
             let statement = statement
                 .prepared(self.seam, &inner.session, &inner.reads)
                 .await?;
-            let begun = Instant::now();
+            let start = Instant::now();
             let answer = inner.session.execute_unpaged(statement, values).await;
-            self.asked(begun);
-            self.decoded(self.done(answer)?)
+            self.charge_if_slow(start);
+            self.decode_rows(self.map_error(answer)?)
         };
         self.in_turn(read).await
     }
@@ -268,18 +273,18 @@ impl SeamCql {
                 .await?
                 .clone();
             statement.set_page_size(i32::try_from(size.max(1)).unwrap_or(i32::MAX));
-            let begun = Instant::now();
+            let start = Instant::now();
             let answer = inner
                 .session
                 .execute_single_page(&statement, values, from)
                 .await;
-            self.asked(begun);
-            let (answer, next) = self.done(answer)?;
+            self.charge_if_slow(start);
+            let (answer, next) = self.map_error(answer)?;
             let next = match next {
                 PagingStateResponse::HasMorePages { state } => Some(state),
                 PagingStateResponse::NoMorePages => None,
             };
-            Ok((self.decoded(answer)?, next))
+            Ok((self.decode_rows(answer)?, next))
         };
         self.in_turn(read).await
     }
@@ -302,38 +307,38 @@ impl SeamCql {
         request: impl Future<Output = Result<T>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T>> {
         let inner = self.cql.inner();
-        let deadline = inner.config.request_timeout;
+        let request_timeout = inner.config.request_timeout;
         let request = async move {
-            let turn = inner.turns.acquire().await;
-            let _turn = turn.map_err(|error| Error::unavailable(self.seam, error))?;
+            let permit = inner.permits.acquire().await;
+            let _permit = permit.map_err(|error| Error::unavailable(self.seam, error))?;
             inner.budget.earn();
             request.await
         };
         Box::pin(async move {
-            match timeout(deadline, request).await {
+            match timeout(request_timeout, request).await {
                 Ok(answer) => answer,
-                Err(_) => Err(late(self.seam, "a request", deadline)),
+                Err(_) => Err(timeout_error(self.seam, "a request", request_timeout)),
             }
         })
     }
 
     /// Charges the budget for a read slow enough that a second node was asked, too.
-    fn asked(&self, begun: Instant) {
-        let after = self.cql.inner().config.speculate_after;
-        if !after.is_zero() && begun.elapsed() >= after {
+    fn charge_if_slow(&self, start: Instant) {
+        let threshold = self.cql.inner().config.speculate_after;
+        if !threshold.is_zero() && start.elapsed() >= threshold {
             self.cql.inner().budget.spend();
         }
     }
 
-    fn done<T>(&self, answer: Result<T, ExecutionError>) -> Result<T> {
+    fn map_error<T>(&self, answer: Result<T, ExecutionError>) -> Result<T> {
         answer.map_err(|error| error::request(self.seam, error))
     }
 
-    fn decoded<R>(&self, answer: QueryResult) -> Result<Vec<R>>
+    fn decode_rows<R>(&self, answer: QueryResult) -> Result<Vec<R>>
     where
         R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
     {
-        decoded(self.seam, answer)
+        decode_rows(self.seam, answer)
     }
 }
 
@@ -348,7 +353,7 @@ where
     stream::iter(calls).buffered(at_once).try_collect().await
 }
 
-pub(super) fn decoded<R>(seam: &'static str, answer: QueryResult) -> Result<Vec<R>>
+pub(super) fn decode_rows<R>(seam: &'static str, answer: QueryResult) -> Result<Vec<R>>
 where
     R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
 {
@@ -398,20 +403,21 @@ async fn open_with(config: &ScyllaConfig, credentials: &Arc<Credentials>) -> Res
     if !config.datacenter.is_empty() {
         builder = builder.prefer_datacenter(config.datacenter.clone());
     }
-    let opened = builder.build().await;
+    let session = builder.build().await;
     let is_tls = config.tls.files().is_on();
-    opened.map_err(|failure| error::opening(failure, is_tls))
+    session.map_err(|failure| error::open_error(failure, is_tls))
 }
 
 /// Policy that prefers the replicas of a row, on nodes of the own datacenter only.
 fn balance(config: &ScyllaConfig) -> Arc<dyn LoadBalancingPolicy> {
     let builder = DefaultPolicy::builder().token_aware(true);
-    match config.datacenter.is_empty() {
-        true => builder.build(),
-        false => builder
+    if config.datacenter.is_empty() {
+        builder.build()
+    } else {
+        builder
             .prefer_datacenter(config.datacenter.clone())
             .permit_dc_failover(false)
-            .build(),
+            .build()
     }
 }
 
@@ -423,8 +429,8 @@ fn serial(level: ConsistencyLevel) -> (SerialConsistency, Consistency) {
     }
 }
 
-fn late(seam: &'static str, what: &str, after: Duration) -> Error {
-    Error::unavailable(seam, format!("{what} had no answer within {after:?}"))
+fn timeout_error(seam: &'static str, action: &str, limit: Duration) -> Error {
+    Error::unavailable(seam, format!("{action} had no answer within {limit:?}"))
 }
 
 #[cfg(test)]
@@ -439,22 +445,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_run_side_by_side_within_their_bound() {
         const TIME: Duration = Duration::from_millis(150);
-        let (in_flight, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (in_flight, max_in_flight) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let call = |number: usize| {
-            let (in_flight, most) = (&in_flight, &most);
+            let (in_flight, max_in_flight) = (&in_flight, &max_in_flight);
             async move {
-                let before = in_flight.fetch_add(1, Ordering::Relaxed);
-                most.fetch_max(before + 1, Ordering::Relaxed);
+                let previous = in_flight.fetch_add(1, Ordering::Relaxed);
+                max_in_flight.fetch_max(previous + 1, Ordering::Relaxed);
                 sleep(TIME).await;
                 in_flight.fetch_sub(1, Ordering::Relaxed);
                 Ok(number)
             }
         };
-        let began = Instant::now();
+        let start = Instant::now();
         let at_once = ScyllaConfig::default().call_in_flight_max;
-        let done = bounded((0..512).map(call).collect(), at_once).await;
-        assert_eq!(done.expect("done"), Vec::from_iter(0..512));
-        assert_eq!(most.load(Ordering::Relaxed), at_once);
-        assert_eq!(began.elapsed(), TIME * 4);
+        let results = bounded((0..512).map(call).collect(), at_once).await;
+        assert_eq!(results.expect("done"), Vec::from_iter(0..512));
+        assert_eq!(max_in_flight.load(Ordering::Relaxed), at_once);
+        assert_eq!(start.elapsed(), TIME * 4);
     }
 }

@@ -13,14 +13,14 @@ use crate::Result;
 /// CQL on tables of the session's keyspace. Every statement may be repeated.
 pub(crate) struct Statement {
     text: Cow<'static, str>,
-    prepared: OnceCell<PreparedStatement>,
+    prepared_cell: OnceCell<PreparedStatement>,
 }
 
 impl Statement {
     pub(crate) fn new(text: impl Into<Cow<'static, str>>) -> Statement {
         Statement {
             text: text.into(),
-            prepared: OnceCell::new(),
+            prepared_cell: OnceCell::new(),
         }
     }
 
@@ -31,14 +31,14 @@ impl Statement {
         profile: &ExecutionProfileHandle,
     ) -> Result<&PreparedStatement> {
         let prepare = async || {
-            let mut prepared = session
+            let mut statement = session
                 .prepare(&*self.text)
                 .await
                 .map_err(|error| error::prepare(seam, error))?;
-            prepared.set_is_idempotent(true);
-            prepared.set_execution_profile_handle(Some(profile.clone()));
-            Ok(prepared)
+            statement.set_is_idempotent(true);
+            statement.set_execution_profile_handle(Some(profile.clone()));
+            Ok(statement)
         };
-        self.prepared.get_or_try_init(prepare).await
+        self.prepared_cell.get_or_try_init(prepare).await
     }
 }

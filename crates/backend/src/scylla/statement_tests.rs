@@ -71,14 +71,14 @@ fn texts(source: &str) -> Vec<&str> {
 
 #[test]
 fn no_statement_is_made_of_values() {
-    let (mut found, mut used) = (0, BTreeSet::new());
+    let (mut count, mut used_names) = (0, BTreeSet::new());
     for (path, source) in sources() {
         let texts = texts(&source);
         let is_plain =
             !source.contains("Statement::new(") || source.contains("unprepared::Statement");
         assert!(is_plain || !texts.is_empty(), "{}", path.display());
         for text in texts {
-            found += 1;
+            count += 1;
             for part in text.split('{').skip(1) {
                 let name = part.split(['}', ':']).next().unwrap_or_default();
                 let name = name.rsplit('.').next().unwrap_or_default();
@@ -87,14 +87,14 @@ fn no_statement_is_made_of_values() {
                     "{}: {{{name}}} in {text}",
                     path.display()
                 );
-                used.insert(name.to_owned());
+                used_names.insert(name.to_owned());
             }
             // A quoted value would not be bound.
             assert!(!text.contains('\''), "{}: {text}", path.display());
         }
     }
-    assert!(found > 40, "{found} statements were seen");
-    assert_eq!(used, OURS.map(str::to_owned).into());
+    assert!(count > 40, "{count} statements were seen");
+    assert_eq!(used_names, OURS.map(str::to_owned).into());
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn nothing_is_asked_unprepared_but_the_schema() {
         "query_iter",
         "unprepared::Statement",
     ];
-    let mut asking = BTreeSet::new();
+    let mut files = BTreeSet::new();
     for (path, source) in sources() {
         if unprepared.iter().any(|call| source.contains(call)) {
-            asking.insert(
+            files.insert(
                 path.file_name()
                     .expect("a name")
                     .to_string_lossy()
@@ -118,5 +118,5 @@ fn nothing_is_asked_unprepared_but_the_schema() {
         // Unbounded paging is never used.
         assert!(!source.contains("execute_iter"), "{}", path.display());
     }
-    assert_eq!(asking, BTreeSet::from(["schema.rs".to_owned()]));
+    assert_eq!(files, BTreeSet::from(["schema.rs".to_owned()]));
 }

@@ -28,14 +28,19 @@ const EPOCHS: u32 = 1 << 8;
 const TIME_MAX: i64 = 1 << 50;
 
 /// Time of writes by the record of this version. `Conflict` beyond the bounds.
-pub(crate) fn of_version(seam: &'static str, version: Version) -> Result<i64> {
+pub(crate) fn from_version(seam: &'static str, version: Version) -> Result<i64> {
     if version.epoch >= EPOCHS {
         let epoch = version.epoch;
-        return Err(beyond(seam, "the log's epoch", epoch.into(), EPOCHS.into()));
+        return Err(range_error(
+            seam,
+            "the log's epoch",
+            epoch.into(),
+            EPOCHS.into(),
+        ));
     }
     if version.offset >= 1 << MARK_OFFSET_BITS {
         let offset = version.offset;
-        return Err(beyond(
+        return Err(range_error(
             seam,
             "the record's offset",
             offset,
@@ -45,35 +50,41 @@ pub(crate) fn of_version(seam: &'static str, version: Version) -> Result<i64> {
     Ok(version.mark() as i64)
 }
 
-/// Reverse of [`of_version`]; `None` for a time that it never returns.
-pub(crate) fn version_of(time: i64) -> Option<Version> {
+/// Reverse of [`from_version`]; `None` for a time that it never returns.
+pub(crate) fn to_version(time: i64) -> Option<Version> {
     if !(1..=TIME_MAX).contains(&time) {
         return None;
     }
-    Version::of_mark(time as u64)
+    Version::from_mark(time as u64)
 }
 
 /// Time at which a register of milliseconds takes this value: the value itself.
-pub(crate) fn of_time(seam: &'static str, at: Timestamp) -> Result<i64> {
+pub(crate) fn from_time(seam: &'static str, at: Timestamp) -> Result<i64> {
     let millis = at.millis();
-    match (1..=TIME_MAX).contains(&millis) {
-        true => Ok(millis),
-        false => Err(beyond(seam, "a time in ms", millis as u64, TIME_MAX as u64)),
+    if (1..=TIME_MAX).contains(&millis) {
+        Ok(millis)
+    } else {
+        Err(range_error(
+            seam,
+            "a time in ms",
+            millis as u64,
+            TIME_MAX as u64,
+        ))
     }
 }
 
 /// Time at which a register of positions takes this value: the value itself. `None` for zero, the
 /// initial value of every register.
-pub(crate) fn of_seq(seam: &'static str, seq: Seq) -> Result<Option<i64>> {
+pub(crate) fn from_seq(seam: &'static str, seq: Seq) -> Result<Option<i64>> {
     match seq.0 {
         0 => Ok(None),
         seq if seq <= TIME_MAX as u64 => Ok(Some(seq as i64)),
-        seq => Err(beyond(seam, "a position", seq, TIME_MAX as u64)),
+        seq => Err(range_error(seam, "a position", seq, TIME_MAX as u64)),
     }
 }
 
-fn beyond(seam: &'static str, what: &str, got: u64, max: u64) -> Error {
-    let text = format!("{what} is {got}, and the store orders writes by numbers below {max}");
+fn range_error(seam: &'static str, quantity: &str, value: u64, max: u64) -> Error {
+    let text = format!("{quantity} is {value}, and the store orders writes by numbers below {max}");
     Error::conflict(seam, text)
 }
 
@@ -90,25 +101,25 @@ mod tests {
 
     #[test]
     fn times_lie_in_the_past_of_every_clock() {
-        let first = of_version("test", version(0, 0)).expect("fits");
-        let last = of_version("test", version(255, (1 << 42) - 1)).expect("fits");
+        let first = from_version("test", version(0, 0)).expect("fits");
+        let last = from_version("test", version(255, (1 << 42) - 1)).expect("fits");
         assert_eq!((first, last), (1, TIME_MAX));
         const DAYS_UNTIL_2005: i64 = 35 * 365;
         assert!(last / 86_400_000_000 < DAYS_UNTIL_2005 + 365);
     }
 
     #[test]
-    fn what_would_be_misordered_is_refused() {
+    fn versions_that_cannot_be_ordered_are_refused() {
         for bad in [version(256, 0), version(0, 1 << 42), version(0, u64::MAX)] {
-            let error = of_version("test", bad).expect_err("refused");
+            let error = from_version("test", bad).expect_err("refused");
             assert_eq!(error.kind, Kind::Conflict);
         }
-        assert_eq!(version_of(0), None);
-        assert_eq!(version_of(TIME_MAX + 1), None);
-        assert!(of_time("test", Timestamp::ZERO).is_err());
-        assert!(of_time("test", Timestamp::MAX).is_err());
-        assert_eq!(of_seq("test", Seq::ZERO).expect("begins"), None);
-        assert!(of_seq("test", Seq(u64::MAX)).is_err());
+        assert_eq!(to_version(0), None);
+        assert_eq!(to_version(TIME_MAX + 1), None);
+        assert!(from_time("test", Timestamp::ZERO).is_err());
+        assert!(from_time("test", Timestamp::MAX).is_err());
+        assert_eq!(from_seq("test", Seq::ZERO).expect("begins"), None);
+        assert!(from_seq("test", Seq(u64::MAX)).is_err());
     }
 
     proptest! {
@@ -118,9 +129,9 @@ mod tests {
             b in (0..256u32, 0..1u64 << 42),
         ) {
             let (a, b) = (version(a.0, a.1), version(b.0, b.1));
-            let (x, y) = (of_version("test", a).expect("fits"), of_version("test", b).expect("fits"));
+            let (x, y) = (from_version("test", a).expect("fits"), from_version("test", b).expect("fits"));
             prop_assert_eq!(a.cmp(&b), x.cmp(&y));
-            prop_assert_eq!(version_of(x), Some(a));
+            prop_assert_eq!(to_version(x), Some(a));
         }
     }
 }

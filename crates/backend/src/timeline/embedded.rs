@@ -22,7 +22,7 @@ pub struct EmbeddedTimeline {
 struct TimelineIndex {
     by_id: HashMap<GroupId, GroupEntries>,
     /// Moment of the last use → group.
-    used: BTreeMap<u64, GroupId>,
+    use_order: BTreeMap<u64, GroupId>,
     moment: u64,
     bytes: usize,
 }
@@ -33,7 +33,7 @@ struct GroupEntries {
     entries: BTreeMap<Seq, TimelineEntry>,
     seqs: HashMap<MessageId, Seq>,
     bytes: usize,
-    used: u64,
+    used_at: u64,
 }
 
 impl EmbeddedTimeline {
@@ -55,12 +55,12 @@ impl Timeline for EmbeddedTimeline {
             return Ok(());
         }
         let mut groups = self.groups.lock();
-        groups.change(group, |line| {
+        groups.change(group, |timeline| {
             for entry in entries {
-                line.put(entry);
+                timeline.put(entry);
             }
-            while line.entries.len() > self.config.keep {
-                line.drop_oldest();
+            while timeline.entries.len() > self.config.keep {
+                timeline.drop_oldest();
             }
         });
         groups.shrink(self.config.memory_bytes_max);
@@ -74,7 +74,7 @@ impl Timeline for EmbeddedTimeline {
         count: usize,
     ) -> Result<Vec<TimelineEntry>> {
         let mut groups = self.groups.lock();
-        let Some(line) = groups.used_now(group) else {
+        let Some(timeline) = groups.touch(group) else {
             return Ok(Vec::new());
         };
         let mut bytes = 0;
@@ -83,14 +83,14 @@ impl Timeline for EmbeddedTimeline {
             bytes += entry.body.len().max(1);
             is_first || bytes <= self.config.page_bytes_max
         };
-        let newest = line.entries.values().rev().skip(offset).take(count);
+        let newest = timeline.entries.values().rev().skip(offset).take(count);
         Ok(newest.take_while(fits).cloned().collect())
     }
 
-    async fn count(&self, group: GroupId, most: usize) -> Result<usize> {
+    async fn count(&self, group: GroupId, limit: usize) -> Result<usize> {
         let groups = self.groups.lock();
-        let line = groups.by_id.get(&group);
-        Ok(line.map_or(0, |line| line.entries.len().min(most)))
+        let timeline = groups.by_id.get(&group);
+        Ok(timeline.map_or(0, |timeline| timeline.entries.len().min(limit)))
     }
 
     async fn forget(&self, group: GroupId) -> Result<()> {
@@ -101,36 +101,36 @@ impl Timeline for EmbeddedTimeline {
 
 impl TimelineIndex {
     fn change(&mut self, group: GroupId, change: impl FnOnce(&mut GroupEntries)) {
-        let line = self.by_id.entry(group).or_default();
-        self.bytes -= line.bytes;
-        change(line);
-        self.bytes += line.bytes;
-        self.used_now(group);
+        let timeline = self.by_id.entry(group).or_default();
+        self.bytes -= timeline.bytes;
+        change(timeline);
+        self.bytes += timeline.bytes;
+        self.touch(group);
     }
 
-    fn used_now(&mut self, group: GroupId) -> Option<&GroupEntries> {
-        let line = self.by_id.get_mut(&group)?;
-        self.used.remove(&line.used);
+    fn touch(&mut self, group: GroupId) -> Option<&GroupEntries> {
+        let timeline = self.by_id.get_mut(&group)?;
+        self.use_order.remove(&timeline.used_at);
         self.moment += 1;
-        line.used = self.moment;
-        self.used.insert(self.moment, group);
-        Some(line)
+        timeline.used_at = self.moment;
+        self.use_order.insert(self.moment, group);
+        Some(timeline)
     }
 
     fn forget(&mut self, group: GroupId) {
-        if let Some(line) = self.by_id.remove(&group) {
-            self.used.remove(&line.used);
-            self.bytes -= line.bytes;
+        if let Some(timeline) = self.by_id.remove(&group) {
+            self.use_order.remove(&timeline.used_at);
+            self.bytes -= timeline.bytes;
         }
     }
 
     /// Makes room: drops the least recently used groups, and the oldest messages of the last group.
     fn shrink(&mut self, bytes_max: usize) {
         while self.bytes > bytes_max {
-            let Some((_, &oldest)) = self.used.first_key_value() else {
+            let Some((_, &oldest)) = self.use_order.first_key_value() else {
                 return;
             };
-            if self.used.len() > 1 {
+            if self.use_order.len() > 1 {
                 self.forget(oldest);
                 continue;
             }
@@ -138,7 +138,7 @@ impl TimelineIndex {
             if self
                 .by_id
                 .get(&oldest)
-                .is_some_and(|line| line.entries.is_empty())
+                .is_some_and(|timeline| timeline.entries.is_empty())
             {
                 self.forget(oldest);
             }
@@ -148,8 +148,8 @@ impl TimelineIndex {
 
 impl GroupEntries {
     fn put(&mut self, entry: TimelineEntry) {
-        if let Some(before) = self.seqs.get(&entry.id).copied() {
-            self.drop_at(before);
+        if let Some(old_seq) = self.seqs.get(&entry.id).copied() {
+            self.drop_at(old_seq);
         }
         self.drop_at(entry.seq);
         self.bytes += entry.body.len() + OVERHEAD;

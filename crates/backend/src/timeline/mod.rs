@@ -104,8 +104,8 @@ pub trait Timeline: Send + Sync {
         count: usize,
     ) -> Result<Vec<TimelineEntry>>;
 
-    /// Number of messages, counted from the newest, at most `most`.
-    async fn count(&self, group: GroupId, most: usize) -> Result<usize>;
+    /// Number of messages, counted from the newest, at most `limit`.
+    async fn count(&self, group: GroupId, limit: usize) -> Result<usize>;
 
     /// Drops all messages of a group.
     async fn forget(&self, group: GroupId) -> Result<()>;

@@ -25,8 +25,8 @@ use crate::redis::{RedisConnection, connect, reply, slots};
 use crate::{Error, Result};
 
 /// Messages per call, and bytes per call unless a single message has more.
-const TOGETHER: usize = 64;
-const TOGETHER_BYTES: usize = 512 << 10;
+const BATCH_ENTRIES: usize = 64;
+const BATCH_BYTES: usize = 512 << 10;
 
 /// Messages per page, whatever the caller asks for.
 const PAGE_MAX: usize = 1_000;
@@ -53,7 +53,7 @@ impl RedisTimeline {
     }
 
     fn call(&self, group: GroupId, name: ScriptName) -> Call {
-        Call::script_in(slot_of(group), name).key(self.timeline(group))
+        Call::script_in(group_slot(group), name).key(self.timeline(group))
     }
 
     fn timeline(&self, group: GroupId) -> String {
@@ -86,10 +86,10 @@ impl RedisTimeline {
 impl Timeline for RedisTimeline {
     async fn push(&self, group: GroupId, entries: Vec<TimelineEntry>) -> Result<()> {
         let entries = newest(entries, self.config.keep)?;
-        let calls = together(&entries).map(|entries| self.put(group, entries));
+        let calls = batches(&entries).map(|entries| self.put(group, entries));
         let calls: Vec<Call> = calls.collect();
-        for told in self.connection.pool.run(&calls).await {
-            told.and_then(reply::integer).map_err(at_here)?;
+        for result in self.connection.pool.run(&calls).await {
+            result.and_then(reply::integer).map_err(at_here)?;
         }
         Ok(())
     }
@@ -110,17 +110,17 @@ impl Timeline for RedisTimeline {
 
     async fn count(&self, group: GroupId, most: usize) -> Result<usize> {
         let call = self.call(group, ScriptName::TimelineCount);
-        let told = self.ask(call.arg(most.min(self.config.keep))).await?;
-        let count = reply::integer(told).map_err(at_here)?;
+        let reply = self.ask(call.arg(most.min(self.config.keep))).await?;
+        let count = reply::integer(reply).map_err(at_here)?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
     async fn forget(&self, group: GroupId) -> Result<()> {
         loop {
-            let told = self
+            let reply = self
                 .ask(self.call(group, ScriptName::TimelineForget))
                 .await?;
-            if reply::integer(told).map_err(at_here)? == 0 {
+            if reply::integer(reply).map_err(at_here)? == 0 {
                 return Ok(());
             }
         }
@@ -128,31 +128,31 @@ impl Timeline for RedisTimeline {
 }
 
 /// Splits entries into slices of one call each.
-fn together(entries: &[TimelineEntry]) -> impl Iterator<Item = &[TimelineEntry]> {
+fn batches(entries: &[TimelineEntry]) -> impl Iterator<Item = &[TimelineEntry]> {
     let mut rest = entries;
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |entry: &&TimelineEntry| {
             bytes += entry.body.len();
-            bytes <= TOGETHER_BYTES
+            bytes <= BATCH_BYTES
         };
-        let fitting = rest.iter().take(TOGETHER).take_while(fits).count();
-        let (now, later) = rest.split_at(fitting.max(1).min(rest.len()));
-        rest = later;
-        (!now.is_empty()).then_some(now)
+        let count = rest.iter().take(BATCH_ENTRIES).take_while(fits).count();
+        let (batch, tail) = rest.split_at(count.max(1).min(rest.len()));
+        rest = tail;
+        (!batch.is_empty()).then_some(batch)
     })
 }
 
 /// Reads triples of message, position and body.
-fn read(told: Value) -> Result<Vec<TimelineEntry>, Failure> {
-    let mut told = reply::list(told)?.into_iter();
+fn read(reply: Value) -> Result<Vec<TimelineEntry>, Failure> {
+    let mut reply = reply::list(reply)?.into_iter();
     let mut entries = Vec::new();
-    while let (Some(id), Some(seq)) = (told.next(), told.next()) {
+    while let (Some(id), Some(seq)) = (reply.next(), reply.next()) {
         let id = MessageId::new(reply::number(id)?);
         entries.push(TimelineEntry {
             seq: Seq(reply::number(seq)?),
             id: id.map_err(|error| Failure::Reply(error.to_string()))?,
-            body: Bytes::from(reply::bytes(told.next().unwrap_or(Value::Nil))?),
+            body: Bytes::from(reply::bytes(reply.next().unwrap_or(Value::Nil))?),
         });
     }
     Ok(entries)
@@ -174,8 +174,8 @@ fn tag(group: GroupId) -> String {
     format!("g{group}")
 }
 
-fn slot_of(group: GroupId) -> u16 {
-    slots::of_tag(&tag(group))
+fn group_slot(group: GroupId) -> u16 {
+    slots::for_tag(&tag(group))
 }
 
 /// Member of the sorted set: 20 digits, so that bytes sort as numbers do at equal scores, and never

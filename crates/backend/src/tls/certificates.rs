@@ -50,7 +50,7 @@ pub enum CertificateError {
 }
 
 impl CertificateError {
-    /// True if one file of a pair may be renewed, and the other not yet.
+    /// Whether one file of a pair may be renewed, and the other not yet.
     pub(super) fn is_half(&self) -> bool {
         matches!(self, CertificateError::Mismatch { .. })
     }
@@ -64,7 +64,7 @@ impl CertificateError {
 }
 
 /// Pause between two looks at a half-renewed pair: the other file follows within it.
-pub(super) const HALF_A_RENEWAL: Duration = Duration::from_millis(500);
+pub(super) const RENEWAL_PAUSE: Duration = Duration::from_millis(500);
 
 /// Looks again after a pause if a renewal seems to be under way. Blocks.
 pub(super) fn look_twice<T, E>(
@@ -73,10 +73,10 @@ pub(super) fn look_twice<T, E>(
 ) -> Result<T, E> {
     match look() {
         Err(error) if is_half(&error) => {
-            std::thread::sleep(HALF_A_RENEWAL);
+            std::thread::sleep(RENEWAL_PAUSE);
             look()
         }
-        looked => looked,
+        result => result,
     }
 }
 
@@ -125,12 +125,12 @@ impl Certificates {
     }
 
     fn look(&self) -> Result<Reload, CertificateError> {
-        let known = self.set.load();
-        let set = CertificateSet::read(&self.files, self.clock.now(), &known.0)?;
+        let previous = self.set.load();
+        let set = CertificateSet::read(&self.files, self.clock.now(), &previous.0)?;
         if set
             .0
             .iter()
-            .zip(&known.0)
+            .zip(&previous.0)
             .all(|(new, old)| Arc::ptr_eq(new, old))
         {
             return Ok(Reload::Unchanged);
@@ -195,11 +195,11 @@ impl ResolvesClientCert for Certificates {
 }
 
 impl CertificateSet {
-    /// Reads all files; certificates of unchanged files are taken from `known`.
+    /// Reads all files; certificates of unchanged files are taken from `previous`.
     fn read(
         files: &[CertificateFiles],
         now: Timestamp,
-        known: &[Arc<Certificate>],
+        previous: &[Arc<Certificate>],
     ) -> Result<CertificateSet, CertificateError> {
         if files.is_empty() {
             return Err(CertificateError::Empty);
@@ -208,8 +208,8 @@ impl CertificateSet {
             let contents = [read_file(&files.cert_file)?, read_file(&files.key_file)?];
             let digest = digest(&contents);
             let [cert, key] = contents;
-            match known.get(index) {
-                Some(known) if known.digest == digest => Ok(Arc::clone(known)),
+            match previous.get(index) {
+                Some(previous) if previous.digest == digest => Ok(Arc::clone(previous)),
                 _ => Certificate::parse(files, &cert, &key, digest, now).map(Arc::new),
             }
         };
@@ -221,14 +221,14 @@ impl CertificateSet {
         let wildcard = name
             .split_once('.')
             .map(|(_, parent)| format!("*.{parent}"));
-        let named = |wanted: &str| {
+        let matching = |pattern: &str| {
             self.0.iter().find(|certificate| {
                 let mut names = certificate.names.iter();
-                names.any(|name| name.eq_ignore_ascii_case(wanted))
+                names.any(|name| name.eq_ignore_ascii_case(pattern))
             })
         };
-        named(name)
-            .or_else(|| wildcard.as_deref().and_then(named))
+        matching(name)
+            .or_else(|| wildcard.as_deref().and_then(matching))
             .or_else(|| self.0.first())
     }
 }
@@ -351,8 +351,9 @@ pub(super) fn parse_certificates(
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(content)
         .collect::<Result<_, _>>()
         .map_err(|error| CertificateError::malformed(path, &error))?;
-    match certificates.is_empty() {
-        true => Err(CertificateError::NoCertificate(path.into())),
-        false => Ok(certificates),
+    if certificates.is_empty() {
+        Err(CertificateError::NoCertificate(path.into()))
+    } else {
+        Ok(certificates)
     }
 }

@@ -129,7 +129,7 @@ struct OwnIdentity {
     cert: Vec<u8>,
     /// PEM.
     key: SecretSlice<u8>,
-    certified: Arc<CertifiedKey>,
+    certified_key: Arc<CertifiedKey>,
     end: Timestamp,
 }
 
@@ -153,12 +153,12 @@ impl ClientTls {
                     cert_file: cert_file.clone(),
                     key_file: key_file.clone(),
                 };
-                let parsed = Certificate::parse(&files, cert, key, digest([cert, key]), now)?;
+                let certificate = Certificate::parse(&files, cert, key, digest([cert, key]), now)?;
                 Some(OwnIdentity {
                     cert: cert.clone(),
                     key: key.clone().into(),
-                    certified: parsed.key,
-                    end: parsed.end,
+                    certified_key: certificate.key,
+                    end: certificate.end,
                 })
             }
             _ => None,
@@ -183,7 +183,7 @@ impl ClientTls {
     }
 
     pub(crate) fn certified(&self) -> Option<&Arc<CertifiedKey>> {
-        self.own.as_ref().map(|own| &own.certified)
+        self.own.as_ref().map(|own| &own.certified_key)
     }
 
     /// End of this process's certificate.
@@ -204,8 +204,8 @@ impl std::fmt::Debug for ClientTls {
 fn parse_roots(path: &Path, content: &[u8]) -> Result<RootCertStore, CertificateError> {
     let mut roots = RootCertStore::empty();
     for certificate in parse_certificates(path, content)? {
-        let added = roots.add(certificate);
-        added.map_err(|error| CertificateError::malformed(path, &error))?;
+        let result = roots.add(certificate);
+        result.map_err(|error| CertificateError::malformed(path, &error))?;
     }
     Ok(roots)
 }
@@ -243,14 +243,15 @@ type SharedError = Arc<dyn StdError + Send + Sync>;
 
 /// Remedies for a connection that a server ended without an error.
 pub(crate) fn ended(part: &str, is_on: bool) -> String {
-    match is_on {
-        false => format!(
-            "a server that wants TLS ends a connection without it so: {part}.tls.ca_file turns TLS on"
-        ),
-        true => format!(
+    if is_on {
+        format!(
             "a server that wants a certificate ends a connection without one that it trusts so: {part}.tls.cert_file \
              names one"
-        ),
+        )
+    } else {
+        format!(
+            "a server that wants TLS ends a connection without it so: {part}.tls.ca_file turns TLS on"
+        )
     }
 }
 

@@ -123,7 +123,7 @@ impl HttpTlsConfig {
         self.cert_file.is_some()
     }
 
-    /// True if other machines can reach this address, TLS is off, and no proxy is said to end it.
+    /// Whether other machines can reach this address, TLS is off, and no proxy is said to end it.
     pub fn is_missing_at(&self, address: SocketAddr) -> bool {
         !address.ip().is_loopback() && !self.is_on() && !self.offloaded
     }

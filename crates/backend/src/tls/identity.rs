@@ -99,8 +99,8 @@ impl IdentityConfig {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         let files = [&self.cert_file, &self.key_file, &self.trust_file];
-        let given = files.iter().filter(|file| file.is_some()).count();
-        if given != 0 && given != files.len() {
+        let file_count = files.iter().filter(|file| file.is_some()).count();
+        if file_count != 0 && file_count != files.len() {
             let remedy = "Name all of cert_file, key_file and trust_file, or none";
             problems.refuse("cert_file", "", "an identity has three files", remedy);
         }
@@ -143,7 +143,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    /// True if one file may be renewed and another not yet: the key, or the roots.
+    /// Whether one file may be renewed and another not yet: the key, or the roots.
     fn is_half(&self) -> bool {
         match self {
             IdentityError::Certificate(error) => error.is_half(),
@@ -158,7 +158,7 @@ impl IdentityError {
 pub struct Identity {
     files: IdentityFiles,
     role: Option<Role>,
-    required: bool,
+    is_required: bool,
     roles: Arc<Roles>,
     clock: Arc<dyn Clock>,
     current: ArcSwap<Current>,
@@ -175,9 +175,9 @@ struct Current {
     own: Caller,
     end: Timestamp,
     verifier: Verifier,
-    accepting: Arc<ServerConfig>,
+    server_config: Arc<ServerConfig>,
     /// Configurations by role called, in the order of `Role::ALL`.
-    calling: Vec<Arc<ClientConfig>>,
+    client_configs: Vec<Arc<ClientConfig>>,
 }
 
 impl Identity {
@@ -209,7 +209,7 @@ impl Identity {
         Ok(Identity {
             files,
             role,
-            required: config.required,
+            is_required: config.required,
             roles,
             clock,
             current: ArcSwap::from_pointee(current),
@@ -238,12 +238,12 @@ impl Identity {
 
     /// Configuration for a connection opened by a peer.
     pub fn accepting(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.current.load().accepting)
+        Arc::clone(&self.current.load().server_config)
     }
 
     /// Configuration for a connection to a peer of `role`.
     pub fn calling(&self, role: Role) -> Arc<ClientConfig> {
-        Arc::clone(&self.current.load().calling[role as usize])
+        Arc::clone(&self.current.load().client_configs[role as usize])
     }
 
     /// Service behind a certificate, and the time left until its end.
@@ -252,16 +252,16 @@ impl Identity {
         Some((caller, end.since(self.clock.now())))
     }
 
-    /// True if a chain verified earlier would be accepted today, from a caller or a called service:
+    /// Whether a chain verified earlier would be accepted today, from a caller or a called service:
     /// its root may be retired.
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
-        let Some((leaf, between)) = chain.split_first() else {
+        let Some((leaf, intermediates)) = chain.split_first() else {
             return false;
         };
         let (at, current) = (unix_time(self.clock.now()), self.current.load());
         let clients = &current.verifier.clients;
-        current.verifier.verify(leaf, between, at).is_ok()
-            || clients.verify_client_cert(leaf, between, at).is_ok()
+        current.verifier.verify(leaf, intermediates, at).is_ok()
+            || clients.verify_client_cert(leaf, intermediates, at).is_ok()
     }
 
     /// Identity of this process as its peers see it.
@@ -270,7 +270,7 @@ impl Identity {
     }
 
     pub fn required(&self) -> bool {
-        self.required
+        self.is_required
     }
 
     /// Time until this process's own certificate ends; zero once it is over.
@@ -313,12 +313,12 @@ impl Current {
         let path = || files.pair.cert_file.clone();
         let mut roots = RootCertStore::empty();
         for certificate in parse_certificates(&files.trust, trust)? {
-            let added = roots.add(certificate);
-            added.map_err(|error| CertificateError::malformed(&files.trust, &error))?;
+            let outcome = roots.add(certificate);
+            outcome.map_err(|error| CertificateError::malformed(&files.trust, &error))?;
         }
         let verifier = Verifier::new(Arc::new(roots), Arc::clone(roles))
             .map_err(|error| CertificateError::malformed(&files.trust, &error))?;
-        let (leaf, between) = key
+        let (leaf, intermediates) = key
             .cert
             .split_first()
             .ok_or_else(|| CertificateError::NoCertificate(path()))?;
@@ -326,19 +326,21 @@ impl Current {
             path: path(),
             reason,
         })?;
-        if let Some(wanted) = role.filter(|role| *role != own.role) {
+        if let Some(expected_role) = role.filter(|role| *role != own.role) {
             return Err(IdentityError::OtherRole {
                 path: path(),
                 found: own,
-                wanted,
+                wanted: expected_role,
             });
         }
         let at = unix_time(now);
-        let verified = verifier.verify(leaf, between, at).and_then(|_| {
-            verifier.clients.verify_client_cert(leaf, between, at)?;
+        let result = verifier.verify(leaf, intermediates, at).and_then(|_| {
+            verifier
+                .clients
+                .verify_client_cert(leaf, intermediates, at)?;
             Ok(())
         });
-        verified.map_err(|reason| IdentityError::Untrusted {
+        result.map_err(|reason| IdentityError::Untrusted {
             path: path(),
             reason,
         })?;
@@ -346,8 +348,8 @@ impl Current {
             digest: digest(contents),
             own,
             end,
-            accepting: accepting(&verifier, &key).map_err(CertificateError::from)?,
-            calling: (Role::ALL.iter())
+            server_config: accepting(&verifier, &key).map_err(CertificateError::from)?,
+            client_configs: (Role::ALL.iter())
                 .map(|role| calling(&verifier, *role, &key))
                 .collect::<Result<_, _>>()
                 .map_err(CertificateError::from)?,
@@ -384,7 +386,7 @@ fn calling(
     key: &Arc<CertifiedKey>,
 ) -> Result<Arc<ClientConfig>, RustlsError> {
     let verifier = Verifier {
-        wanted: Some(role),
+        expected_role: Some(role),
         ..verifier.clone()
     };
     let mut config = ClientConfig::builder_with_provider(provider())
@@ -418,7 +420,7 @@ struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,
     roles: Arc<Roles>,
     /// Role of the called peer; unset where peers call.
-    wanted: Option<Role>,
+    expected_role: Option<Role>,
 }
 
 impl Verifier {
@@ -435,7 +437,7 @@ impl Verifier {
             clients,
             algorithms,
             roles,
-            wanted: None,
+            expected_role: None,
         })
     }
 
@@ -443,22 +445,28 @@ impl Verifier {
     fn verify(
         &self,
         leaf: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<Caller, RustlsError> {
-        let parsed = ParsedCertificate::try_from(leaf)?;
+        let certificate = ParsedCertificate::try_from(leaf)?;
         let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, between, now, algorithms)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        )?;
         self.caller(leaf)
     }
 
     fn caller(&self, leaf: &CertificateDer<'_>) -> Result<Caller, RustlsError> {
         let caller = caller_and_end(leaf, &self.roles);
         let (caller, _) = caller.map_err(RustlsError::General)?;
-        match self.wanted {
-            Some(wanted) if wanted != caller.role => Err(RustlsError::General(format!(
-                "its certificate says {caller}, and a {wanted} was called"
-            ))),
+        match self.expected_role {
+            Some(expected_role) if expected_role != caller.role => Err(RustlsError::General(
+                format!("its certificate says {caller}, and a {expected_role} was called"),
+            )),
             _ => Ok(caller),
         }
     }
@@ -468,12 +476,12 @@ impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, RustlsError> {
-        self.verify(leaf, between, now)?;
+        self.verify(leaf, intermediates, now)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -481,18 +489,18 @@ impl ServerCertVerifier for Verifier {
         &self,
         message: &[u8],
         certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, RustlsError> {
-        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
         &self,
         message: &[u8],
         certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, RustlsError> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -508,32 +516,32 @@ impl ClientCertVerifier for Verifier {
     fn verify_client_cert(
         &self,
         leaf: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, RustlsError> {
-        let verified = self.clients.verify_client_cert(leaf, between, now)?;
+        let assertion = self.clients.verify_client_cert(leaf, intermediates, now)?;
         self.caller(leaf)?;
-        Ok(verified)
+        Ok(assertion)
     }
 
     fn verify_tls12_signature(
         &self,
         message: &[u8],
         certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, RustlsError> {
         self.clients
-            .verify_tls12_signature(message, certificate, signed)
+            .verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
         &self,
         message: &[u8],
         certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, RustlsError> {
         self.clients
-            .verify_tls13_signature(message, certificate, signed)
+            .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -43,8 +43,8 @@ impl Files {
         params.not_after = rcgen::date_time_ymd(end_year, 1, 1);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
-        let written = (self.pair(stem)).write(&certificate.pem(), &key.serialize_pem());
-        written.expect("files");
+        let result = (self.pair(stem)).write(&certificate.pem(), &key.serialize_pem());
+        result.expect("files");
         certificate.der().to_vec()
     }
 
@@ -97,20 +97,20 @@ impl Pair {
         Ok(())
     }
 
-    fn shown(&self) -> &[u8] {
+    fn certificate(&self) -> &[u8] {
         let chain = self.client.peer_certificates().expect("a certificate");
         &chain[0]
     }
 
     fn echo(&mut self, text: &[u8; 4]) {
-        let mut heard = [0; 4];
+        let mut buffer = [0; 4];
         self.client.writer().write_all(text).expect("room");
         self.run().expect("good bytes");
-        self.server.reader().read_exact(&mut heard).expect("bytes");
-        self.server.writer().write_all(&heard).expect("room");
+        self.server.reader().read_exact(&mut buffer).expect("bytes");
+        self.server.writer().write_all(&buffer).expect("room");
         self.run().expect("good bytes");
-        self.client.reader().read_exact(&mut heard).expect("bytes");
-        assert_eq!(&heard, text);
+        self.client.reader().read_exact(&mut buffer).expect("bytes");
+        assert_eq!(&buffer, text);
     }
 }
 
@@ -126,7 +126,7 @@ fn client(files: &Files, stems: &[&str]) -> Arc<ClientConfig> {
 }
 
 #[test]
-fn a_name_finds_its_certificate_then_its_wildcard_then_the_first() {
+fn exact_names_win_over_wildcards_over_the_first_certificate() {
     let files = Files::new();
     let first = files.make("first", &["first.example"], 2100);
     let wild = files.make("wild", &["*.example.com", "*.example.org"], 2100);
@@ -138,7 +138,7 @@ fn a_name_finds_its_certificate_then_its_wildcard_then_the_first() {
         server(&certificates),
         client(&files, &["first", "wild", "exact"]),
     );
-    for (name, wanted) in [
+    for (name, expected) in [
         ("first.example", &first),
         ("chat.example.com", &exact),
         ("CHAT.example.com", &exact),
@@ -146,7 +146,7 @@ fn a_name_finds_its_certificate_then_its_wildcard_then_the_first() {
         ("b.example.org", &wild),
     ] {
         let pair = Pair::connect(&server, &client, name).expect(name);
-        assert_eq!(pair.shown(), wanted, "{name}");
+        assert_eq!(pair.certificate(), expected, "{name}");
         assert_eq!(pair.server.alpn_protocol(), Some(&b"packetboat.v1"[..]));
     }
     // A wildcard covers one label; a client that sends no name gets the first certificate, which is
@@ -200,20 +200,20 @@ fn wrong_files_leave_all_as_it_was_and_are_named() {
             "a.crt cannot be used",
         ),
     ];
-    for (cert, key, wanted) in wrongs {
+    for (cert, key, expected) in wrongs {
         files.write("a.crt", &cert);
         files.write("a.key", &key);
         // A good certificate beside it waits, too.
         files.make("b", &["b.example"], 2101);
         for _ in 0..2 {
-            let error = certificates.reload().expect_err(wanted).to_string();
-            assert!(error.contains(wanted), "{error}");
+            let error = certificates.reload().expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error}");
             assert!(!error.contains("rubbish"), "{error}");
         }
         assert!(files.load(&["a", "b"]).is_err());
         pair.echo(b"stay");
         let newcomer = Pair::connect(&server, &client, "a.example").expect("a handshake");
-        assert_eq!(newcomer.shown(), old);
+        assert_eq!(newcomer.certificate(), old);
     }
     std::fs::remove_file(&cert).expect("a file");
     let error = certificates.reload().expect_err("no file").to_string();
@@ -231,24 +231,24 @@ fn new_files_are_for_new_handshakes_and_end_no_connection() {
     let old = files.make("a", &["a.example"], 2100);
     let certificates = files.load(&["a"]).expect("certificates");
     let server = server(&certificates);
-    let before = client(&files, &["a"]);
-    let mut connected = Pair::connect(&server, &before, "a.example").expect("a handshake");
-    connected.echo(b"ahoy");
-    assert_eq!(connected.shown(), old);
+    let old_client = client(&files, &["a"]);
+    let mut old_pair = Pair::connect(&server, &old_client, "a.example").expect("a handshake");
+    old_pair.echo(b"ahoy");
+    assert_eq!(old_pair.certificate(), old);
 
     let new = files.make("a", &["a.example", "b.example"], 2101);
     assert_eq!(certificates.reload().expect("files"), Reload::Reloaded);
     assert_eq!(certificates.reload().expect("files"), Reload::Unchanged);
-    connected.echo(b"stay");
-    let after = client(&files, &["a"]);
+    old_pair.echo(b"stay");
+    let new_client = client(&files, &["a"]);
     for name in ["a.example", "b.example"] {
-        let pair = Pair::connect(&server, &after, name).expect("a handshake");
-        assert_eq!(pair.shown(), new);
+        let pair = Pair::connect(&server, &new_client, name).expect("a handshake");
+        assert_eq!(pair.certificate(), new);
     }
     assert!(Pair::connect(&server, &self::client(&files, &["a"]), "c.example").is_err());
-    connected.echo(b"stay");
+    old_pair.echo(b"stay");
     // Earlier tickets stay valid.
-    let mut pair = Pair::connect(&server, &before, "a.example").expect("a handshake");
+    let mut pair = Pair::connect(&server, &old_client, "a.example").expect("a handshake");
     assert_eq!(pair.server.handshake_kind(), Some(HandshakeKind::Resumed));
     pair.echo(b"back");
 }
@@ -268,10 +268,10 @@ fn the_oldest_version_is_what_the_settings_say() {
         .with_no_client_auth();
     old.alpn_protocols = vec![b"packetboat.v1".to_vec()];
     let old = Arc::new(old);
-    for (min, is_taken) in [(TlsVersion::Tls12, true), (TlsVersion::Tls13, false)] {
+    for (min, is_accepted) in [(TlsVersion::Tls12, true), (TlsVersion::Tls13, false)] {
         let config = server_config(certificates.clone(), min, &[b"packetboat.v1"]);
         let pair = Pair::connect(&config.expect("settings"), &old, "a.example");
-        assert_eq!(pair.is_ok(), is_taken);
+        assert_eq!(pair.is_ok(), is_accepted);
         if let Ok(pair) = pair {
             let version = pair.server.protocol_version();
             assert_eq!(version, Some(ProtocolVersion::TLSv1_2));
@@ -288,13 +288,13 @@ fn the_oldest_version_is_what_the_settings_say() {
 }
 
 #[test]
-fn keys_of_other_kinds_are_taken() {
+fn keys_of_other_kinds_are_accepted() {
     let files = Files::new();
     let key = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
     let params = CertificateParams::new(["a.example".to_owned()]).expect("names");
     let certificate = params.self_signed(&key).expect("a certificate");
-    let written = (files.pair("a")).write(&certificate.pem(), &key.serialize_pem());
-    written.expect("files");
+    let result = (files.pair("a")).write(&certificate.pem(), &key.serialize_pem());
+    result.expect("files");
     let certificates = files.load(&["a"]).expect("certificates");
     let client = client(&files, &["a"]);
     Pair::connect(&server(&certificates), &client, "a.example").expect("a handshake");
@@ -326,7 +326,7 @@ fn settings_say_what_is_wrong_with_them() {
         min: TlsVersion::default(),
         offloaded,
     };
-    for (config, address, wanted) in [
+    for (config, address, expected) in [
         (config(&[], false), near, ""),
         (config(&[], true), far, ""),
         (config(&["a"], false), far, ""),
@@ -340,8 +340,8 @@ fn settings_say_what_is_wrong_with_them() {
         (config(&["none"], false), near, "none.crt cannot be read"),
     ] {
         let problems = config.check(address, &clock).to_string();
-        assert!(problems.contains(wanted), "{problems}");
-        assert_eq!(problems.is_empty(), wanted.is_empty(), "{problems}");
+        assert!(problems.contains(expected), "{problems}");
+        assert_eq!(problems.is_empty(), expected.is_empty(), "{problems}");
     }
     let text = r#"{"certificates": [{"cert_file": "a", "key_file": "b"}], "min": "1.3"}"#;
     let read: TlsConfig = serde_json::from_str(text).expect("settings");
@@ -359,7 +359,7 @@ impl Clock for SetClock {
 }
 
 #[test]
-fn one_that_ends_meanwhile_stays_until_there_is_a_better_one() {
+fn an_expired_certificate_stays_until_it_is_renewed() {
     let files = Files::new();
     files.make("a", &["a.example"], 2030);
     let clock = Arc::new(SetClock(Mutex::new(Timestamp::from_millis(
@@ -378,25 +378,25 @@ fn one_that_ends_meanwhile_stays_until_there_is_a_better_one() {
 
 /// One name is abandoned and its certificate ends; renewals of the other still apply.
 #[test]
-fn one_that_has_ended_keeps_back_no_other_renewal() {
+fn an_expired_certificate_blocks_no_other_renewal() {
     let files = Files::new();
     files.make("old", &["old.example"], 2030);
     files.make("new", &["new.example"], 2031);
     let clock = Arc::new(SetClock(Mutex::new(Timestamp::from_millis(
         1_700_000_000_000,
     ))));
-    let both = [files.pair("old"), files.pair("new")];
-    let certificates = Certificates::load(&both, clock.clone()).expect("files");
+    let pairs = [files.pair("old"), files.pair("new")];
+    let certificates = Certificates::load(&pairs, clock.clone()).expect("files");
     *clock.0.lock() = Timestamp::from_millis(1_900_000_000_000);
     files.make("new", &["new.example"], 2100);
     assert_eq!(certificates.reload().expect("files"), Reload::Reloaded);
     assert_eq!(certificates.reload().expect("files"), Reload::Unchanged);
-    assert!(Certificates::load(&both, clock).is_err(), "at a start");
+    assert!(Certificates::load(&pairs, clock).is_err(), "at a start");
 }
 
 /// A certificate of tomorrow, as from a clock that is ahead, replaces no valid one.
 #[test]
-fn one_that_is_not_valid_yet_is_not_taken() {
+fn a_certificate_not_valid_yet_is_refused() {
     let files = Files::new();
     files.make("a", &["a.example"], 2100);
     let certificates = files.load(&["a"]).expect("files");
@@ -405,8 +405,8 @@ fn one_that_is_not_valid_yet_is_not_taken() {
     params.not_after = rcgen::date_time_ymd(2100, 1, 1);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
     let early = params.self_signed(&key).expect("a certificate");
-    let written = files.pair("a").write(&early.pem(), &key.serialize_pem());
-    written.expect("files");
-    let refused = certificates.reload().expect_err("it begins later");
-    assert!(refused.to_string().contains("begins on"), "{refused}");
+    let result = files.pair("a").write(&early.pem(), &key.serialize_pem());
+    result.expect("files");
+    let error = certificates.reload().expect_err("it begins later");
+    assert!(error.to_string().contains("begins on"), "{error}");
 }

@@ -29,7 +29,7 @@ impl ConnectionDriver {
         let SessionProof { ticket, issued_at } = proof;
         let (boat, connection) = (&self.boat, &self.connection);
         let (id, platform) = (session.id(), session.platform());
-        let lane = boat.lanes.get(boat.stations.lane_of(id));
+        let lane = boat.lanes.get(boat.stations.session_lane(id));
         match action {
             Action::Submit(items) => self.submit(items, session, ticket),
             Action::Receipts(ack) => {
@@ -46,11 +46,14 @@ impl ConnectionDriver {
                     refuse_receipt(session, boat);
                 }
             }
-            Action::FetchMail { after, limit } => {
+            Action::FetchMail {
+                cursor: after,
+                limit,
+            } => {
                 let request = MailPageRequest {
                     user,
                     platform,
-                    after,
+                    cursor: after,
                     limit,
                     session: Some(id),
                     ticket,
@@ -76,7 +79,7 @@ impl ConnectionDriver {
                     request,
                     ticket,
                 };
-                boat.ask(connection, call);
+                boat.fetch_page(connection, call);
             }
             Action::Refresh(refresh) => {
                 let Some(device) = session.device().cloned() else {
@@ -108,7 +111,7 @@ impl ConnectionDriver {
             connection: Arc::clone(&self.connection),
             items,
         };
-        let lane = self.boat.stations.lane_of(session.id());
+        let lane = self.boat.stations.session_lane(session.id());
         let lane = self.boat.lanes.get(lane);
         if let Err(back) = lane.sends.push(submission) {
             refuse_submission(session, &self.boat, back.items.len());
@@ -126,7 +129,7 @@ impl ConnectionDriver {
             },
             ticket,
         });
-        let lane = boat.lanes.get(boat.stations.lane_of(session));
+        let lane = boat.lanes.get(boat.stations.session_lane(session));
         if leave.is_some_and(|leave| lane.leaves.push(leave).is_err()) {
             boat.metrics.lane_overflows.increment(1);
         }

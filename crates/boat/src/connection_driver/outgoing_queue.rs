@@ -28,20 +28,20 @@ pub(super) struct OutgoingQueue {
     in_wire: usize,
     /// Weight of frames transmitted and not written: now, and at the last report.
     unwritten: usize,
-    reported: usize,
+    reported_weight: usize,
 }
 
 impl OutgoingQueue {
     /// Queues a frame; notices and acknowledgements linger for up to `linger`.
-    pub(super) fn push(&mut self, outgoing: Outgoing, linger: Duration, now: Timestamp) {
-        let weight = outgoing.weight() as u32;
+    pub(super) fn push(&mut self, item: Outgoing, linger: Duration, now: Timestamp) {
+        let weight = item.weight() as u32;
         self.unwritten += weight as usize;
-        if !outgoing.may_wait() || self.unwritten > LINGER_BYTES {
+        if !item.may_wait() || self.unwritten > LINGER_BYTES {
             self.lingers_until = None;
         } else if self.frames.is_empty() {
             self.lingers_until = Some(now + linger);
         }
-        self.frames.push_back((encoded(outgoing), weight));
+        self.frames.push_back((encode(item), weight));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -54,14 +54,14 @@ impl OutgoingQueue {
 
     /// Hands waiting frames to the wire, as far as it has room. From here on the socket sets the
     /// pace, not an expired timer.
-    pub(super) fn fill(&mut self, wire: &mut Wire, sent: &Counter) {
+    pub(super) fn fill(&mut self, wire: &mut Wire, frame_counter: &Counter) {
         self.lingers_until = None;
         while self.in_wire < FLUSH_BYTES
             && wire.has_room()
             && let Some((frame, weight)) = self.frames.pop_front()
         {
             wire.send(&frame);
-            sent.increment(1);
+            frame_counter.increment(1);
             self.in_wire += weight as usize;
         }
         if self.frames.is_empty() {
@@ -71,9 +71,9 @@ impl OutgoingQueue {
 
     /// Notes that the socket took everything the wire had. Returns its weight.
     pub(super) fn handle_flushed(&mut self) -> usize {
-        let written = std::mem::take(&mut self.in_wire);
-        self.unwritten -= written;
-        written
+        let weight = std::mem::take(&mut self.in_wire);
+        self.unwritten -= weight;
+        weight
     }
 
     /// Drops the waiting frames: nobody will read them.
@@ -89,17 +89,17 @@ impl OutgoingQueue {
 
     /// Change of the unwritten weight since the last report, if any.
     pub(super) fn report(&mut self) -> Option<f64> {
-        if self.unwritten == self.reported {
+        if self.unwritten == self.reported_weight {
             return None;
         }
-        let change = self.unwritten as f64 - self.reported as f64;
-        self.reported = self.unwritten;
+        let change = self.unwritten as f64 - self.reported_weight as f64;
+        self.reported_weight = self.unwritten;
         Some(change)
     }
 }
 
-fn encoded(outgoing: Outgoing) -> Bytes {
-    match outgoing {
+fn encode(item: Outgoing) -> Bytes {
+    match item {
         Outgoing::Encoded(frame) | Outgoing::Notice(frame) => frame,
         Outgoing::Frame(frame) => encode_server(&frame),
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unwritten_is_reported_as_it_changes() {
+    fn unwritten_weight_is_reported_on_change() {
         let mut queue = OutgoingQueue::default();
         queue.push(message(30), LINGER, NOW);
         queue.push(message(12), LINGER, NOW);

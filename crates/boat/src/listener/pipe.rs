@@ -19,16 +19,16 @@ impl PipeListener {
     /// Begins to serve a client that speaks the TCP protocol. Waits for its place among the
     /// arriving clients.
     pub async fn serve_tcp(&self, client: DuplexStream) {
-        if let Some(accepted) = self.accept(client).await {
-            tcp::begin(accepted, &self.boat);
+        if let Some(stream) = self.accept(client).await {
+            tcp::begin(stream, &self.boat);
         }
     }
 
     /// Begins to serve a client that asks for a WebSocket. Waits for its place among the arriving
     /// clients, and for its request.
     pub async fn serve_websocket(&self, client: DuplexStream) {
-        if let Some(accepted) = self.accept(client).await {
-            websocket::shake_hands(accepted, Arc::clone(&self.boat), None, true).await;
+        if let Some(stream) = self.accept(client).await {
+            websocket::shake_hands(stream, Arc::clone(&self.boat), None, true).await;
         }
     }
 

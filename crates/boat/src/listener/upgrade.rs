@@ -28,10 +28,10 @@ const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Bounds of a request, whose head must come in time.
-pub fn http(within: Duration) -> http1::Builder {
+pub fn http(head_timeout: Duration) -> http1::Builder {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(within)
+        .header_read_timeout(head_timeout)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
         .half_close(false);
@@ -39,7 +39,7 @@ pub fn http(within: Duration) -> http1::Builder {
 }
 
 /// Serves one request; returns once the socket is upgraded or closed.
-pub async fn serve_request<S, A>(stream: S, until: Instant, within: Duration, answer: A)
+pub async fn serve_request<S, A>(stream: S, deadline: Instant, head_timeout: Duration, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     A: Fn(&mut Parts) -> Response<String>,
@@ -48,31 +48,31 @@ where
         let (mut parts, _) = request.into_parts();
         std::future::ready(Ok::<_, Infallible>(answer(&mut parts)))
     });
-    let connection = http(within).serve_connection(TokioIo::new(stream), answer);
+    let connection = http(head_timeout).serve_connection(TokioIo::new(stream), answer);
     let connection = connection.with_upgrades();
     // The answer has the same time: a client that does not read it holds no permit.
-    let by = until.min(Instant::now() + within);
-    if let Ok(Err(error)) = timeout_at(by, connection).await {
+    let answer_deadline = deadline.min(Instant::now() + head_timeout);
+    if let Ok(Err(error)) = timeout_at(answer_deadline, connection).await {
         tracing::debug!(%error, "a connection ended before it was a WebSocket");
     }
 }
 
 /// The answer to a handshake, and on success the future of the upgraded socket.
 pub fn accept(parts: &mut Parts) -> (Response<String>, Option<OnUpgrade>) {
-    let accepted = match handshake::accept(&parts.method, &parts.headers, SUBPROTOCOL) {
-        Ok(accepted) => HeaderValue::try_from(accepted).ok(),
-        Err(rejection) => return (refused(rejection.status, &rejection.text), None),
+    let accept_key = match handshake::accept(&parts.method, &parts.headers, SUBPROTOCOL) {
+        Ok(accept_key) => HeaderValue::try_from(accept_key).ok(),
+        Err(rejection) => return (refusal_response(rejection.status, &rejection.text), None),
     };
-    let Some((upgrade, accepted)) = parts.extensions.remove::<OnUpgrade>().zip(accepted) else {
+    let Some((upgrade, accept_key)) = parts.extensions.remove::<OnUpgrade>().zip(accept_key) else {
         let text = "this connection cannot be upgraded\n";
-        return (refused(StatusCode::UPGRADE_REQUIRED, text), None);
+        return (refusal_response(StatusCode::UPGRADE_REQUIRED, text), None);
     };
     let mut response = Response::new(String::new());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, accepted);
+    headers.insert(SEC_WEBSOCKET_ACCEPT, accept_key);
     headers.insert(
         SEC_WEBSOCKET_PROTOCOL,
         HeaderValue::from_static(SUBPROTOCOL),
@@ -81,7 +81,7 @@ pub fn accept(parts: &mut Parts) -> (Response<String>, Option<OnUpgrade>) {
 }
 
 /// A refusal; it also ends the connection, as each serves one request.
-pub fn refused(status: StatusCode, text: &str) -> Response<String> {
+pub fn refusal_response(status: StatusCode, text: &str) -> Response<String> {
     let mut response = Response::new(text.to_owned());
     *response.status_mut() = status;
     let headers = response.headers_mut();

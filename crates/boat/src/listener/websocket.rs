@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 
 use super::arrival::arrive;
 use super::client_stream::ClientStream;
-use super::upgrade::{self, refused};
+use super::upgrade::{self, refusal_response};
 use super::{AcceptedStream, Acceptor, IncomingClient, serve};
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::HELLO_BYTES_MAX;
@@ -27,29 +27,34 @@ pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
     let on_loopback = local.is_ok_and(|address| address.ip().is_loopback());
     let mut acceptor = Acceptor::new(listener, Arc::clone(&boat), Shortage::WebSocketFiles);
     loop {
-        let accepted = acceptor.accept().await;
+        let accepted_stream = acceptor.accept().await;
         let tls = boat.tls_for_websockets().cloned();
-        tokio::spawn(shake_hands(accepted, Arc::clone(&boat), tls, on_loopback));
+        tokio::spawn(shake_hands(
+            accepted_stream,
+            Arc::clone(&boat),
+            tls,
+            on_loopback,
+        ));
     }
 }
 
 /// Reads one request; returns once the socket is upgraded or closed.
 pub(super) async fn shake_hands(
-    accepted: AcceptedStream,
+    accepted_stream: AcceptedStream,
     boat: Arc<Boat>,
     tls: Option<Arc<ServerConfig>>,
     on_loopback: bool,
 ) {
-    let (until, end) = (accepted.until, accepted.room.0.end_token());
-    let arrived = timeout_at(until, arrive(accepted, &boat, tls.as_ref(), true));
-    let Some(Ok(Some((stream, peer)))) = end.run_until_cancelled(arrived).await else {
+    let (deadline, end) = (accepted_stream.deadline, accepted_stream.room.0.end_token());
+    let arrival = timeout_at(deadline, arrive(accepted_stream, &boat, tls.as_ref(), true));
+    let Some(Ok(Some((stream, peer)))) = end.run_until_cancelled(arrival).await else {
         return;
     };
-    let within = boat.config.upgrade_timeout;
-    let served = upgrade::serve_request(stream, until, within, |parts: &mut Parts| {
+    let head_timeout = boat.config.upgrade_timeout;
+    let request = upgrade::serve_request(stream, deadline, head_timeout, |parts: &mut Parts| {
         answer(&boat, &peer, on_loopback, parts)
     });
-    end.run_until_cancelled(served).await;
+    end.run_until_cancelled(request).await;
 }
 
 fn answer(
@@ -60,24 +65,24 @@ fn answer(
 ) -> Response<String> {
     if !matches!(parts.uri.path(), "/" | "/ws") {
         let text = "WebSockets are at / and /ws\n";
-        return refused(StatusCode::NOT_FOUND, text);
+        return refusal_response(StatusCode::NOT_FOUND, text);
     }
     if !is_welcome(boat, on_loopback, &parts.headers) {
         boat.metrics.origins_refused.increment(1);
         let text = "pages of this origin may not connect: boat.origins names those that may\n";
-        return refused(StatusCode::FORBIDDEN, text);
+        return refusal_response(StatusCode::FORBIDDEN, text);
     }
-    let forwarded = match forwarded_address(boat, peer, &parts.headers) {
-        Ok(forwarded) => forwarded,
+    let client_ip = match forwarded_address(boat, peer, &parts.headers) {
+        Ok(client_ip) => client_ip,
         Err(error) => {
             boat.metrics.proxy_headers_refused.increment(1);
             tracing::debug!(%error, peer = %peer.address, "a balancer's header was refused");
-            return refused(StatusCode::BAD_REQUEST, &format!("{error}\n"));
+            return refusal_response(StatusCode::BAD_REQUEST, &format!("{error}\n"));
         }
     };
     let (response, upgrade) = upgrade::accept(parts);
     if let Some(upgrade) = upgrade {
-        tokio::spawn(begin(Arc::clone(boat), peer.clone(), forwarded, upgrade));
+        tokio::spawn(begin(Arc::clone(boat), peer.clone(), client_ip, upgrade));
     }
     response
 }
@@ -86,15 +91,15 @@ fn answer(
 async fn begin(
     boat: Arc<Boat>,
     mut peer: IncomingClient,
-    forwarded: Option<IpAddr>,
+    client_ip: Option<IpAddr>,
     upgrade: OnUpgrade,
 ) {
     let stream = upgrade::socket::<ClientStream<ConnectionPermit>>(upgrade).await;
-    let Some((stream, read)) = stream else {
+    let Some((stream, early_bytes)) = stream else {
         return;
     };
     let (mut socket, tls, plain) = stream.into_parts();
-    if let Some(address) = forwarded {
+    if let Some(address) = client_ip {
         peer.address = SocketAddr::new(address, 0);
         peer.place().name(address);
         if !boat.address_limits.may_arrive(address) {
@@ -102,9 +107,9 @@ async fn begin(
         }
         peer.refusal = peer.refusal.or_else(|| socket.permit.name(address));
     }
-    let mut wire = Wire::websocket(HELLO_BYTES_MAX.min(boat.frame_bytes_max())).over(tls);
+    let mut wire = Wire::websocket(HELLO_BYTES_MAX.min(boat.frame_bytes_max())).with_tls(tls);
     // Bytes the client sent before it read the answer.
-    wire.receive_plain(&read);
+    wire.receive_plain(&early_bytes);
     wire.receive_plain(&plain);
     serve(&boat, socket, wire, Arc::new(peer));
 }
@@ -129,6 +134,6 @@ fn is_welcome(boat: &Boat, on_loopback: bool, headers: &HeaderMap) -> bool {
         return true;
     }
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let (from, rules) = (text(ORIGIN), &boat.config.origins);
-    from.is_some_and(|from| origin::is_welcome(from, text(HOST), rules, on_loopback))
+    let (origin, rules) = (text(ORIGIN), &boat.config.origins);
+    origin.is_some_and(|origin| origin::is_welcome(origin, text(HOST), rules, on_loopback))
 }

@@ -53,8 +53,8 @@ impl Outbox {
         if !std::mem::take(&mut self.is_lent) {
             return;
         }
-        let left = BytesMut::from(&self.bytes[..]);
-        *buffer = std::mem::replace(&mut self.bytes, left);
+        let rest = BytesMut::from(&self.bytes[..]);
+        *buffer = std::mem::replace(&mut self.bytes, rest);
         buffer.clear();
     }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_has_memory_of_its_own_and_no_more() {
+    fn unsent_bytes_are_kept_in_a_small_buffer_of_their_own() {
         let mut buffer = BytesMut::with_capacity(1000);
         let mut outbox = Outbox::default();
         outbox.lend(&mut buffer);

@@ -84,7 +84,7 @@ pub struct Tls {
     /// records.
     partial: Vec<u8>,
     /// Length of that prefix: rustls has read it, and wants to see it again.
-    read: usize,
+    read_len: usize,
     /// Ciphertext that the socket has not taken.
     unwritten: Outbox,
     handshake_bytes: usize,
@@ -106,7 +106,7 @@ impl Tls {
         Ok(Tls {
             connection: Box::new(UnbufferedServerConnection::new(config)?),
             partial: Vec::new(),
-            read: 0,
+            read_len: 0,
             unwritten: Outbox::default(),
             handshake_bytes: 0,
             handshake_records: 0,
@@ -125,7 +125,7 @@ impl Tls {
         }
         if !self.is_reading() {
             self.partial = Vec::new();
-            self.read = 0;
+            self.read_len = 0;
         }
         result
     }
@@ -152,7 +152,7 @@ impl Tls {
             let _ = self.write(|traffic, room| traffic.queue_close_notify(room));
             self.has_closed = true;
             self.partial = Vec::new();
-            self.read = 0;
+            self.read_len = 0;
         }
     }
 
@@ -174,7 +174,7 @@ impl Tls {
         self.connection.protocol_version()
     }
 
-    /// True if a ticket spared the full handshake.
+    /// Whether a ticket spared the full handshake.
     pub fn is_resumed(&self) -> bool {
         self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
     }
@@ -207,30 +207,30 @@ impl Tls {
         let mut bytes = bytes;
         // Completes a record that was begun; those behind it are read in place.
         while self.is_reading() && !self.partial.is_empty() && !bytes.is_empty() {
-            let count = missing_bytes(&self.partial[self.read..]).min(bytes.len());
+            let count = missing_bytes(&self.partial[self.read_len..]).min(bytes.len());
             let (next, rest) = std::mem::take(&mut bytes).split_at_mut(count);
             bytes = rest;
-            self.keep(next);
+            self.buffer_partial(next);
             let mut partial = std::mem::take(&mut self.partial);
-            let done = self.read_records(&mut partial, plain)?;
-            if done < partial.len() {
-                partial.drain(..done);
+            let consumed_bytes = self.read_records(&mut partial, plain)?;
+            if consumed_bytes < partial.len() {
+                partial.drain(..consumed_bytes);
                 self.partial = partial;
             }
         }
         if self.is_reading() && !bytes.is_empty() {
-            let done = self.read_records(bytes, plain)?;
-            self.keep(&bytes[done..]);
+            let consumed_bytes = self.read_records(bytes, plain)?;
+            self.buffer_partial(&bytes[consumed_bytes..]);
         }
         Ok(())
     }
 
     /// Doubles the buffer as needed, but not beyond the longest record.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn buffer_partial(&mut self, bytes: &[u8]) {
         let len = self.partial.len() + bytes.len();
         if len > self.partial.capacity() {
-            let doubled = self.partial.capacity() * 2;
-            let capacity = doubled.min(RECORD_BYTES_MAX).max(len);
+            let double = self.partial.capacity() * 2;
+            let capacity = double.min(RECORD_BYTES_MAX).max(len);
             self.partial.reserve_exact(capacity - self.partial.len());
         }
         self.partial.extend_from_slice(bytes);
@@ -238,25 +238,26 @@ impl Tls {
 
     /// Reads the whole records of `bytes`, one by one, and returns the number of bytes consumed.
     fn read_records(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<usize, TlsError> {
-        let mut done = 0;
+        let mut consumed_bytes = 0;
         while self.is_reading() {
-            let bytes = &mut bytes[done..];
-            let Some(record_bytes) = record_bytes(&bytes[self.read..]) else {
+            let bytes = &mut bytes[consumed_bytes..];
+            let Some(record_bytes) = record_bytes(&bytes[self.read_len..]) else {
                 break;
             };
             if let Err(error) = self.check(record_bytes) {
                 // The head may not be that of a record at all: rustls's error says more.
-                self.advance(&mut bytes[..self.read + HEAD_BYTES], plain)?;
+                self.advance(&mut bytes[..self.read_len + HEAD_BYTES], plain)?;
                 return Err(error);
             }
             let was_handshaking = self.is_handshaking();
-            let end = self.read + record_bytes;
+            let end = self.read_len + record_bytes;
             let is_whole = end <= bytes.len();
             // rustls also sees partial records, so that it rejects a wrong head at once.
-            let shown = end.min(bytes.len());
-            let discarded = self.advance(&mut bytes[..shown], plain)?;
-            done += discarded;
-            self.read = if is_whole { end } else { self.read }.saturating_sub(discarded);
+            let visible_end = end.min(bytes.len());
+            let discard_count = self.advance(&mut bytes[..visible_end], plain)?;
+            consumed_bytes += discard_count;
+            self.read_len =
+                if is_whole { end } else { self.read_len }.saturating_sub(discard_count);
             if !is_whole {
                 break;
             }
@@ -265,13 +266,13 @@ impl Tls {
                 self.handshake_records += 1;
             }
         }
-        Ok(done)
+        Ok(consumed_bytes)
     }
 
     /// Checks the bounds of the next record by its head alone, so that an oversized one is not
     /// waited for.
     fn check(&self, record_bytes: usize) -> Result<(), TlsError> {
-        if self.read + record_bytes > RECORD_BYTES_MAX {
+        if self.read_len + record_bytes > RECORD_BYTES_MAX {
             return Err(TlsError::RecordTooLarge);
         }
         if self.is_handshaking() {
@@ -287,11 +288,12 @@ impl Tls {
 
     /// Runs rustls over `bytes` as far as it gets, and returns the number of bytes it consumed.
     fn advance(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<usize, TlsError> {
-        let mut done = 0;
+        let mut consumed_bytes = 0;
         loop {
-            let UnbufferedStatus { discard, state, .. } =
-                self.connection.process_tls_records(&mut bytes[done..]);
-            done += discard;
+            let UnbufferedStatus { discard, state, .. } = self
+                .connection
+                .process_tls_records(&mut bytes[consumed_bytes..]);
+            consumed_bytes += discard;
             match state? {
                 ConnectionState::ReadTraffic(mut traffic) => {
                     while let Some(record) = traffic.next_record() {
@@ -304,10 +306,10 @@ impl Tls {
                 ConnectionState::TransmitTlsData(data) => data.done(),
                 ConnectionState::PeerClosed | ConnectionState::Closed => {
                     self.has_ended = true;
-                    return Ok(done);
+                    return Ok(consumed_bytes);
                 }
                 // Early data is never negotiated, and no other state advances by itself.
-                _ => return Ok(done),
+                _ => return Ok(consumed_bytes),
             }
         }
     }
@@ -362,16 +364,16 @@ fn put<E: Into<Shortage>>(
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, E>,
 ) -> Result<(), TlsError> {
     let start = unwritten.len();
-    let mut written = encode(&mut []);
+    let mut result = encode(&mut []);
     for _ in 0..2 {
-        match written.map_err(E::into) {
+        match result.map_err(E::into) {
             Ok(count) => {
                 unwritten.truncate(start + count);
                 return Ok(());
             }
             Err(Shortage::Room(room)) => {
                 unwritten.resize(start + room, 0);
-                written = encode(&mut unwritten[start..]);
+                result = encode(&mut unwritten[start..]);
             }
             Err(Shortage::Keys) => break,
         }

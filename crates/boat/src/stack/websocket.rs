@@ -90,7 +90,7 @@ enum Opcode {
 }
 
 impl Opcode {
-    const fn of(bits: u8) -> Option<Opcode> {
+    const fn from_bits(bits: u8) -> Option<Opcode> {
         Some(match bits {
             0 => Opcode::Continuation,
             1 => Opcode::Text,
@@ -115,7 +115,7 @@ struct Frame {
     len: usize,
     mask: [u8; 4],
     /// Payload bytes unmasked so far.
-    unmasked: usize,
+    unmasked_len: usize,
 }
 
 /// Fragments of a message that has not ended.
@@ -157,18 +157,18 @@ impl Reader {
                     frame
                 }
             };
-            let there = frame.len.min(input.len());
+            let received_len = frame.len.min(input.len());
             unmask(
-                &mut input[frame.unmasked..there],
+                &mut input[frame.unmasked_len..received_len],
                 frame.mask,
-                frame.unmasked,
+                frame.unmasked_len,
             );
-            frame.unmasked = there;
+            frame.unmasked_len = received_len;
             self.frame = Some(frame);
             if self.is_text(frame.opcode) {
-                self.check_text(&input[..there])?;
+                self.check_text(&input[..received_len])?;
             }
-            if there < frame.len {
+            if received_len < frame.len {
                 return Ok(None);
             }
             self.frame = None;
@@ -186,30 +186,30 @@ impl Reader {
 
     /// True for a frame that carries text.
     fn is_text(&self, opcode: Opcode) -> bool {
-        let goes_on = self.fragments.as_ref().is_some_and(|it| it.is_text);
-        opcode == Opcode::Text || opcode == Opcode::Continuation && goes_on
+        let continues_text = self.fragments.as_ref().is_some_and(|it| it.is_text);
+        opcode == Opcode::Text || opcode == Opcode::Continuation && continues_text
     }
 
     /// Refuses at the first byte that cannot be UTF-8. `payload` is the part of the frame received
     /// so far.
     fn check_text(&mut self, payload: &[u8]) -> Result<(), Violation> {
-        let before = self.fragments.as_ref().map_or(0, |it| it.payload.len());
+        let fragment_len = self.fragments.as_ref().map_or(0, |it| it.payload.len());
         // A character may span two fragments.
-        if self.valid < before
+        if self.valid < fragment_len
             && let Some(fragments) = &self.fragments
         {
-            let across = fragments.payload[self.valid..]
+            let char_bytes = fragments.payload[self.valid..]
                 .iter()
                 .chain(payload)
                 .copied();
-            let across: Vec<u8> = across.take(4).collect();
-            match utf8_prefix(&across)? {
+            let char_bytes: Vec<u8> = char_bytes.take(4).collect();
+            match utf8_prefix(&char_bytes)? {
                 0 => return Ok(()),
-                valid => self.valid += valid.max(before - self.valid),
+                valid => self.valid += valid.max(fragment_len - self.valid),
             }
         }
-        let from = self.valid - before;
-        self.valid += utf8_prefix(payload.get(from..).unwrap_or_default())?;
+        let start = self.valid - fragment_len;
+        self.valid += utf8_prefix(payload.get(start..).unwrap_or_default())?;
         Ok(())
     }
 
@@ -217,10 +217,13 @@ impl Reader {
         match frame.opcode {
             Opcode::Ping => Ok(Some(Event::Ping(payload))),
             Opcode::Pong => Ok(Some(Event::Pong)),
-            Opcode::Close => close_of(&payload).map(|code| Some(Event::Close(code))),
+            Opcode::Close => parse_close(&payload).map(|code| Some(Event::Close(code))),
             opcode if frame.is_final => {
                 let (is_text, payload) = match self.fragments.take() {
-                    Some(fragments) => (fragments.is_text, joined(fragments.payload, payload)),
+                    Some(fragments) => (
+                        fragments.is_text,
+                        join_fragments(fragments.payload, payload),
+                    ),
                     None => (opcode == Opcode::Text, payload),
                 };
                 let valid = std::mem::take(&mut self.valid);
@@ -251,7 +254,7 @@ impl Reader {
                 "reserved bits of a frame, and no extension",
             ));
         }
-        let opcode = Opcode::of(first & 0x0f);
+        let opcode = Opcode::from_bits(first & 0x0f);
         let opcode = opcode.ok_or(Violation::Protocol("a frame of a reserved kind"))?;
         self.may_follow(opcode, is_final, rules)?;
         if second & 0x80 == 0 {
@@ -277,7 +280,7 @@ impl Reader {
             is_final,
             len,
             mask,
-            unmasked: 0,
+            unmasked_len: 0,
         };
         Ok(Some((frame, at + 4)))
     }
@@ -297,26 +300,27 @@ impl Reader {
 
     fn fits(&self, opcode: Opcode, len: u64, rules: &Rules) -> Result<usize, Violation> {
         if opcode.is_control() {
-            return match len > CONTROL_BYTES_MAX {
-                true => Err(Violation::Protocol(
+            return if len > CONTROL_BYTES_MAX {
+                Err(Violation::Protocol(
                     "a control frame of more than 125 bytes",
-                )),
-                false => Ok(len as usize),
+                ))
+            } else {
+                Ok(len as usize)
             };
         }
         let max = rules.message_bytes_max;
-        let before = self.fragments.as_ref().map_or(0, |it| it.payload.len());
-        let size = len.saturating_add(before as u64);
+        let fragment_len = self.fragments.as_ref().map_or(0, |it| it.payload.len());
+        let size = len.saturating_add(fragment_len as u64);
         match usize::try_from(size) {
-            Ok(size) if size <= max => Ok(size - before),
+            Ok(size) if size <= max => Ok(size - fragment_len),
             _ => Err(Violation::TooLarge { size, max }),
         }
     }
 }
 
-fn joined(mut before: BytesMut, last: Bytes) -> Bytes {
-    before.extend_from_slice(&last);
-    before.freeze()
+fn join_fragments(mut payload: BytesMut, last: Bytes) -> Bytes {
+    payload.extend_from_slice(&last);
+    payload.freeze()
 }
 
 /// Length of the complete characters at the front; the remaining bytes may still become one.
@@ -329,7 +333,7 @@ fn utf8_prefix(bytes: &[u8]) -> Result<usize, Violation> {
 }
 
 /// Code of a close frame (RFC 6455, 5.5.1 and 7.4).
-fn close_of(payload: &[u8]) -> Result<Option<u16>, Violation> {
+fn parse_close(payload: &[u8]) -> Result<Option<u16>, Violation> {
     let (code, reason) = match payload {
         [] => return Ok(None),
         [_] => return Err(Violation::Protocol("half a code of a close")),

@@ -14,8 +14,8 @@ const UNWRITTEN_MAX: usize = 64 * 1024;
 /// Unwritten bytes beyond which no ping is answered: a client that does not read its pongs gets
 /// fewer.
 const PONGS_MAX: usize = 4 * 1024;
-/// A frame that fills less than this fraction of the allocation it came in is copied out of it.
-const PART: usize = 4;
+/// A frame smaller than its allocation divided by this is copied out of the allocation.
+const MIN_FRAME_SHARE: usize = 4;
 
 /// Input from the client.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Wire {
     framing: Framing,
     frame_bytes_max: u32,
     /// Size of the allocation that `partial` and the frames from it share.
-    allocated: u32,
+    allocation: u32,
     takes_text: bool,
     /// Bytes received of the next frame.
     partial: BytesMut,
@@ -63,7 +63,7 @@ pub struct Wire {
 impl Wire {
     /// A WebSocket after its handshake: one frame per binary message.
     pub fn websocket(frame_bytes_max: usize) -> Wire {
-        Wire::of(
+        Wire::with_framing(
             Framing::WebSocket(websocket::Reader::default()),
             frame_bytes_max,
         )
@@ -71,14 +71,14 @@ impl Wire {
 
     /// Length-prefixed frames.
     pub fn length_prefix(frame_bytes_max: usize) -> Wire {
-        Wire::of(Framing::LengthPrefix, frame_bytes_max)
+        Wire::with_framing(Framing::LengthPrefix, frame_bytes_max)
     }
 
-    fn of(framing: Framing, frame_bytes_max: usize) -> Wire {
+    fn with_framing(framing: Framing, frame_bytes_max: usize) -> Wire {
         Wire {
             framing,
             frame_bytes_max: bound(frame_bytes_max),
-            allocated: 0,
+            allocation: 0,
             takes_text: false,
             partial: BytesMut::new(),
             plain: Outbox::default(),
@@ -103,7 +103,7 @@ impl Wire {
 
     /// Runs the wire over TLS, whose handshake is over.
     #[must_use]
-    pub fn over(mut self, tls: Option<Tls>) -> Wire {
+    pub fn with_tls(mut self, tls: Option<Tls>) -> Wire {
         self.tls = tls.map(Box::new);
         self
     }
@@ -111,7 +111,7 @@ impl Wire {
     /// Takes bytes that were read and decrypted earlier.
     pub fn receive_plain(&mut self, bytes: &[u8]) {
         self.partial.extend_from_slice(bytes);
-        self.allocated = bound(self.partial.capacity());
+        self.allocation = bound(self.partial.capacity());
     }
 
     pub fn is_websocket(&self) -> bool {
@@ -131,19 +131,19 @@ impl Wire {
         } else {
             self.partial.extend_from_slice(bytes);
         }
-        self.allocated = bound(self.partial.capacity());
+        self.allocation = bound(self.partial.capacity());
     }
 
     /// Returns the next complete frame. Answers pings and closes on the way.
     pub fn next_frame(&mut self) -> Option<ClientInput> {
-        let received = self.next_plain_frame();
-        if received.is_none() && !self.is_closing && self.has_ended() {
+        let input = self.next_plain_frame();
+        if input.is_none() && !self.is_closing && self.has_ended() {
             self.stop_reading();
             // The client's close is answered with ours.
             self.has_closed |= !self.has_failed;
             return Some(ClientInput::End);
         }
-        received
+        input
     }
 
     /// True once TLS has ended or failed.
@@ -155,7 +155,7 @@ impl Wire {
         if self.partial.is_empty() {
             return None;
         }
-        let mut received = match &mut self.framing {
+        let mut input = match &mut self.framing {
             Framing::WebSocket(_) => self.next_message(),
             Framing::LengthPrefix => {
                 let mut frames = Frames::new(self.frame_bytes_max as usize);
@@ -166,18 +166,18 @@ impl Wire {
                 }
             }
         };
-        if let Some(ClientInput::Frame(frame)) = &mut received
-            && frame.len() * PART < self.allocated as usize
+        if let Some(ClientInput::Frame(frame)) = &mut input
+            && frame.len() * MIN_FRAME_SHARE < self.allocation as usize
         {
             // A frame that is held, like a send until it is accepted, must not pin the whole read.
             *frame = Bytes::copy_from_slice(frame);
         }
-        if ends(received.as_ref()) {
+        if ends(input.as_ref()) {
             self.stop_reading();
         } else if self.partial.is_empty() {
             self.partial = BytesMut::new();
         }
-        received
+        input
     }
 
     fn next_message(&mut self) -> Option<ClientInput> {
@@ -201,7 +201,7 @@ impl Wire {
             Event::Text(text) => ClientInput::Text(text),
             Event::Pong => ClientInput::Ping,
             Event::Ping(payload) => {
-                if self.waiting() < PONGS_MAX {
+                if self.unwritten_len() < PONGS_MAX {
                     websocket::put_pong(&payload, self.plain.bytes_mut());
                 }
                 ClientInput::Ping
@@ -219,8 +219,8 @@ impl Wire {
             Framing::WebSocket(reader) => reader.fragments(),
             Framing::LengthPrefix => 0,
         };
-        let encrypted = self.tls.as_ref().map_or(0, |tls| tls.partial());
-        self.partial.len() + fragments + encrypted
+        let encrypted_len = self.tls.as_ref().map_or(0, |tls| tls.partial());
+        self.partial.len() + fragments + encrypted_len
     }
 
     /// True once nothing more can be sent, because the end was announced.
@@ -228,15 +228,15 @@ impl Wire {
         self.has_closed
     }
 
-    /// True if another frame fits.
+    /// Whether another frame fits.
     pub fn has_room(&self) -> bool {
-        self.waiting() < UNWRITTEN_MAX
+        self.unwritten_len() < UNWRITTEN_MAX
     }
 
     /// Bytes that the socket has not taken.
-    fn waiting(&self) -> usize {
-        let encrypted = self.tls.as_ref().map_or(0, |tls| tls.unwritten().len());
-        self.plain.len() + encrypted
+    fn unwritten_len(&self) -> usize {
+        let encrypted_len = self.tls.as_ref().map_or(0, |tls| tls.unwritten().len());
+        self.plain.len() + encrypted_len
     }
 
     /// Queues a frame, whatever room there is.
@@ -313,7 +313,7 @@ impl Wire {
         }
     }
 
-    /// True if no bytes wait to be sealed or written.
+    /// Whether no bytes wait to be sealed or written.
     pub fn is_idle(&self) -> bool {
         self.plain.is_empty() && self.unwritten().is_empty()
     }
@@ -355,9 +355,9 @@ fn bound(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// True if nothing behind this input is read.
-fn ends(received: Option<&ClientInput>) -> bool {
-    match received {
+/// Whether nothing behind this input is read.
+fn ends(input: Option<&ClientInput>) -> bool {
+    match input {
         Some(ClientInput::Refused(_) | ClientInput::Violation(_) | ClientInput::End) => true,
         Some(ClientInput::Frame(_) | ClientInput::Text(_) | ClientInput::Ping) | None => false,
     }
@@ -376,10 +376,10 @@ mod tests {
         bytes
     }
 
-    fn said(wire: &mut Wire) -> Vec<u8> {
-        let said = wire.unwritten().to_vec();
-        wire.wrote(said.len());
-        said
+    fn written_bytes(wire: &mut Wire) -> Vec<u8> {
+        let bytes = wire.unwritten().to_vec();
+        wire.wrote(bytes.len());
+        bytes
     }
 
     #[test]
@@ -394,16 +394,16 @@ mod tests {
             ]
             .concat(),
         );
-        let received: Vec<_> = std::iter::from_fn(|| wire.next_frame()).collect();
-        let sent = ClientInput::Frame(Bytes::from_static(b"frame"));
+        let inputs: Vec<_> = std::iter::from_fn(|| wire.next_frame()).collect();
+        let expected_frame = ClientInput::Frame(Bytes::from_static(b"frame"));
         let ping = || ClientInput::Ping;
-        assert_eq!(received, [ping(), sent, ping(), ping()]);
-        assert_eq!(said(&mut wire), b"\x8a\x011\x8a\x012");
+        assert_eq!(inputs, [ping(), expected_frame, ping(), ping()]);
+        assert_eq!(written_bytes(&mut wire), b"\x8a\x011\x8a\x012");
         wire.receive(&mut [frame(8, b"\x03\xe9"), frame(2, b"late")].concat());
         assert_eq!(wire.next_frame(), Some(ClientInput::End));
         assert_eq!(wire.next_frame(), None);
         wire.close(Code::Reconnect);
-        assert_eq!(said(&mut wire), b"\x88\x02\x03\xe9");
+        assert_eq!(written_bytes(&mut wire), b"\x88\x02\x03\xe9");
     }
 
     #[test]
@@ -424,20 +424,20 @@ mod tests {
         assert_eq!(wire.next_frame(), None);
         wire.close_as(Violation::NotUtf8.close_code(), "");
         wire.send_text(b"late");
-        assert_eq!(said(&mut wire), b"\x81\x05hello\x88\x02\x03\xef");
+        assert_eq!(written_bytes(&mut wire), b"\x81\x05hello\x88\x02\x03\xef");
     }
 
     #[test]
     fn behind_a_violation_nothing_is_read_or_kept() {
         for mut wire in [Wire::websocket(MAX), Wire::length_prefix(MAX)] {
             wire.receive(&mut [0xff; 16]);
-            let received = wire.next_frame();
+            let input = wire.next_frame();
             assert!(
                 matches!(
-                    received,
+                    input,
                     Some(ClientInput::Refused(_) | ClientInput::Violation(_))
                 ),
-                "{received:?}"
+                "{input:?}"
             );
             wire.receive(&mut [0; 100_000]);
             assert_eq!(wire.next_frame(), None);
@@ -448,17 +448,18 @@ mod tests {
     #[test]
     fn an_idle_wire_holds_no_memory() {
         for mut wire in [Wire::websocket(MAX), Wire::length_prefix(MAX)] {
-            wire.receive(&mut match wire.is_websocket() {
-                true => frame(2, b"hello"),
-                false => b"\x05hello".to_vec(),
+            wire.receive(&mut if wire.is_websocket() {
+                frame(2, b"hello")
+            } else {
+                b"\x05hello".to_vec()
             });
-            let received = wire.next_frame();
+            let input = wire.next_frame();
             assert_eq!(
-                received,
+                input,
                 Some(ClientInput::Frame(Bytes::from_static(b"hello")))
             );
             wire.send(b"answer");
-            assert!(said(&mut wire).ends_with(b"answer"));
+            assert!(written_bytes(&mut wire).ends_with(b"answer"));
             assert_eq!((wire.partial.capacity(), wire.plain.capacity()), (0, 0));
         }
         assert!(size_of::<Wire>() <= 136, "{}", size_of::<Wire>());
@@ -468,7 +469,7 @@ mod tests {
     /// one is not copied.
     #[test]
     fn a_small_frame_leaves_the_memory_that_it_came_in() {
-        for (len, leaves) in [(1, true), (MAX, false)] {
+        for (len, is_unique) in [(1, true), (MAX, false)] {
             let mut wire = Wire::websocket(MAX);
             let mut bytes = frame(2, &[7; 100]);
             if len == MAX {
@@ -482,31 +483,32 @@ mod tests {
             let Some(ClientInput::Frame(frame)) = wire.next_frame() else {
                 panic!("a frame");
             };
-            assert_eq!(frame.is_unique(), leaves, "{len}");
+            assert_eq!(frame.is_unique(), is_unique, "{len}");
         }
     }
 
     /// Unlike pongs, frames are taken up to a higher limit.
     #[test]
-    fn who_does_not_read_pongs_fills_no_memory_with_them() {
+    fn unread_pongs_fill_no_memory() {
         let mut wire = Wire::websocket(MAX);
         let mut pings = frame(9, &[7; 100]).repeat(100);
         for _ in 0..100 {
             wire.receive(&mut pings);
             while wire.next_frame().is_some() {}
         }
-        let waiting = wire.unwritten().len();
-        assert!((4096..4096 + 102).contains(&waiting), "{waiting}");
+        let unwritten = wire.unwritten().len();
+        assert!((4096..4096 + 102).contains(&unwritten), "{unwritten}");
         assert!(wire.has_room());
     }
 
     #[test]
-    fn what_is_held_of_a_frame_is_known_until_it_ends() {
+    fn partial_frame_bytes_are_counted_until_it_ends() {
         for mut wire in [Wire::websocket(MAX), Wire::length_prefix(MAX)] {
             assert_eq!(wire.partial(), 0);
-            let mut bytes = match wire.is_websocket() {
-                true => frame(2, &[7; 100]),
-                false => [vec![100], vec![7; 100]].concat(),
+            let mut bytes = if wire.is_websocket() {
+                frame(2, &[7; 100])
+            } else {
+                [vec![100], vec![7; 100]].concat()
             };
             let last = bytes.split_off(bytes.len() - 1);
             wire.receive(&mut bytes);
@@ -532,9 +534,10 @@ mod tests {
     fn the_bound_of_a_frame_may_grow() {
         for mut wire in [Wire::websocket(8), Wire::length_prefix(8)] {
             wire.set_frame_bytes_max(9);
-            let mut bytes = match wire.is_websocket() {
-                true => frame(2, &[7; 9]),
-                false => [vec![9], vec![7; 9]].concat(),
+            let mut bytes = if wire.is_websocket() {
+                frame(2, &[7; 9])
+            } else {
+                [vec![9], vec![7; 9]].concat()
             };
             wire.receive(&mut bytes);
             assert!(matches!(wire.next_frame(), Some(ClientInput::Frame(_))));

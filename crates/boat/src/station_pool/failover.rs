@@ -5,7 +5,7 @@ use api::v1;
 
 pub(super) trait Again: Clone {
     /// Returns the request to repeat; `None` if only the first answer would say what was done.
-    fn again(&self) -> Option<Self> {
+    fn repeat_request(&self) -> Option<Self> {
         Some(self.clone())
     }
 }
@@ -14,7 +14,7 @@ pub(super) trait Again: Clone {
 /// finds. So the repeat counts as a client's resend, and the writer of the conversation looks for
 /// the message.
 impl Again for v1::SendBatchRequest {
-    fn again(&self) -> Option<Self> {
+    fn repeat_request(&self) -> Option<Self> {
         let mut request = self.clone();
         for send in request
             .items
@@ -30,7 +30,7 @@ impl Again for v1::SendBatchRequest {
 /// Not repeated: a session that the first station registered anew would be known to the second, and
 /// its client would not be told to sync. The sweep asks again, and tells the sessions in doubt.
 impl Again for v1::ReassertRequest {
-    fn again(&self) -> Option<Self> {
+    fn repeat_request(&self) -> Option<Self> {
         None
     }
 }
@@ -64,12 +64,12 @@ mod tests {
             items: vec![item(0), item(3)],
             ..v1::SendBatchRequest::default()
         };
-        let again = request.again().expect("it may be made again");
-        assert_eq!(again.items, [item(1), item(3)]);
+        let repeat = request.repeat_request().expect("it may be made again");
+        assert_eq!(repeat.items, [item(1), item(3)]);
     }
 
     #[test]
     fn assertions_are_left_to_the_sweep() {
-        assert_eq!(v1::ReassertRequest::default().again(), None);
+        assert_eq!(v1::ReassertRequest::default().repeat_request(), None);
     }
 }

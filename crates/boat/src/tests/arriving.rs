@@ -19,12 +19,12 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite;
 
-use super::client::{Client, hello, send_of};
-use super::counting::{Counts, counted};
+use super::client::{Client, hello, text_send};
+use super::counting::{Counts, harbour_with_counts};
 use super::delivering::{Stream, delivery};
 use super::harbour::{Harbour, settle};
 use super::piping::websocket_pipe;
-use super::{LONG_ENOUGH, eventually};
+use super::{TEST_TIMEOUT, eventually};
 use crate::Config;
 use crate::config::ProxyHeader;
 
@@ -36,10 +36,13 @@ fn count(number: u32) -> NonZeroU32 {
 
 /// A certificate for `NAME` and its key, as files.
 fn certificate(directory: &Path) -> CertificateFiles {
-    let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
+    let certificate = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
     let files = CertificateFiles::within(directory, "boat");
-    let written = files.write(&made.cert.pem(), &made.signing_key.serialize_pem());
-    written.expect("writes");
+    let result = files.write(
+        &certificate.cert.pem(),
+        &certificate.signing_key.serialize_pem(),
+    );
+    result.expect("writes");
     files
 }
 
@@ -64,7 +67,7 @@ async fn is_served(mut client: Client, harbour: &Harbour, user: i64) {
     assert_eq!(welcome.user.get(), user);
     client.ping().await;
     drop(client);
-    eventually("signed off", || harbour.running.connections() == 0).await;
+    eventually("signed off", || harbour.handle.connections() == 0).await;
 }
 
 // proves S3-03 in part: the boat's own server speaks TLS on both ports.
@@ -79,7 +82,7 @@ async fn clients_speak_tls_on_both_ports() {
         };
     })
     .await;
-    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
+    let (websocket, tcp) = (harbour.handle.websocket(), harbour.handle.tcp());
 
     let stream = tls(websocket, &files, b"http/1.1").await.expect("TLS");
     let client = Client::websocket_over(stream, &[]).await.expect("upgrades");
@@ -96,10 +99,10 @@ async fn clients_speak_tls_on_both_ports() {
         .send(&ClientFrame::Hello(Hello { token, ..hello(3) }))
         .await;
     assert_eq!(client.closing().await, Some(Code::Unauthenticated));
-    let Client::Tcp(framed) = &mut client else {
+    let Client::Tcp(connection) = &mut client else {
         panic!("TCP");
     };
-    let end = framed.get_mut().read(&mut [0; 16]).await;
+    let end = connection.get_mut().read(&mut [0; 16]).await;
     assert_eq!(end.expect("close_notify, not a cut"), 0);
 
     tls(websocket, &files, b"h2")
@@ -111,7 +114,7 @@ async fn clients_speak_tls_on_both_ports() {
     let mut alert = Vec::new();
     let _ = plain.read_to_end(&mut alert).await;
     assert_eq!(alert.first(), Some(&0x15));
-    assert_eq!(harbour.running.connections(), 0);
+    assert_eq!(harbour.handle.connections(), 0);
 }
 
 fn behind_balancer(header: ProxyHeader) -> impl FnOnce(&mut Config) {
@@ -130,7 +133,7 @@ fn proxy_header(last: u8) -> Vec<u8> {
 }
 
 /// The header is there before the boat, which waits for it two seconds, sees the connection.
-fn proxied(address: SocketAddr, last: u8) -> TcpStream {
+fn connect_proxied(address: SocketAddr, last: u8) -> TcpStream {
     let mut stream = std::net::TcpStream::connect(address).expect("connects");
     stream.write_all(&proxy_header(last)).expect("writes");
     stream.set_nonblocking(true).expect("a socket");
@@ -141,12 +144,12 @@ fn proxied(address: SocketAddr, last: u8) -> TcpStream {
 #[tokio::test]
 async fn a_balancer_names_its_clients_before_their_bytes() {
     let harbour = Harbour::with(behind_balancer(ProxyHeader::ProxyV2)).await;
-    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
-    let mut first = Client::tcp_over(proxied(tcp, 7));
+    let (websocket, tcp) = (harbour.handle.websocket(), harbour.handle.tcp());
+    let mut first = Client::tcp_over(connect_proxied(tcp, 7));
     first.hello(1).await;
-    let mut second = Client::tcp_over(proxied(tcp, 7));
+    let mut second = Client::tcp_over(connect_proxied(tcp, 7));
     assert_eq!(second.closing().await, Some(Code::RateLimited));
-    let other = proxied(websocket, 8);
+    let other = connect_proxied(websocket, 8);
     let mut other = Client::websocket_over(other, &[]).await.expect("upgrades");
     other.hello(2).await;
     first.ping().await;
@@ -161,30 +164,30 @@ async fn a_balancer_names_its_clients_before_their_bytes() {
         .await
         .expect("writes");
     assert_eq!(bare.read(&mut [0; 16]).await.unwrap_or(0), 0);
-    assert_eq!(harbour.running.connections(), 2);
+    assert_eq!(harbour.handle.connections(), 2);
 }
 
 #[tokio::test]
 async fn the_head_of_a_request_may_name_the_client() {
     let harbour = Harbour::with(behind_balancer(ProxyHeader::XForwardedFor)).await;
-    let address = harbour.running.websocket();
-    let over = async |value: &str| {
+    let address = harbour.handle.websocket();
+    let connect_from = async |value: &str| {
         let headers = [("X-Forwarded-For", value)];
         Client::websocket_over(connect(address).await, &headers).await
     };
-    let mut first = over("10.9.9.9, 203.0.113.7, 127.0.0.2")
+    let mut first = connect_from("10.9.9.9, 203.0.113.7, 127.0.0.2")
         .await
         .expect("upgrades");
     first.hello(1).await;
-    let mut second = over("203.0.113.7").await.expect("upgrades");
+    let mut second = connect_from("203.0.113.7").await.expect("upgrades");
     assert_eq!(second.closing().await, Some(Code::RateLimited));
-    let mut other = over("203.0.113.8").await.expect("upgrades");
+    let mut other = connect_from("203.0.113.8").await.expect("upgrades");
     other.hello(2).await;
     let peer = harbour.peer.connects.lock()[0].peer.clone();
     assert_eq!(peer, "203.0.113.7:0");
     for headers in [&[][..], &[("X-Forwarded-For", "unknown")]] {
-        let refused = Client::websocket_over(connect(address).await, headers).await;
-        let Err(tungstenite::Error::Http(response)) = refused else {
+        let result = Client::websocket_over(connect(address).await, headers).await;
+        let Err(tungstenite::Error::Http(response)) = result else {
             panic!("a balancer that names nobody");
         };
         assert_eq!(response.status(), 400);
@@ -192,14 +195,14 @@ async fn the_head_of_a_request_may_name_the_client() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_believed() {
+async fn proxy_headers_of_untrusted_networks_are_not_believed() {
     let harbour = Harbour::with(|config| {
         behind_balancer(ProxyHeader::ProxyV2)(config);
         config.proxy.networks = vec!["198.51.100.0/24".parse().expect("a network")];
     })
     .await;
     // A client sent the header: it is no valid frame.
-    let mut client = Client::tcp_over(proxied(harbour.running.tcp(), 7));
+    let mut client = Client::tcp_over(connect_proxied(harbour.handle.tcp(), 7));
     assert!(client.closing().await.is_some());
     assert!(harbour.peer.connects.lock().is_empty());
 }
@@ -208,10 +211,11 @@ async fn nobody_else_is_believed() {
 async fn silent_clients_of_one_network_give_way_to_its_next_ones() {
     let counts = Counts::default();
     // Two silent clients of one network.
-    let (harbour, _recorded) = counted(&counts, |config| config.arriving_max = 32).await;
+    let (harbour, _recorder) =
+        harbour_with_counts(&counts, |config| config.arriving_max = 32).await;
     let harbour = harbour.through_pipes();
-    let mut aboard = harbour.tcp().await;
-    aboard.hello(1).await;
+    let mut admitted_client = harbour.tcp().await;
+    admitted_client.hello(1).await;
     // One at each stage.
     let mut silent = harbour.tcp().await;
     let mut head = websocket_pipe(&harbour);
@@ -224,13 +228,13 @@ async fn silent_clients_of_one_network_give_way_to_its_next_ones() {
     assert_eq!(silent.closing().await, Some(Code::HandshakeTimeout));
     let mut fourth = harbour.tcp().await;
     let mut end = Vec::new();
-    let ended = timeout(Duration::from_secs(1), head.read_to_end(&mut end)).await;
-    let _ = ended.expect("closed");
+    let read_result = timeout(Duration::from_secs(1), head.read_to_end(&mut end)).await;
+    let _ = read_result.expect("closed");
     assert_eq!(counts.limit("arriving_silent"), 2);
     for (client, user) in [(&mut third, 2), (&mut fourth, 3)] {
         client.hello(user).await;
     }
-    aboard.ping().await;
+    admitted_client.ping().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,29 +248,32 @@ async fn a_silent_client_is_not_waited_for_for_ever() {
         .expect("writes");
     assert_eq!(silent.closing().await, Some(Code::HandshakeTimeout));
     let mut end = Vec::new();
-    let ended = timeout(Duration::from_secs(2), head.read_to_end(&mut end)).await;
-    let _ = ended.expect("closed");
+    let read_result = timeout(Duration::from_secs(2), head.read_to_end(&mut end)).await;
+    let _ = read_result.expect("closed");
 }
 
 #[tokio::test]
 async fn strangers_wait_in_the_kernel_until_there_is_room() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| config.arriving_max = 1).await;
-    let mut aboard = harbour.tcp().await;
-    aboard.hello(1).await;
+    let (harbour, _recorder) = harbour_with_counts(&counts, |config| config.arriving_max = 1).await;
+    let mut admitted_client = harbour.tcp().await;
+    admitted_client.hello(1).await;
     // It has said who it is, and waits for its station.
-    harbour.peer.held.store(true, Ordering::Relaxed);
-    let mut arriving = harbour.tcp().await;
-    arriving.send(&ClientFrame::Hello(hello(2))).await;
-    eventually("asked", || harbour.peer.waited.load(Ordering::Relaxed) == 1).await;
+    harbour.peer.holds_calls.store(true, Ordering::Relaxed);
+    let mut newcomer = harbour.tcp().await;
+    newcomer.send(&ClientFrame::Hello(hello(2))).await;
+    eventually("asked", || {
+        harbour.peer.held_count.load(Ordering::Relaxed) == 1
+    })
+    .await;
     let mut next = harbour.tcp().await;
     next.send(&ClientFrame::Hello(hello(3))).await;
     eventually("it waits", || counts.limit("arriving") > 0).await;
-    aboard.ping().await;
-    assert_eq!(harbour.running.sessions(), 1);
-    harbour.peer.held.store(false, Ordering::Relaxed);
+    admitted_client.ping().await;
+    assert_eq!(harbour.handle.sessions(), 1);
+    harbour.peer.holds_calls.store(false, Ordering::Relaxed);
     harbour.peer.permits.add_permits(1);
-    for client in [&mut arriving, &mut next] {
+    for client in [&mut newcomer, &mut next] {
         let welcome = client.next().await;
         assert!(
             matches!(welcome, Some(ServerFrame::Welcome(_))),
@@ -278,13 +285,13 @@ async fn strangers_wait_in_the_kernel_until_there_is_room() {
 /// A client that reads and writes without a pause delays none of its loop, of which this test has
 /// one.
 #[tokio::test]
-async fn one_who_never_stops_delays_no_other() {
+async fn a_client_that_never_stops_delays_no_other() {
     let harbour = Harbour::with(|config| config.session.frames_per_second = 1_000_000).await;
     let (mut busy, mut other) = (harbour.tcp().await, harbour.tcp().await);
     busy.hello(1).await;
     other.hello(2).await;
     let pings = vec![ClientFrame::Ping { nonce: 1 }; 2000];
-    let answered = Cell::new(0);
+    let pong_count = Cell::new(0);
     let endless = async {
         loop {
             for ping in &pings {
@@ -292,11 +299,11 @@ async fn one_who_never_stops_delays_no_other() {
             }
             for _ in &pings {
                 busy.next().await;
-                answered.set(answered.get() + 1);
+                pong_count.set(pong_count.get() + 1);
             }
         }
     };
-    let served = async {
+    let other_pings = async {
         for _ in 0..20 {
             other.ping().await;
         }
@@ -304,20 +311,20 @@ async fn one_who_never_stops_delays_no_other() {
     tokio::select! {
         biased;
         // The endless client uses up its budget of the runtime's turn.
-        served = timeout(LONG_ENOUGH, served) => served.expect("served meanwhile"),
+        other_pings = timeout(TEST_TIMEOUT, other_pings) => other_pings.expect("served meanwhile"),
         () = endless => {}
     }
     // Nor for long: the other gets an answer at least each thousand of these.
-    let answered = answered.get();
-    assert!(answered < 20_000, "{answered} meanwhile");
+    let pong_count = pong_count.get();
+    assert!(pong_count < 20_000, "{pong_count} meanwhile");
 }
 
 // proves S1-05 in part
 #[tokio::test(start_paused = true)]
-async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
+async fn a_client_that_sends_too_much_is_read_slowly() {
     const SENDS: u8 = 25;
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| {
+    let (harbour, _recorder) = harbour_with_counts(&counts, |config| {
         config.read_bytes_per_second = count(100_000);
         config.read_bytes_burst = count(20_000);
     })
@@ -327,14 +334,14 @@ async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
     other.hello(1).await;
     let mut client = harbour.websocket().await;
     client.hello(2).await;
-    let begun = Instant::now();
+    let start = Instant::now();
     let text = "a".repeat(10_000);
     for number in 0..SENDS {
-        client.send(&send_of(1, number, &text)).await;
+        client.send(&text_send(1, number, &text)).await;
     }
     other.ping().await;
-    let waited = begun.elapsed();
-    assert!(waited < Duration::from_millis(500), "{waited:?}");
+    let ping_time = start.elapsed();
+    assert!(ping_time < Duration::from_millis(500), "{ping_time:?}");
     for _ in 0..SENDS {
         let answer = client.next().await;
         assert!(
@@ -343,7 +350,7 @@ async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
         );
     }
     // All bytes but a burst and one read pass at the rate.
-    let took = begun.elapsed();
+    let took = start.elapsed();
     assert!(took > Duration::from_millis(1500), "{took:?}");
     assert!(counts.limit("session_bytes") > 0);
 }
@@ -362,7 +369,7 @@ async fn no_time_is_judged_while_reading_pauses() {
     let session = client.hello(2).await.session.get();
     let text = "a".repeat(10_000);
     for number in 0..SENDS {
-        client.send(&send_of(1, number, &text)).await;
+        client.send(&text_send(1, number, &text)).await;
     }
     let mut stream = Stream::open(&harbour).await;
     stream.deliver(vec![delivery(session, 1)]).await;
@@ -381,7 +388,7 @@ async fn no_time_is_judged_while_reading_pauses() {
 #[tokio::test(start_paused = true)]
 async fn arrivals_of_an_address_have_a_rate() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| {
+    let (harbour, _recorder) = harbour_with_counts(&counts, |config| {
         config.arrivals_per_address = Some(count(1));
         config.arrivals_per_address_burst = Some(count(3));
     })
@@ -401,21 +408,21 @@ async fn arrivals_of_an_address_have_a_rate() {
 #[tokio::test]
 async fn sign_ins_that_fail_often_reach_no_station() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| {
+    let (harbour, _recorder) = harbour_with_counts(&counts, |config| {
         config.sign_in_failures_per_address = Some(count(1));
         config.sign_in_failures_per_address_burst = Some(count(2));
     })
     .await;
-    let mut aboard = harbour.tcp().await;
-    aboard.hello(1).await;
-    let forged = || {
+    let mut admitted_client = harbour.tcp().await;
+    admitted_client.hello(1).await;
+    let forged_hello = || {
         let token = "forged".into();
         ClientFrame::Hello(Hello { token, ..hello(2) })
     };
     let mut codes = Vec::new();
     for _ in 0..3 {
         let mut client = harbour.tcp().await;
-        client.send(&forged()).await;
+        client.send(&forged_hello()).await;
         codes.push(client.closing().await.expect("a code"));
     }
     assert_eq!(
@@ -433,5 +440,5 @@ async fn sign_ins_that_fail_often_reach_no_station() {
     assert_eq!(harbour.peer.connects.lock().len(), connects);
     assert_eq!(counts.limit("sign_in_failures_per_address"), 2);
     // The client aboard is not affected.
-    aboard.ping().await;
+    admitted_client.ping().await;
 }

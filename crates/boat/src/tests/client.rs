@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_util::codec::Framed;
 
-use super::LONG_ENOUGH;
+use super::TEST_TIMEOUT;
 
 const FRAME_MAX: usize = 1 << 20;
 
@@ -116,7 +116,7 @@ impl Client {
 
     /// The next frame; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<ServerFrame> {
-        let bytes = timeout(LONG_ENOUGH, self.next_bytes()).await;
+        let bytes = timeout(TEST_TIMEOUT, self.next_bytes()).await;
         let bytes = bytes.expect("a frame or an end")?;
         Some(decode_server(bytes, FRAME_MAX).expect("a frame of ours"))
     }
@@ -158,7 +158,10 @@ impl Client {
             panic!("only a WebSocket has close codes");
         };
         loop {
-            match timeout(LONG_ENOUGH, socket.next()).await.expect("an end")? {
+            match timeout(TEST_TIMEOUT, socket.next())
+                .await
+                .expect("an end")?
+            {
                 Ok(Message::Close(frame)) => return frame.map(|frame| frame.code.into()),
                 Ok(_) => {}
                 Err(_) => return None,
@@ -222,7 +225,7 @@ pub(super) fn question(request: u32) -> ClientFrame {
     ClientFrame::Sync(SyncRequest { request, query })
 }
 
-pub(super) fn send_of(to: i64, number: u8, text: &str) -> ClientFrame {
+pub(super) fn text_send(to: i64, number: u8, text: &str) -> ClientFrame {
     ClientFrame::Send(Send {
         send_id: send_id(number),
         to: Recipient::User(user(to)),

@@ -13,7 +13,7 @@ use metrics::{
 use parking_lot::Mutex;
 use protocol::frame::{ClientFrame, ServerFrame};
 
-use super::client::{Client, hello, send_of};
+use super::client::{Client, hello, text_send};
 use super::delivering::{Stream, delivery};
 use super::eventually;
 use super::harbour::{Harbour, settle};
@@ -27,27 +27,27 @@ pub(super) struct Counts(Arc<Mutex<HashMap<String, Arc<AtomicU64>>>>);
 type Calls = (u64, u64, u64);
 
 impl Counts {
-    fn of(&self, name: &str) -> u64 {
+    fn value(&self, name: &str) -> u64 {
         self.0.lock()[name].load(Ordering::Relaxed)
     }
 
     /// Number of times a limit was reached.
     pub(super) fn limit(&self, limit: &str) -> u64 {
-        self.of(&format!("limits_total{{{limit}}}"))
+        self.value(&format!("limits_total{{{limit}}}"))
     }
 
     fn calls(&self) -> Calls {
         (
-            self.of("boat_connection_turns_total"),
-            self.of("boat_socket_reads_total"),
-            self.of("boat_socket_writes_total"),
+            self.value("boat_connection_turns_total"),
+            self.value("boat_socket_reads_total"),
+            self.value("boat_socket_writes_total"),
         )
     }
 
-    /// Reads and writes of the boat during `act`.
-    async fn around(&self, act: impl Future) -> (u64, u64) {
+    /// Reads and writes of the boat during `action`.
+    async fn count_calls(&self, action: impl Future) -> (u64, u64) {
         let (_, reads, writes) = self.calls();
-        act.await;
+        action.await;
         let (_, reads_now, writes_now) = self.calls();
         (reads_now - reads, writes_now - writes)
     }
@@ -77,12 +77,12 @@ impl Recorder for Counts {
 }
 
 /// A boat on this thread alone, and its counters.
-pub(super) async fn counted(
+pub(super) async fn harbour_with_counts(
     counts: &Counts,
     configure: impl FnOnce(&mut Config),
 ) -> (Harbour, LocalRecorderGuard<'_>) {
-    let recorded = metrics::set_default_local_recorder(counts);
-    (Harbour::with(configure).await, recorded)
+    let recorder = metrics::set_default_local_recorder(counts);
+    (Harbour::with(configure).await, recorder)
 }
 
 /// Frames per write of the client.
@@ -92,7 +92,7 @@ fn ping(nonce: u64) -> ClientFrame {
     ClientFrame::Ping { nonce }
 }
 
-async fn hear(client: &mut Client, pongs: usize) {
+async fn expect_pongs(client: &mut Client, pongs: usize) {
     for _ in 0..pongs {
         let frame = client.next().await;
         assert!(matches!(frame, Some(ServerFrame::Pong { .. })), "{frame:?}");
@@ -102,27 +102,27 @@ async fn hear(client: &mut Client, pongs: usize) {
 #[tokio::test]
 async fn a_frame_and_its_answer_are_one_read_and_one_write() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |_| ()).await;
+    let (harbour, _recorder) = harbour_with_counts(&counts, |_| ()).await;
     for (user, mut client) in (1..).zip(harbour.both().await) {
         client.hello(user).await;
         for nonce in 0..10 {
-            let lone = counts.around(async {
+            let ping_calls = counts.count_calls(async {
                 client.send(&ping(nonce)).await;
-                hear(&mut client, 1).await;
+                expect_pongs(&mut client, 1).await;
             });
-            assert_eq!(lone.await, (1, 1));
+            assert_eq!(ping_calls.await, (1, 1));
         }
         // A station's answer comes in a turn of its own.
         for number in 0..10 {
-            let sent = counts.around(async {
-                client.send(&send_of(9, number, "one of ten")).await;
+            let send_calls = counts.count_calls(async {
+                client.send(&text_send(9, number, "one of ten")).await;
                 let answer = client.next().await;
                 assert!(
                     matches!(answer, Some(ServerFrame::Accepted(_))),
                     "{answer:?}"
                 );
             });
-            assert_eq!(sent.await, (1, 1));
+            assert_eq!(send_calls.await, (1, 1));
         }
     }
 }
@@ -130,26 +130,26 @@ async fn a_frame_and_its_answer_are_one_read_and_one_write() {
 #[tokio::test]
 async fn frames_that_are_ready_together_share_a_read_and_a_write() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |_| ()).await;
+    let (harbour, _recorder) = harbour_with_counts(&counts, |_| ()).await;
     for (user, mut client) in (1..).zip(harbour.both().await) {
         let session = client.hello(user).await.session.get();
         let pings = (0..FRAMES as u64).map(ping).collect();
-        let asked = counts.around(async {
+        let ping_calls = counts.count_calls(async {
             client.send_together(pings).await;
-            hear(&mut client, FRAMES).await;
+            expect_pongs(&mut client, FRAMES).await;
         });
-        assert_eq!(asked.await, (1, 1));
+        assert_eq!(ping_calls.await, (1, 1));
 
         let stream = Stream::open(&harbour).await;
         let deliveries = (1..=20).map(|id| delivery(session, id)).collect();
-        let pushed = counts.around(async {
+        let push_calls = counts.count_calls(async {
             stream.deliver(deliveries).await;
             for _ in 0..20 {
                 let frame = client.next().await;
                 assert!(matches!(frame, Some(ServerFrame::Message(_))), "{frame:?}");
             }
         });
-        assert_eq!(pushed.await, (0, 1));
+        assert_eq!(push_calls.await, (0, 1));
     }
 }
 
@@ -157,16 +157,16 @@ async fn frames_that_are_ready_together_share_a_read_and_a_write() {
 #[tokio::test]
 async fn a_connection_that_is_gone_takes_no_turns() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |_| ()).await;
-    harbour.peer.held.store(true, Ordering::Relaxed);
+    let (harbour, _recorder) = harbour_with_counts(&counts, |_| ()).await;
+    harbour.peer.holds_calls.store(true, Ordering::Relaxed);
     for (user, mut client) in (1..).zip(harbour.both().await) {
         client.send(&ClientFrame::Hello(hello(user))).await;
-        let asked = || harbour.peer.waited.load(Ordering::Relaxed) == user as usize;
-        eventually("asked", asked).await;
+        let is_asked = || harbour.peer.held_count.load(Ordering::Relaxed) == user as usize;
+        eventually("asked", is_asked).await;
         // More frames than one turn handles, with the end behind them.
         client.send_together((0..200).map(ping).collect()).await;
     }
-    eventually("gone", || harbour.running.connections() == 0).await;
+    eventually("gone", || harbour.handle.connections() == 0).await;
     settle().await;
     let (turns, ..) = counts.calls();
     tokio::time::sleep(Duration::from_millis(200)).await;

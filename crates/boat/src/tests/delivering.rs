@@ -10,8 +10,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::{Client, message};
-use super::harbour::{Harbour, frame_of, large_frame_of, settle};
-use super::{LONG_ENOUGH, eventually};
+use super::harbour::{Harbour, large_message_frame, message_frame, settle};
+use super::{TEST_TIMEOUT, eventually};
 
 /// A carrier's side of a `Deliver` stream. Within one process a stream lives as long as it is read,
 /// so a reader always runs.
@@ -25,15 +25,16 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) async fn open(harbour: &Harbour) -> Stream {
         let (batches, receiver) = mpsc::channel(8);
-        let (told, outcomes) = mpsc::channel(64);
-        let opened = (harbour.carrier())
+        let (outcome_sender, outcomes) = mpsc::channel(64);
+        let response = (harbour.carrier())
             .deliver(ReceiverStream::new(receiver))
             .await;
-        let mut stream = opened.expect("opens").into_inner();
+        let mut stream = response.expect("opens").into_inner();
         let reader = tokio::spawn(async move {
             while let Ok(Some(batch)) = stream.message().await {
                 for outcome in batch.outcomes {
-                    told.send((outcome.token, outcome.kind()))
+                    outcome_sender
+                        .send((outcome.token, outcome.kind()))
                         .await
                         .expect("heard");
                 }
@@ -60,7 +61,7 @@ impl Stream {
     pub(super) async fn outcomes(&mut self, count: usize) -> Vec<(u64, Kind)> {
         let mut outcomes = Vec::new();
         while outcomes.len() < count {
-            let next = timeout(LONG_ENOUGH, self.outcomes.recv()).await;
+            let next = timeout(TEST_TIMEOUT, self.outcomes.recv()).await;
             outcomes.push(next.expect("an outcome").expect("open"));
         }
         outcomes
@@ -72,7 +73,7 @@ pub(super) fn delivery(session: i64, id: i64) -> v1::Delivery {
         token: id as u64,
         session,
         msg_id: id,
-        frame: frame_of(id),
+        frame: message_frame(id),
         needs_ack: true,
         traceparent: String::new(),
     }
@@ -107,7 +108,7 @@ async fn a_delivery_is_done_when_the_client_acknowledges() {
 
 // proves S1-15
 #[tokio::test(start_paused = true)]
-async fn who_does_not_acknowledge_is_sent_away() {
+async fn a_session_that_does_not_acknowledge_is_sent_away() {
     let ack_wait = Duration::from_secs(2);
     let harbour = Harbour::piped(|config| config.session.ack_wait = ack_wait).await;
     let mut stream = Stream::open(&harbour).await;
@@ -130,7 +131,7 @@ async fn who_does_not_acknowledge_is_sent_away() {
 pub(super) async fn pile_up(harbour: &Harbour, session: i64, mebibytes: usize) {
     let notice = v1::Notice {
         session,
-        notice: Some(v1::notice::Notice::Frame(large_frame_of(1, 60 * 1024))),
+        notice: Some(v1::notice::Notice::Frame(large_message_frame(1, 60 * 1024))),
     };
     for _ in 0..mebibytes {
         let request = v1::NoticeRequest {
@@ -144,7 +145,7 @@ pub(super) async fn pile_up(harbour: &Harbour, session: i64, mebibytes: usize) {
 /// A delivery of the largest frame.
 fn large(session: i64, id: i64) -> v1::Delivery {
     v1::Delivery {
-        frame: large_frame_of(id, 60 * 1024),
+        frame: large_message_frame(id, 60 * 1024),
         ..delivery(session, id)
     }
 }
@@ -170,7 +171,7 @@ async fn a_large_message_is_waited_for_on_a_slow_link() {
 }
 
 #[tokio::test]
-async fn who_reads_nothing_is_sent_away() {
+async fn a_session_that_reads_nothing_is_sent_away() {
     let harbour = Harbour::with(|config| {
         config.session.write_wait = Duration::from_millis(300);
         config.session.link_bytes_min = u32::MAX;
@@ -180,7 +181,7 @@ async fn who_reads_nothing_is_sent_away() {
     for mut client in harbour.both().await {
         let session = client.hello(2).await.session.get();
         pile_up(&harbour, session, 20).await;
-        eventually("sent away", || harbour.running.sessions() == 0).await;
+        eventually("sent away", || harbour.handle.sessions() == 0).await;
         assert_eq!(client.closing().await, Some(Code::Slow));
     }
 }
@@ -194,28 +195,28 @@ async fn a_receipt_that_finds_the_socket_full_goes_out_later() {
         let session = client.hello(2).await.session.get();
         stream.deliver(vec![delivery(session, 1)]).await;
         assert!(matches!(client.next().await, Some(ServerFrame::Message(_))));
-        let mut filled = 2;
+        let mut last_id = 2;
         loop {
             let filler = v1::Delivery {
-                frame: large_frame_of(filled, 12 * 1024),
+                frame: large_message_frame(last_id, 12 * 1024),
                 needs_ack: false,
-                ..delivery(session, filled)
+                ..delivery(session, last_id)
             };
             stream.deliver(vec![filler]).await;
-            let written = timeout(Duration::from_millis(200), stream.outcomes.recv()).await;
-            if written.is_err() {
+            let outcome = timeout(Duration::from_millis(200), stream.outcomes.recv()).await;
+            if outcome.is_err() {
                 break;
             }
-            filled += 1;
+            last_id += 1;
         }
         client.received(1).await;
         assert_eq!(stream.outcomes(1).await, [(1, Kind::Done)]);
         tokio::time::sleep(Duration::from_millis(200)).await;
-        for id in 2..=filled {
+        for id in 2..=last_id {
             expect_message(&mut client, id).await;
         }
         assert!(matches!(client.next().await, Some(ServerFrame::Acked(_))));
-        assert_eq!(stream.outcomes(1).await, [(filled as u64, Kind::Done)]);
+        assert_eq!(stream.outcomes(1).await, [(last_id as u64, Kind::Done)]);
     }
 }
 
@@ -225,17 +226,21 @@ async fn without_acknowledgement_it_is_done_when_it_is_written() {
     let mut stream = Stream::open(&harbour).await;
     let mut client = harbour.websocket().await;
     let session = client.hello(2).await.session.get();
-    let silent = v1::Delivery {
+    let unacknowledged_delivery = v1::Delivery {
         needs_ack: false,
         ..delivery(session, 1)
     };
-    let unasked = v1::Delivery {
+    let untracked_delivery = v1::Delivery {
         token: 0,
         needs_ack: false,
         ..delivery(session, 2)
     };
     stream
-        .deliver(vec![silent, unasked, delivery(999, 3)])
+        .deliver(vec![
+            unacknowledged_delivery,
+            untracked_delivery,
+            delivery(999, 3),
+        ])
         .await;
     let mut outcomes = stream.outcomes(2).await;
     outcomes.sort_unstable_by_key(|(token, _)| *token);
@@ -347,14 +352,17 @@ async fn receipts_wait_for_company_and_messages_do_not() {
             stream.deliver(vec![delivery(session, 1)]).await;
             expect_message(&mut client, 1).await;
             client.received(1).await;
-            let alone = timeout(Duration::from_millis(500), client.next()).await;
+            let next_frame = timeout(Duration::from_millis(500), client.next()).await;
             if linger == HOUR {
-                assert!(alone.is_err(), "nothing else is to be said: {alone:?}");
+                assert!(
+                    next_frame.is_err(),
+                    "nothing else is to be said: {next_frame:?}"
+                );
                 stream.deliver(vec![delivery(session, 2)]).await;
                 assert!(matches!(client.next().await, Some(ServerFrame::Acked(_))));
                 expect_message(&mut client, 2).await;
             } else {
-                assert!(matches!(alone, Ok(Some(ServerFrame::Acked(_)))));
+                assert!(matches!(next_frame, Ok(Some(ServerFrame::Acked(_)))));
             }
         }
     }
@@ -375,40 +383,40 @@ async fn a_session_without_room_says_full() {
 
 /// Retries exactly the acknowledgements that a part of the mailbox did not answer.
 #[tokio::test]
-async fn an_acknowledgement_that_the_mailbox_did_not_answer_is_sent_again() {
+async fn an_unanswered_acknowledgement_is_sent_again() {
     let harbour = Harbour::open().await;
     let item = |id| v1::MailItem {
         msg_id: id,
-        frame: frame_of(id),
+        frame: message_frame(id),
     };
     harbour.peer.mail.lock().push_back(item(1));
-    harbour.peer.boxes_away.lock().push(2);
-    let mut away = harbour.websocket().await;
-    away.hello(2).await;
-    expect_message(&mut away, 1).await;
-    away.received(1).await;
-    let mut well = harbour.websocket().await;
-    well.hello(3).await;
-    expect_message(&mut well, 1).await;
-    well.received(1).await;
+    harbour.peer.unavailable_users.lock().push(2);
+    let mut unavailable_client = harbour.websocket().await;
+    unavailable_client.hello(2).await;
+    expect_message(&mut unavailable_client, 1).await;
+    unavailable_client.received(1).await;
+    let mut other_client = harbour.websocket().await;
+    other_client.hello(3).await;
+    expect_message(&mut other_client, 1).await;
+    other_client.received(1).await;
     eventually("the other's is removed", || {
-        *harbour.peer.removed.lock() == [1]
+        *harbour.peer.removed_ids.lock() == [1]
     })
     .await;
-    harbour.peer.boxes_away.lock().clear();
+    harbour.peer.unavailable_users.lock().clear();
     eventually("it is sent again", || {
-        *harbour.peer.removed.lock() == [1, 1]
+        *harbour.peer.removed_ids.lock() == [1, 1]
     })
     .await;
 }
 
 // proves S0-77: what waits is pushed page by page, and removed when a device has it.
 #[tokio::test]
-async fn what_waits_is_pushed_after_the_welcome_and_removed_after_its_acknowledgement() {
+async fn stored_mail_is_pushed_after_the_welcome_until_it_is_acked() {
     let harbour = Harbour::open().await;
     let mail = (1..=5).map(|id| v1::MailItem {
         msg_id: id,
-        frame: frame_of(id),
+        frame: message_frame(id),
     });
     harbour.peer.mail.lock().extend(mail);
     let mut client = harbour.websocket().await;
@@ -420,22 +428,22 @@ async fn what_waits_is_pushed_after_the_welcome_and_removed_after_its_acknowledg
         }
     }
     eventually("three are removed", || {
-        *harbour.peer.removed.lock() == [1, 2, 3]
+        *harbour.peer.removed_ids.lock() == [1, 2, 3]
     })
     .await;
     drop(client);
 
-    let mut again = harbour.tcp().await;
-    let session = again.hello(2).await.session.get();
+    let mut second_client = harbour.tcp().await;
+    let session = second_client.hello(2).await.session.get();
     for id in 4..=5 {
-        expect_message(&mut again, id).await;
-        again.received(id).await;
+        expect_message(&mut second_client, id).await;
+        second_client.received(id).await;
     }
     eventually("all are removed", || harbour.peer.mail.lock().is_empty()).await;
     // Stored while this session lives: the hint delivers it.
     harbour.peer.mail.lock().push_back(v1::MailItem {
         msg_id: 6,
-        frame: frame_of(6),
+        frame: message_frame(6),
     });
     let hint = v1::Notice {
         session,
@@ -446,15 +454,15 @@ async fn what_waits_is_pushed_after_the_welcome_and_removed_after_its_acknowledg
         notices: vec![hint],
     };
     harbour.carrier().notice(request).await.expect("answers");
-    expect_after_acks(&mut again, 6).await;
+    expect_after_acks(&mut second_client, 6).await;
 }
 
 #[tokio::test]
 async fn a_kick_ends_exactly_one_session() {
     let harbour = Harbour::open().await;
-    let [mut kicked, mut other] = harbour.both().await;
-    let session = kicked.hello(2).await.session.get();
-    other.hello(2).await;
+    let [mut kicked_client, mut other_client] = harbour.both().await;
+    let session = kicked_client.hello(2).await.session.get();
+    other_client.hello(2).await;
     let refusal = protocol::Refusal::new(Code::Displaced, "signed in elsewhere");
     let close = v1::Notice {
         session,
@@ -465,10 +473,10 @@ async fn a_kick_ends_exactly_one_session() {
         notices: vec![close],
     };
     harbour.carrier().notice(request).await.expect("answers");
-    assert_eq!(kicked.closing().await, Some(Code::Displaced));
-    assert_eq!(kicked.close_code().await, Some(4505));
-    other.ping().await;
-    eventually("signed off", || harbour.running.sessions() == 1).await;
+    assert_eq!(kicked_client.closing().await, Some(Code::Displaced));
+    assert_eq!(kicked_client.close_code().await, Some(4505));
+    other_client.ping().await;
+    eventually("signed off", || harbour.handle.sessions() == 1).await;
     settle().await;
-    assert_eq!(harbour.running.sessions(), 1);
+    assert_eq!(harbour.handle.sessions(), 1);
 }

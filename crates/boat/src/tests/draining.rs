@@ -29,10 +29,10 @@ async fn drain(harbour: &Harbour, order: Order, pace: u32) -> DrainResponse {
 
 /// Another boat with `free` seats.
 async fn other_boat(harbour: &Harbour, free: usize) -> Registration {
-    let registering = harbour.registry.register(Role::Boat, "boat-2", "inproc:b");
-    let other = registering.await.expect("registered");
-    publish(&other, free).await;
-    other
+    let request = harbour.registry.register(Role::Boat, "boat-2", "inproc:b");
+    let registration = request.await.expect("registered");
+    publish(&registration, free).await;
+    registration
 }
 
 async fn publish(boat: &Registration, free: usize) {
@@ -50,29 +50,32 @@ async fn publish(boat: &Registration, free: usize) {
 async fn a_boat_is_emptied_by_order_and_takes_clients_again() {
     let harbour = Harbour::piped(|_| ()).await;
     let mut clients = harbour.crew(1..=20).await;
-    let asked = drain(&harbour, Order::Unspecified, 0).await;
-    assert_eq!((asked.state(), asked.connections), (State::Open, 20));
-    let ordered = drain(&harbour, Order::Drain, 0).await;
-    assert_eq!(ordered.state(), State::Draining);
+    let progress = drain(&harbour, Order::Unspecified, 0).await;
+    assert_eq!((progress.state(), progress.connections), (State::Open, 20));
+    let order_answer = drain(&harbour, Order::Drain, 0).await;
+    assert_eq!(order_answer.state(), State::Draining);
     for client in &mut clients {
         assert_eq!(client.closing().await, Some(Code::Draining));
     }
     drop(clients);
-    assert!(!*harbour.running.ready().borrow());
+    assert!(!*harbour.handle.ready().borrow());
     // A newcomer gets a reason: a balancer may not have noticed yet.
     assert_eq!(harbour.tcp().await.closing().await, Some(Code::Draining));
-    eventually("empty", || harbour.running.connections() == 0).await;
-    let stays = drain(&harbour, Order::Unspecified, 0).await;
-    assert_eq!((stays.state(), stays.connections), (State::Draining, 0));
+    eventually("empty", || harbour.handle.connections() == 0).await;
+    let drained_progress = drain(&harbour, Order::Unspecified, 0).await;
+    assert_eq!(
+        (drained_progress.state(), drained_progress.connections),
+        (State::Draining, 0)
+    );
     // The boat is still registered, and serves the calls of carriers.
     let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
     assert_eq!(boats.borrow().len(), 1);
     // Its port still answers. No time passes: the kernel connects by itself.
-    let answers = std::net::TcpStream::connect(harbour.running.tcp());
+    let answers = std::net::TcpStream::connect(harbour.handle.tcp());
     drop(answers.expect("listens"));
 
     drain(&harbour, Order::Cancel, 0).await;
-    let mut ready = harbour.running.ready();
+    let mut ready = harbour.handle.ready();
     ready.wait_for(|ready| *ready).await.expect("alive");
     harbour.tcp().await.hello(1).await;
 }
@@ -88,26 +91,26 @@ async fn clients_wait_aboard_until_another_boat_has_room() {
         tokio::time::sleep(Duration::from_secs(12)).await;
         client.ping().await;
     }
-    let waits = drain(&harbour, Order::Unspecified, 0).await;
-    assert!(waits.waits && waits.connections == 1, "{waits:?}");
+    let progress = drain(&harbour, Order::Unspecified, 0).await;
+    assert!(progress.waits && progress.connections == 1, "{progress:?}");
     publish(&other, 10).await;
     assert_eq!(client.closing().await, Some(Code::Draining));
-    eventually("done", || harbour.running.connections() == 0).await;
+    eventually("done", || harbour.handle.connections() == 0).await;
     assert!(!drain(&harbour, Order::Unspecified, 0).await.waits);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_aboard_stays_when_the_order_is_cancelled() {
+async fn clients_waiting_for_room_stay_when_a_drain_is_cancelled() {
     let harbour = Harbour::piped(|_| ()).await;
     let _full = other_boat(&harbour, 0).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     drain(&harbour, Order::Drain, 0).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let cancelled = drain(&harbour, Order::Cancel, 0).await;
+    let progress = drain(&harbour, Order::Cancel, 0).await;
     settle().await;
-    assert_eq!(cancelled.connections, 1);
-    assert!(*harbour.running.ready().borrow());
+    assert_eq!(progress.connections, 1);
+    assert!(*harbour.handle.ready().borrow());
     client.ping().await;
 }
 
@@ -117,30 +120,30 @@ async fn a_boat_that_has_to_leave_sends_its_clients_away_at_last() {
     let harbour = Harbour::piped(|config| config.drain_deadline = Duration::from_secs(8)).await;
     let _full = other_boat(&harbour, 0).await;
     let mut clients = harbour.crew(1..=20).await;
-    let began = Instant::now();
-    harbour.running.drain();
+    let start = Instant::now();
+    harbour.handle.drain();
     for client in &mut clients {
         assert_eq!(client.closing().await, Some(Code::Draining));
     }
-    let took = began.elapsed();
+    let took = start.elapsed();
     // A quarter of the time is for clients that finish something.
     let expected = Duration::from_millis(5500)..Duration::from_millis(6100);
     assert!(expected.contains(&took), "{took:?}");
     drop(clients);
-    harbour.running.drained().await;
-    assert!(began.elapsed() < Duration::from_secs(8));
+    harbour.handle.drained().await;
+    assert!(start.elapsed() < Duration::from_secs(8));
 }
 
 #[tokio::test(start_paused = true)]
 async fn clients_go_at_the_pace_of_the_order() {
     let harbour = Harbour::piped(|_| ()).await;
     let mut clients = harbour.crew(1..=20).await;
-    let began = Instant::now();
+    let start = Instant::now();
     drain(&harbour, Order::Drain, 4).await;
     for client in &mut clients {
         assert_eq!(client.closing().await, Some(Code::Draining));
     }
-    let took = began.elapsed().as_millis();
+    let took = start.elapsed().as_millis();
     assert!((4500..5500).contains(&took), "{took}");
 }
 
@@ -149,13 +152,13 @@ async fn balancers_have_time_to_notice() {
     let harbour = Harbour::piped(|config| config.drain_notice = Duration::from_secs(5)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    let began = Instant::now();
-    harbour.running.drain();
+    let start = Instant::now();
+    harbour.handle.drain();
     settle().await;
-    assert!(!*harbour.running.ready().borrow());
+    assert!(!*harbour.handle.ready().borrow());
     harbour.tcp().await.hello(2).await;
     assert_eq!(client.closing().await, Some(Code::Draining));
-    let took = began.elapsed().as_millis();
+    let took = start.elapsed().as_millis();
     assert!((5000..5200).contains(&took), "{took}");
 }
 
@@ -169,10 +172,10 @@ async fn another_life_is_not_drained() {
         order: Order::Drain.into(),
         pace: 0,
     };
-    let refused = harbour.carrier().drain(request).await.expect_err("another");
-    let refusal = api::status::to_refusal(&refused);
+    let status = harbour.carrier().drain(request).await.expect_err("another");
+    let refusal = api::status::to_refusal(&status);
     assert_eq!(refusal.code, Code::NotFound);
-    assert!(*harbour.running.ready().borrow());
+    assert!(*harbour.handle.ready().borrow());
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,36 +187,39 @@ async fn a_boat_publishes_its_load() {
     })
     .await;
     let _clients = harbour.crew(1..=3).await;
-    let began = Instant::now();
-    let load = async |wanted: &dyn Fn(&BoatLoad) -> bool| {
+    let start = Instant::now();
+    let load = async |is_match: &dyn Fn(&BoatLoad) -> bool| {
         loop {
             let loads = harbour.registry.loads().await.expect("loads");
-            if let Some(load) = loads.first().filter(|load| wanted(&load.load)) {
+            if let Some(load) = loads.first().filter(|load| is_match(&load.load)) {
                 return load.clone();
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let published = load(&|load| load.connections == 3).await;
-    assert!(began.elapsed() <= Duration::from_secs(10));
-    assert_eq!(api::v1::BoatLife::from(&published.life), harbour.life());
+    let record = load(&|load| load.connections == 3).await;
+    assert!(start.elapsed() <= Duration::from_secs(10));
+    assert_eq!(api::v1::BoatLife::from(&record.life), harbour.life());
     let expected = BoatLoad {
         state: BoatState::Open,
         connections: 3,
         seats: 50,
-        accepts_per_second: published.load.accepts_per_second,
+        accepts_per_second: record.load.accepts_per_second,
         leaving: 0,
         zone: Some("a".to_owned()),
         url: Some("wss://boat-1.example".to_owned()),
     };
-    assert_eq!(published.load, expected);
+    assert_eq!(record.load, expected);
     // A change of state is published before the next turn.
-    let began = Instant::now();
+    let start = Instant::now();
     drain(&harbour, Order::Drain, 0).await;
     load(&|load| load.state == BoatState::Draining).await;
-    assert!(began.elapsed() <= Duration::from_millis(1100));
-    let gone = load(&|load| load.connections == 0).await;
-    assert_eq!(gone.load.leaving, 3, "others may not count them yet");
+    assert!(start.elapsed() <= Duration::from_millis(1100));
+    let drained_record = load(&|load| load.connections == 0).await;
+    assert_eq!(
+        drained_record.load.leaving, 3,
+        "others may not count them yet"
+    );
     tokio::time::sleep(Duration::from_secs(60)).await;
     load(&|load| load.leaving == 0).await;
 }
@@ -230,8 +236,8 @@ async fn a_station_that_is_slow_does_not_slow_a_drain_down() {
     *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
     let mut clients = harbour.crew(1..=100).await;
     *harbour.peer.pause.lock() = Duration::from_millis(300);
-    let began = Instant::now();
-    harbour.running.drain();
+    let start = Instant::now();
+    harbour.handle.drain();
     for client in &mut clients {
         let Some(ServerFrame::Closing { resume, .. }) = client.next().await else {
             panic!("no closing");
@@ -240,26 +246,26 @@ async fn a_station_that_is_slow_does_not_slow_a_drain_down() {
     }
     // In sequence they would take half a minute.
     assert!(
-        began.elapsed() < Duration::from_secs(4),
+        start.elapsed() < Duration::from_secs(4),
         "{:?}",
-        began.elapsed()
+        start.elapsed()
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_said_twice_neither_shortens_the_notice_nor_begins_anew() {
+async fn a_repeated_drain_order_does_not_change_the_notice() {
     let harbour = Harbour::piped(|config| config.drain_notice = Duration::from_secs(5)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    let began = Instant::now();
+    let start = Instant::now();
     for _ in 0..3 {
         drain(&harbour, Order::Drain, 0).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     // Nor does the end of the process begin the notice anew.
-    harbour.running.drain();
+    harbour.handle.drain();
     assert_eq!(client.closing().await, Some(Code::Draining));
-    let took = began.elapsed().as_millis();
+    let took = start.elapsed().as_millis();
     assert!((5000..5200).contains(&took), "{took}");
 }
 
@@ -268,17 +274,17 @@ async fn a_boat_that_ends_takes_no_orders() {
     let harbour = Harbour::piped(|config| config.drain_notice = Duration::from_secs(5)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    harbour.running.drain();
+    harbour.handle.drain();
     settle().await;
-    let asked = drain(&harbour, Order::Unspecified, 0).await;
-    assert_eq!(asked.state(), State::Draining);
+    let progress = drain(&harbour, Order::Unspecified, 0).await;
+    assert_eq!(progress.state(), State::Draining);
     let cancel = DrainRequest {
         life: Some(harbour.life()),
         order: Order::Cancel.into(),
         pace: 0,
     };
-    let refused = harbour.carrier().drain(cancel).await.expect_err("it ends");
-    assert_eq!(api::status::to_refusal(&refused).code, Code::Forbidden);
+    let status = harbour.carrier().drain(cancel).await.expect_err("it ends");
+    assert_eq!(api::status::to_refusal(&status).code, Code::Forbidden);
     assert_eq!(client.closing().await, Some(Code::Draining));
 }
 
@@ -288,12 +294,12 @@ async fn a_boat_that_ends_takes_no_orders() {
 async fn a_lease_that_comes_back_changes_no_drain() {
     let harbour = Harbour::piped(|config| config.reconnect_percent = 100).await;
     let mut clients = harbour.crew(1..=20).await;
-    let began = Instant::now();
+    let start = Instant::now();
     drain(&harbour, Order::Drain, 2).await;
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
     for client in &mut clients {
         assert_eq!(client.closing().await, Some(Code::Draining));
     }
-    let took = began.elapsed().as_millis();
+    let took = start.elapsed().as_millis();
     assert!((9000..10_500).contains(&took), "{took}");
 }

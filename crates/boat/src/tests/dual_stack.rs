@@ -17,8 +17,10 @@ const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFI
 /// Connects from 127.0.0.`last`.
 async fn from(last: u8, port: u16) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
-    let own = SocketAddr::from(([127, 0, 0, last], 0));
-    socket.bind(own).expect("an address of this machine");
+    let source_address = SocketAddr::from(([127, 0, 0, last], 0));
+    socket
+        .bind(source_address)
+        .expect("an address of this machine");
     let stream = socket.connect((Ipv4Addr::LOCALHOST, port).into());
     stream.await.expect("connects")
 }
@@ -45,10 +47,10 @@ async fn a_client_of_ipv4_counts_by_its_own_address() {
     })
     .await;
     let (ws, tcp) = (
-        harbour.running.websocket().port(),
-        harbour.running.tcp().port(),
+        harbour.handle.websocket().port(),
+        harbour.handle.tcp().port(),
     );
-    let mut aboard = Vec::new();
+    let mut admitted_clients = Vec::new();
     let mut addresses = Vec::new();
     for (user, last) in (1..).zip([1, 2]) {
         let streams = [from(last, ws).await, from(last, tcp).await];
@@ -56,7 +58,7 @@ async fn a_client_of_ipv4_counts_by_its_own_address() {
         let [first, second] = streams;
         for mut client in [websocket(first).await, Client::tcp_over(second)] {
             client.hello(user).await;
-            aboard.push(client);
+            admitted_clients.push(client);
         }
     }
     for third in [
@@ -88,21 +90,25 @@ async fn an_arrival_of_ipv4_is_charged_once() {
         config.arrivals_per_address_burst = NonZeroU32::new(ARRIVALS);
     })
     .await;
-    let port = harbour.running.websocket().port();
-    let begun = Instant::now();
-    let mut aboard = Vec::new();
+    let port = harbour.handle.websocket().port();
+    let start = Instant::now();
+    let mut admitted_clients = Vec::new();
     for user in 1..=i64::from(ARRIVALS) {
         let mut client = websocket(from(1, port).await).await;
         client.hello(user).await;
-        aboard.push(client);
+        admitted_clients.push(client);
     }
     // Beyond those that may come at once, one a second.
-    let most = || i64::from(ARRIVALS) + begun.elapsed().as_secs() as i64;
-    let mut arrived = i64::from(ARRIVALS);
+    let max_arrivals = || i64::from(ARRIVALS) + start.elapsed().as_secs() as i64;
+    let mut arrival_count = i64::from(ARRIVALS);
     while let Ok(client) = Client::websocket_over(from(1, port).await, &[]).await {
-        arrived += 1;
-        assert!(arrived <= most(), "{arrived} in {:?}", begun.elapsed());
-        aboard.push(client);
+        arrival_count += 1;
+        assert!(
+            arrival_count <= max_arrivals(),
+            "{arrival_count} in {:?}",
+            start.elapsed()
+        );
+        admitted_clients.push(client);
     }
     websocket(from(2, port).await).await.hello(9).await;
 }

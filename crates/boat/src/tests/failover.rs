@@ -8,7 +8,7 @@ use backend::discovery::{EmbeddedRegistry, Registry, Role};
 use backend::embedded::Engine;
 use protocol::frame::ServerFrame;
 
-use super::client::{Client, send_id, send_of};
+use super::client::{Client, send_id, text_send};
 use super::harbour::{Harbour, Peer, Station};
 use crate::Config;
 use crate::station_pool::StationPool;
@@ -17,7 +17,7 @@ use crate::station_pool::StationPool;
 const LANES: usize = 16;
 
 async fn sends_and_is_accepted(client: &mut Client, number: u8) {
-    client.send(&send_of(99, number, "hello")).await;
+    client.send(&text_send(99, number, "hello")).await;
     match client.next().await {
         Some(ServerFrame::Accepted(accepted)) => assert_eq!(accepted.send_id, send_id(number)),
         other => panic!("{other:?}"),
@@ -28,7 +28,7 @@ async fn sends_and_is_accepted(client: &mut Client, number: u8) {
 #[tokio::test]
 async fn a_dead_station_is_not_noticed() {
     let harbour = Harbour::with(|config| config.lanes = LANES).await;
-    let _registered = harbour.register_dead_station().await;
+    let _dead_station = harbour.register_dead_station().await;
     for number in 1..=2 * LANES as u8 {
         let mut client = harbour.tcp().await;
         client.hello(i64::from(number)).await;
@@ -39,7 +39,7 @@ async fn a_dead_station_is_not_noticed() {
 /// The repeat at the other station marks sends that may have been published before; sends that were
 /// not are unmarked.
 #[tokio::test]
-async fn what_a_station_may_have_taken_is_sent_marked_to_the_other() {
+async fn possibly_accepted_sends_are_repeated_with_a_mark() {
     let harbour = Harbour::with(|config| config.lanes = LANES).await;
     let other = Station::start(&harbour.registry, &harbour.connector, "other").await;
     let mut clients = Vec::new();
@@ -48,16 +48,18 @@ async fn what_a_station_may_have_taken_is_sent_marked_to_the_other() {
         client.hello(i64::from(number)).await;
         clients.push((client, number));
     }
-    other.peer.mute.store(true, Ordering::Relaxed);
+    other.peer.drops_answers.store(true, Ordering::Relaxed);
     for (client, number) in &mut clients {
         sends_and_is_accepted(client, *number).await;
     }
-    let taken = sends(&other.peer);
-    assert!(!taken.is_empty(), "some lane prefers it");
-    assert!(taken.iter().all(|(_, attempt)| *attempt == 0));
+    let other_sends = sends(&other.peer);
+    assert!(!other_sends.is_empty(), "some lane prefers it");
+    assert!(other_sends.iter().all(|(_, attempt)| *attempt == 0));
     for (send_id, attempt) in sends(&harbour.peer) {
-        let before = taken.iter().any(|(taken, _)| *taken == send_id);
-        assert_eq!(attempt, u32::from(before));
+        let is_repeat = other_sends
+            .iter()
+            .any(|(other_sends, _)| *other_sends == send_id);
+        assert_eq!(attempt, u32::from(is_repeat));
     }
 }
 
@@ -84,35 +86,35 @@ impl Calls {
         let connector = Connector::default();
         let one = Station::start(&registry, &connector, "one").await;
         let two = Station::start(&registry, &connector, "two").await;
-        let roster = registry.watch(Role::Station).await.expect("watches");
+        let directory = registry.watch(Role::Station).await.expect("watches");
         let config = Config {
             lanes: LANES,
             ..Config::default()
         };
         Calls {
-            stations: StationPool::new(roster, connector, &config),
+            stations: StationPool::new(directory, connector, &config),
             one,
             two,
         }
     }
 
     async fn make(&self, calls: usize) -> usize {
-        let mut answered = 0;
+        let mut answer_count = 0;
         for _ in 0..calls {
-            answered += usize::from(self.stations.probe().await.is_ok());
+            answer_count += usize::from(self.stations.probe().await.is_ok());
         }
-        answered
+        answer_count
     }
 
-    fn asked(&self) -> [usize; 2] {
-        [&self.one, &self.two].map(|station| station.peer.asked.load(Ordering::Relaxed))
+    fn call_counts(&self) -> [usize; 2] {
+        [&self.one, &self.two].map(|station| station.peer.call_count.load(Ordering::Relaxed))
     }
 
     /// The station asked first, and the other one.
     async fn preferred(&self) -> [&Peer; 2] {
         assert_eq!(self.make(1).await, 1);
         let peers = [&*self.one.peer, &*self.two.peer];
-        match self.asked() {
+        match self.call_counts() {
             [1, 0] => peers,
             [0, 1] => [peers[1], peers[0]],
             other => panic!("{other:?}"),
@@ -124,25 +126,25 @@ impl Calls {
 async fn a_dead_station_is_tried_now_and_then() {
     let calls = Calls::to_two().await;
     let [first, second] = calls.preferred().await;
-    first.down.store(true, Ordering::Relaxed);
+    first.is_down.store(true, Ordering::Relaxed);
     assert_eq!(calls.make(100).await, 100);
-    let asked = |peer: &Peer| peer.asked.swap(0, Ordering::Relaxed);
+    let take_call_count = |peer: &Peer| peer.call_count.swap(0, Ordering::Relaxed);
     assert_eq!(
-        (asked(first), asked(second)),
+        (take_call_count(first), take_call_count(second)),
         (2, 100),
         "it failed once and rests"
     );
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(calls.make(100).await, 100);
     assert_eq!(
-        (asked(first), asked(second)),
+        (take_call_count(first), take_call_count(second)),
         (1, 100),
         "one call was its trial"
     );
-    first.down.store(false, Ordering::Relaxed);
+    first.is_down.store(false, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(calls.make(100).await, 100);
-    assert_eq!((asked(first), asked(second)), (100, 0));
+    assert_eq!((take_call_count(first), take_call_count(second)), (100, 0));
 }
 
 // T-ST2
@@ -150,12 +152,12 @@ async fn a_dead_station_is_tried_now_and_then() {
 async fn calls_made_once_more_have_a_budget() {
     let calls = Calls::to_two().await;
     for station in [&calls.one, &calls.two] {
-        station.peer.down.store(true, Ordering::Relaxed);
+        station.peer.is_down.store(true, Ordering::Relaxed);
     }
     assert_eq!(calls.make(1000).await, 0);
-    let again = calls.asked().iter().sum::<usize>() - 1000;
+    let retry_count = calls.call_counts().iter().sum::<usize>() - 1000;
     // A fifth of the calls, and the minimum that ten seconds always allow.
-    assert!((200..=260).contains(&again), "{again}");
+    assert!((200..=260).contains(&retry_count), "{retry_count}");
 }
 
 /// The station hangs, but its transport answers: others are asked after a few calls.
@@ -163,7 +165,7 @@ async fn calls_made_once_more_have_a_budget() {
 async fn a_station_that_says_nothing_rests_after_some_calls() {
     let calls = Calls::to_two().await;
     let [first, second] = calls.preferred().await;
-    first.held.store(true, Ordering::Relaxed);
+    first.holds_calls.store(true, Ordering::Relaxed);
     assert_eq!(calls.make(20).await, 17, "three waited in vain");
-    assert_eq!(second.asked.load(Ordering::Relaxed), 17);
+    assert_eq!(second.call_count.load(Ordering::Relaxed), 17);
 }

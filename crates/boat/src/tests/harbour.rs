@@ -44,22 +44,22 @@ pub(super) struct Peer {
     pub(super) disconnects: Mutex<Vec<v1::SessionKey>>,
     pub(super) batches: Mutex<Vec<Vec<v1::SendItem>>>,
     pub(super) receipts: Mutex<Vec<v1::ReceiptItem>>,
-    pub(super) removed: Mutex<Vec<i64>>,
+    pub(super) removed_ids: Mutex<Vec<i64>>,
     /// Users whose part of the mailbox does not answer.
-    pub(super) boxes_away: Mutex<Vec<i64>>,
+    pub(super) unavailable_users: Mutex<Vec<i64>>,
     /// Time that a removal or sign-off about such a user takes.
-    pub(super) boxes_away_for: Mutex<Duration>,
+    pub(super) unavailable_delay: Mutex<Duration>,
     /// Number of removals and sign-offs received.
     pub(super) mailbox_calls: AtomicUsize,
-    pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
+    pub(super) reassertions: Mutex<Vec<v1::ReassertSession>>,
     /// Ticket given to new sessions and to asserted ones; empty for none.
     pub(super) ticket: Mutex<Bytes>,
     /// Tickets that calls carried, by call.
-    pub(super) shown: Mutex<Vec<(&'static str, Bytes)>>,
+    pub(super) shown_tickets: Mutex<Vec<(&'static str, Bytes)>>,
     /// Issue time of the tokens of new sessions, in ms; 0 for an older station.
     pub(super) issued_at: AtomicI64,
-    pub(super) revoked: Mutex<Vec<v1::RevokedUser>>,
-    /// Time up to which `revoked` is complete, in ms.
+    pub(super) revocations: Mutex<Vec<v1::RevokedUser>>,
+    /// Time up to which `revocations` is complete, in ms.
     pub(super) complete_until: AtomicI64,
     /// Waiting messages, oldest first.
     pub(super) mail: Mutex<VecDeque<v1::MailItem>>,
@@ -67,25 +67,25 @@ pub(super) struct Peer {
     /// Marker of the store, as assertions find it.
     pub(super) marker: AtomicU64,
     /// Makes every call fail as unreachable.
-    pub(super) down: AtomicBool,
-    /// Makes removals and sign-offs fail for good; they are counted in `refused`.
-    pub(super) refuses: AtomicBool,
-    pub(super) refused: AtomicUsize,
+    pub(super) is_down: AtomicBool,
+    /// Makes removals and sign-offs fail for good; `refusal_count` counts them.
+    pub(super) refuses_removals: AtomicBool,
+    pub(super) refusal_count: AtomicUsize,
     /// While set, sends (or connects, or probes) wait for a permit.
-    pub(super) held: AtomicBool,
+    pub(super) holds_calls: AtomicBool,
     /// Number of calls that waited for a permit so far.
-    pub(super) waited: AtomicUsize,
+    pub(super) held_count: AtomicUsize,
     pub(super) permits: Semaphore,
     /// Delay of resume tickets.
     pub(super) pause: Mutex<Duration>,
     /// While set, questions wait for a permit.
-    pub(super) questions_held: AtomicBool,
+    pub(super) holds_questions: AtomicBool,
     /// Accepts sends, and loses their answer.
-    pub(super) mute: AtomicBool,
+    pub(super) drops_answers: AtomicBool,
     /// Admits sessions without registering them.
-    pub(super) degraded: AtomicBool,
+    pub(super) is_degraded: AtomicBool,
     /// Number of calls received.
-    pub(super) asked: AtomicUsize,
+    pub(super) call_count: AtomicUsize,
     last_id: AtomicI64,
 }
 
@@ -96,71 +96,71 @@ impl Peer {
             disconnects: Mutex::default(),
             batches: Mutex::default(),
             receipts: Mutex::default(),
-            removed: Mutex::default(),
-            boxes_away: Mutex::default(),
-            boxes_away_for: Mutex::default(),
+            removed_ids: Mutex::default(),
+            unavailable_users: Mutex::default(),
+            unavailable_delay: Mutex::default(),
             mailbox_calls: AtomicUsize::new(0),
-            reasserted: Mutex::default(),
+            reassertions: Mutex::default(),
             ticket: Mutex::default(),
-            shown: Mutex::default(),
+            shown_tickets: Mutex::default(),
             complete_until: AtomicI64::new(i64::MAX),
             issued_at: AtomicI64::new(0),
-            revoked: Mutex::default(),
+            revocations: Mutex::default(),
             mail: Mutex::default(),
             reassert_as: Mutex::new(v1::reassert_result::Outcome::Known),
             marker: AtomicU64::new(7),
-            down: AtomicBool::new(false),
-            refuses: AtomicBool::new(false),
-            refused: AtomicUsize::new(0),
-            held: AtomicBool::new(false),
-            waited: AtomicUsize::new(0),
+            is_down: AtomicBool::new(false),
+            refuses_removals: AtomicBool::new(false),
+            refusal_count: AtomicUsize::new(0),
+            holds_calls: AtomicBool::new(false),
+            held_count: AtomicUsize::new(0),
             permits: Semaphore::new(0),
             pause: Mutex::default(),
-            questions_held: AtomicBool::new(false),
-            mute: AtomicBool::new(false),
-            degraded: AtomicBool::new(false),
-            asked: AtomicUsize::new(0),
+            holds_questions: AtomicBool::new(false),
+            drops_answers: AtomicBool::new(false),
+            is_degraded: AtomicBool::new(false),
+            call_count: AtomicUsize::new(0),
             last_id: AtomicI64::new(0),
         }
     }
 
-    fn up(&self) -> Result<(), Status> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        if self.down.load(Ordering::Relaxed) {
+    fn check_reachable(&self) -> Result<(), Status> {
+        self.call_count.fetch_add(1, Ordering::Relaxed);
+        if self.is_down.load(Ordering::Relaxed) {
             return Err(Status::unavailable("down"));
         }
         Ok(())
     }
 
-    fn show(&self, call: &'static str, ticket: Bytes) {
-        self.shown.lock().push((call, ticket));
+    fn record_ticket(&self, call: &'static str, ticket: Bytes) {
+        self.shown_tickets.lock().push((call, ticket));
     }
 
     fn take(&self) -> Result<(), Status> {
         self.mailbox_calls.fetch_add(1, Ordering::Relaxed);
-        if self.refuses.load(Ordering::Relaxed) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+        if self.refuses_removals.load(Ordering::Relaxed) {
+            self.refusal_count.fetch_add(1, Ordering::Relaxed);
             let refusal = Refusal::new(Code::InvalidArgument, "this cannot be");
             return Err(from_refusal(&refusal));
         }
-        self.up()
+        self.check_reachable()
     }
 
     /// Waits for a part of the mailbox that is away, if any of these items is about it.
-    async fn give_up(&self, unanswered: &[u32]) {
-        if !unanswered.is_empty() {
-            let pause = *self.boxes_away_for.lock();
+    async fn wait_for_unanswered(&self, indices: &[u32]) {
+        if !indices.is_empty() {
+            let pause = *self.unavailable_delay.lock();
             tokio::time::sleep(pause).await;
         }
     }
 
-    async fn pass(&self) {
-        self.pass_unless(&self.held).await;
+    async fn await_permit(&self) {
+        self.await_permit_if(&self.holds_calls).await;
     }
 
-    async fn pass_unless(&self, held: &AtomicBool) {
-        if held.load(Ordering::Relaxed) {
-            self.waited.fetch_add(1, Ordering::Relaxed);
+    async fn await_permit_if(&self, is_held: &AtomicBool) {
+        if is_held.load(Ordering::Relaxed) {
+            self.held_count.fetch_add(1, Ordering::Relaxed);
             self.permits.acquire().await.expect("never closed").forget();
         }
     }
@@ -172,8 +172,8 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::ConnectRequest>,
     ) -> Result<Response<v1::ConnectResponse>, Status> {
-        self.0.up()?;
-        self.0.pass().await;
+        self.0.check_reachable()?;
+        self.0.await_permit().await;
         let request = request.into_inner();
         let user = request
             .token
@@ -194,7 +194,7 @@ impl StationService for PeerService {
             cluster: 9,
             server_time: 1,
             expires_at: i64::MAX,
-            degraded: self.0.degraded.load(Ordering::Relaxed),
+            degraded: self.0.is_degraded.load(Ordering::Relaxed),
             issued_at: self.0.issued_at.load(Ordering::Relaxed),
             ticket: self.0.ticket.lock().clone(),
         };
@@ -210,16 +210,16 @@ impl StationService for PeerService {
         let mut unanswered = Vec::new();
         let request = request.into_inner();
         for ticket in request.tickets {
-            self.0.show("disconnect", ticket);
+            self.0.record_ticket("disconnect", ticket);
         }
-        for (place, key) in (0..).zip(request.sessions) {
-            if self.0.boxes_away.lock().contains(&key.user) {
-                unanswered.push(place);
+        for (index, key) in (0..).zip(request.sessions) {
+            if self.0.unavailable_users.lock().contains(&key.user) {
+                unanswered.push(index);
                 continue;
             }
             self.0.disconnects.lock().push(key);
         }
-        self.0.give_up(&unanswered).await;
+        self.0.wait_for_unanswered(&unanswered).await;
         Ok(Response::new(v1::DisconnectResponse { unanswered }))
     }
 
@@ -227,7 +227,7 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::ReassertRequest>,
     ) -> Result<Response<v1::ReassertResponse>, Status> {
-        self.0.up()?;
+        self.0.check_reachable()?;
         let sessions = request.into_inner().sessions;
         let result = v1::ReassertResult {
             outcome: (*self.0.reassert_as.lock()).into(),
@@ -236,10 +236,10 @@ impl StationService for PeerService {
             ticket: self.0.ticket.lock().clone(),
         };
         for session in &sessions {
-            self.0.show("reassert", session.ticket.clone());
+            self.0.record_ticket("reassert", session.ticket.clone());
         }
         let results = vec![result; sessions.len()];
-        self.0.reasserted.lock().extend(sessions);
+        self.0.reassertions.lock().extend(sessions);
         Ok(Response::new(v1::ReassertResponse { results }))
     }
 
@@ -248,11 +248,12 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::RefreshRequest>,
     ) -> Result<Response<v1::RefreshResponse>, Status> {
-        self.0.up()?;
+        self.0.check_reachable()?;
         let request = request.into_inner();
-        self.0.show("refresh", request.ticket);
-        let until = (request.token.strip_prefix("until-")).and_then(|until| until.parse().ok());
-        let result = match until {
+        self.0.record_ticket("refresh", request.ticket);
+        let token_expiry = (request.token.strip_prefix("until-"))
+            .and_then(|token_expiry| token_expiry.parse().ok());
+        let result = match token_expiry {
             Some(expires_at) => Ok(api::station::Refreshment {
                 expires_at: protocol::Timestamp::from_millis(expires_at),
                 issued_at: protocol::Timestamp::from_millis(request.issued_at + 1),
@@ -269,13 +270,13 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::ResumeTicketsRequest>,
     ) -> Result<Response<v1::ResumeTicketsResponse>, Status> {
-        self.0.up()?;
-        self.0.pass().await;
+        self.0.check_reachable()?;
+        self.0.await_permit().await;
         let pause = *self.0.pause.lock();
         tokio::time::sleep(pause).await;
         let sessions = request.into_inner().sessions;
         let ticket = |session: v1::ResumeSession| {
-            self.0.show("resume_tickets", session.ticket);
+            self.0.record_ticket("resume_tickets", session.ticket);
             Bytes::from(session.session.to_be_bytes().repeat(6))
         };
         Ok(Response::new(v1::ResumeTicketsResponse {
@@ -287,11 +288,11 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::SendBatchRequest>,
     ) -> Result<Response<v1::SendBatchResponse>, Status> {
-        self.0.up()?;
-        self.0.pass().await;
+        self.0.check_reachable()?;
+        self.0.await_permit().await;
         let items = request.into_inner().items;
         for item in &items {
-            self.0.show("send", item.ticket.clone());
+            self.0.record_ticket("send", item.ticket.clone());
         }
         let answers = items.iter().map(|item| {
             let message = item.send.as_ref().and_then(|send| send.message.as_ref());
@@ -306,7 +307,7 @@ impl StationService for PeerService {
         });
         let answers = answers.collect();
         self.0.batches.lock().push(items);
-        if self.0.mute.load(Ordering::Relaxed) {
+        if self.0.drops_answers.load(Ordering::Relaxed) {
             return Err(Status::unavailable("the connection was lost"));
         }
         Ok(Response::new(v1::SendBatchResponse { answers }))
@@ -316,10 +317,10 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::ReceiptsRequest>,
     ) -> Result<Response<v1::ReceiptsResponse>, Status> {
-        self.0.up()?;
+        self.0.check_reachable()?;
         let items = request.into_inner().items;
         for item in &items {
-            self.0.show("receipts", item.ticket.clone());
+            self.0.record_ticket("receipts", item.ticket.clone());
         }
         let answers = items.iter().map(|item| {
             let ack = item.ack.clone().unwrap_or_default();
@@ -339,16 +340,16 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::MailPageRequest>,
     ) -> Result<Response<v1::MailPageResponse>, Status> {
-        self.0.up()?;
+        self.0.check_reachable()?;
         let request = request.into_inner();
         assert!(request.session > 0);
-        self.0.show("mail_page", request.ticket);
-        let after = request.after_id;
+        self.0.record_ticket("mail_page", request.ticket);
+        let cursor = request.after_id;
         let mail = self.0.mail.lock();
-        let mut waiting = mail.iter().filter(|item| item.msg_id > after).cloned();
-        let mails: Vec<_> = waiting.by_ref().take(2).collect();
+        let mut mails_left = mail.iter().filter(|item| item.msg_id > cursor).cloned();
+        let mails: Vec<_> = mails_left.by_ref().take(2).collect();
         Ok(Response::new(v1::MailPageResponse {
-            more: waiting.next().is_some(),
+            more: mails_left.next().is_some(),
             next_ms: 1,
             next_id: mails.last().map_or(0, |item| item.msg_id),
             mails,
@@ -361,27 +362,27 @@ impl StationService for PeerService {
     ) -> Result<Response<v1::MailAckResponse>, Status> {
         self.0.take()?;
         let mut unanswered = Vec::new();
-        for (place, item) in (0..).zip(request.into_inner().items) {
-            self.0.show("mail_ack", item.ticket.clone());
-            if self.0.boxes_away.lock().contains(&item.user) {
-                unanswered.push(place);
+        for (index, item) in (0..).zip(request.into_inner().items) {
+            self.0.record_ticket("mail_ack", item.ticket.clone());
+            if self.0.unavailable_users.lock().contains(&item.user) {
+                unanswered.push(index);
                 continue;
             }
             self.0
                 .mail
                 .lock()
                 .retain(|mail| !item.msg_ids.contains(&mail.msg_id));
-            self.0.removed.lock().extend(item.msg_ids);
+            self.0.removed_ids.lock().extend(item.msg_ids);
         }
-        self.0.give_up(&unanswered).await;
+        self.0.wait_for_unanswered(&unanswered).await;
         Ok(Response::new(v1::MailAckResponse { unanswered }))
     }
 
     async fn sync(&self, request: Request<v1::SyncCall>) -> Result<Response<v1::SyncPage>, Status> {
-        self.0.up()?;
-        self.0.pass_unless(&self.0.questions_held).await;
+        self.0.check_reachable()?;
+        self.0.await_permit_if(&self.0.holds_questions).await;
         let call = request.into_inner();
-        self.0.show("sync", call.ticket);
+        self.0.record_ticket("sync", call.ticket);
         let question = call.request.unwrap_or_default();
         if question.request == 13 {
             return Err(from_refusal(&Refusal::new(Code::Forbidden, "not yours")));
@@ -396,8 +397,8 @@ impl StationService for PeerService {
         &self,
         _: Request<v1::OnlineRequest>,
     ) -> Result<Response<v1::OnlineResponse>, Status> {
-        self.0.up()?;
-        self.0.pass().await;
+        self.0.check_reachable()?;
+        self.0.await_permit().await;
         Ok(Response::new(v1::OnlineResponse::default()))
     }
 
@@ -427,12 +428,14 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::RevokedRequest>,
     ) -> Result<Response<v1::RevokedResponse>, Status> {
-        self.0.up()?;
-        self.0.pass().await;
+        self.0.check_reachable()?;
+        self.0.await_permit().await;
         let from = request.into_inner();
-        let revoked = self.0.revoked.lock();
-        let behind = |one: &&v1::RevokedUser| (one.at, one.user) > (from.since, from.after_user);
-        let mut rest = revoked.iter().filter(behind).cloned();
+        let revocations = self.0.revocations.lock();
+        let is_later = |revoked_user: &&v1::RevokedUser| {
+            (revoked_user.at, revoked_user.user) > (from.since, from.after_user)
+        };
+        let mut rest = revocations.iter().filter(is_later).cloned();
         let users: Vec<_> = rest.by_ref().take(2).collect();
         let more = rest.next().is_some();
         Ok(Response::new(v1::RevokedResponse {
@@ -448,22 +451,22 @@ pub(super) struct PeerService(Arc<Peer>);
 
 /// Entropy that can fail: the next caller panics.
 pub(super) struct Chance {
-    seeded: SeededEntropy,
+    inner: SeededEntropy,
     pub(super) fails: AtomicBool,
 }
 
 impl Entropy for Chance {
     fn next(&self) -> u64 {
         assert!(!self.fails.swap(false, Ordering::Relaxed), "as it was told");
-        self.seeded.next()
+        self.inner.next()
     }
 }
 
 /// A peer registered as a station.
 pub(super) struct Station {
     pub(super) peer: Arc<Peer>,
-    _served: InProcess,
-    _registered: Registration,
+    _server: InProcess,
+    _registration: Registration,
 }
 
 impl Station {
@@ -474,28 +477,28 @@ impl Station {
     ) -> Station {
         let peer = Arc::new(Peer::new());
         let service = StationServiceServer::new(PeerService(Arc::clone(&peer)));
-        let at = format!("station/{name}");
-        let served = connector.serve_in_process(&at, Routes::new(service));
-        let address = format!("inproc:{at}");
-        let registered = registry.register(Role::Station, name, &address);
+        let service_name = format!("station/{name}");
+        let server = connector.serve_in_process(&service_name, Routes::new(service));
+        let address = format!("inproc:{service_name}");
+        let registration = registry.register(Role::Station, name, &address);
         Station {
             peer,
-            _served: served,
-            _registered: registered.await.expect("registers"),
+            _server: server,
+            _registration: registration.await.expect("registers"),
         }
     }
 }
 
 /// A boat with its peer, and handles that a carrier needs to reach it.
 pub(super) struct Harbour {
-    pub(super) running: BoatHandle,
+    pub(super) handle: BoatHandle,
     pub(super) peer: Arc<Peer>,
     pub(super) registry: EmbeddedRegistry,
     pub(super) connector: Connector,
     pub(super) engine: Engine,
     pub(super) chance: Arc<Chance>,
     /// Clients come through pipes.
-    piped: bool,
+    uses_pipes: bool,
     _station: Station,
 }
 
@@ -510,27 +513,27 @@ impl Harbour {
         let connector = Connector::default();
         let station = Station::start(&registry, &connector, "test").await;
         let chance = Arc::new(Chance {
-            seeded: SeededEntropy::new(1),
+            inner: SeededEntropy::new(1),
             fails: AtomicBool::new(false),
         });
-        let running = start_boat(&registry, &connector, chance.clone(), configure)
+        let handle = start_boat(&registry, &connector, chance.clone(), configure)
             .await
             .expect("starts");
         Harbour {
-            running,
+            handle,
             peer: Arc::clone(&station.peer),
             registry,
             connector,
             engine,
             chance,
-            piped: false,
+            uses_pipes: false,
             _station: station,
         }
     }
 
     /// Lets clients come through pipes: paused time is exact only where no socket is in use.
     pub(super) fn through_pipes(mut self) -> Harbour {
-        self.piped = true;
+        self.uses_pipes = true;
         self
     }
 
@@ -541,8 +544,8 @@ impl Harbour {
 
     /// Registers another station at an address where nobody answers.
     pub(super) async fn register_dead_station(&self) -> Registration {
-        let dead = (self.registry).register(Role::Station, "dead", "inproc:station/dead");
-        dead.await.expect("registers")
+        let registration = (self.registry).register(Role::Station, "dead", "inproc:station/dead");
+        registration.await.expect("registers")
     }
 
     pub(super) async fn start_another(
@@ -559,19 +562,19 @@ impl Harbour {
     }
 
     pub(super) async fn websocket(&self) -> Client {
-        match self.piped {
-            true => {
-                let client = Client::websocket_over(websocket_pipe(self), &[]).await;
-                client.expect("upgrades")
-            }
-            false => Client::websocket(self.running.websocket()).await,
+        if self.uses_pipes {
+            let client = Client::websocket_over(websocket_pipe(self), &[]).await;
+            client.expect("upgrades")
+        } else {
+            Client::websocket(self.handle.websocket()).await
         }
     }
 
     pub(super) async fn tcp(&self) -> Client {
-        match self.piped {
-            true => Client::tcp_over(tcp_pipe(self).await),
-            false => Client::tcp(self.running.tcp()).await,
+        if self.uses_pipes {
+            Client::tcp_over(tcp_pipe(self).await)
+        } else {
+            Client::tcp(self.handle.tcp()).await
         }
     }
 
@@ -599,7 +602,7 @@ impl Harbour {
     }
 
     pub(super) fn life(&self) -> v1::BoatLife {
-        (&self.running.life().expect("registered")).into()
+        (&self.handle.life().expect("registered")).into()
     }
 }
 
@@ -645,16 +648,16 @@ async fn start_boat(
 }
 
 /// A message from 1 to 2 as a carrier encodes it.
-pub(super) fn frame_of(id: i64) -> Bytes {
-    encoded(id, Content::text(format!("message {id}")))
+pub(super) fn message_frame(id: i64) -> Bytes {
+    encode_frame(id, Content::text(format!("message {id}")))
 }
 
 /// The same with a text of `bytes` bytes.
-pub(super) fn large_frame_of(id: i64, bytes: usize) -> Bytes {
-    encoded(id, Content::text("a".repeat(bytes)))
+pub(super) fn large_message_frame(id: i64, bytes: usize) -> Bytes {
+    encode_frame(id, Content::text("a".repeat(bytes)))
 }
 
-fn encoded(id: i64, content: Content) -> Bytes {
+fn encode_frame(id: i64, content: Content) -> Bytes {
     encode_message(&Placed {
         message: Message {
             id: message(id),

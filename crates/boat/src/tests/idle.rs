@@ -28,7 +28,7 @@ fn resident() -> u64 {
 }
 
 /// Upgrades, says hello and reads the welcome.
-fn aboard(address: SocketAddr, user: i64) -> TcpStream {
+fn connect_client(address: SocketAddr, user: i64) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("connects");
     stream.write_all(UPGRADE).expect("writes");
     let mut answer = [0; 1024];
@@ -48,26 +48,28 @@ fn aboard(address: SocketAddr, user: i64) -> TcpStream {
 /// `ulimit -n 20000; cargo test -p boat idle -- --ignored --nocapture --test-threads 1`
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement of the whole process, with 18,000 files"]
-async fn nine_thousand_idle_connections_take_at_most_six_kibibytes_each() {
+async fn nine_thousand_idle_connections_take_six_kibibytes_each() {
     const CLIENTS: i64 = 9000;
     let harbour = Harbour::with(|config| config.session.heartbeat *= 100).await;
-    let address = harbour.running.websocket();
+    let address = harbour.handle.websocket();
     let connect = move |users: std::ops::Range<i64>| {
-        tokio::task::spawn_blocking(move || users.map(|user| aboard(address, user)).collect())
+        tokio::task::spawn_blocking(move || {
+            users.map(|user| connect_client(address, user)).collect()
+        })
     };
-    let warm: Vec<TcpStream> = connect(1..101).await.expect("connects");
-    let before = resident();
+    let warm_up_clients: Vec<TcpStream> = connect(1..101).await.expect("connects");
+    let resident_before = resident();
     let clients: Vec<TcpStream> = connect(101..CLIENTS + 101).await.expect("connects");
     eventually("all aboard", || {
-        harbour.running.sessions() as i64 == CLIENTS + 100
+        harbour.handle.sessions() as i64 == CLIENTS + 100
     })
     .await;
     // Frees the peer's record of all clients.
     harbour.peer.connects.lock().clear();
     harbour.peer.connects.lock().shrink_to_fit();
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    let each = (resident() - before) as f64 / CLIENTS as f64;
-    eprintln!("{each:.2} KiB resident for each idle connection");
-    assert!(each <= 6.0, "{each}");
-    drop((warm, clients));
+    let kib_each = (resident() - resident_before) as f64 / CLIENTS as f64;
+    eprintln!("{kib_each:.2} KiB resident for each idle connection");
+    assert!(kib_each <= 6.0, "{kib_each}");
+    drop((warm_up_clients, clients));
 }

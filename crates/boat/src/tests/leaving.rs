@@ -14,9 +14,9 @@ use protocol::{Code, Platform, SessionId};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, advance, sleep_until, timeout};
 
-use super::client::{hello, message, send_of, user};
-use super::harbour::{Harbour, frame_of, settle};
-use super::{LONG_ENOUGH, eventually};
+use super::client::{hello, message, text_send, user};
+use super::harbour::{Harbour, message_frame, settle};
+use super::{TEST_TIMEOUT, eventually};
 use crate::StartError;
 
 // R18, T-U1: clients aboard get answers, a reason and a delay; then everything is signed off and
@@ -25,33 +25,35 @@ use crate::StartError;
 async fn a_boat_leaves_in_order() {
     let harbour = Harbour::with(|config| {
         // Nobody else takes these ports once they are free.
-        let own = SocketAddr::from(([127, 0, 0, 77], 0));
-        (config.websocket, config.tcp) = (own, own);
+        let unshared_address = SocketAddr::from(([127, 0, 0, 77], 0));
+        (config.websocket, config.tcp) = (unshared_address, unshared_address);
     })
     .await;
-    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
-    let mut ready = harbour.running.ready();
+    let (websocket, tcp) = (harbour.handle.websocket(), harbour.handle.tcp());
+    let mut ready = harbour.handle.ready();
     assert!(*ready.borrow_and_update());
     let [mut busy, mut idle] = harbour.both().await;
     busy.hello(1).await;
     idle.hello(2).await;
     let mut early = harbour.tcp().await;
-    eventually("arrived", || harbour.running.connections() == 3).await;
-    harbour.peer.held.store(true, Ordering::Relaxed);
-    busy.send(&send_of(9, 1, "under way")).await;
-    let waited = || harbour.peer.waited.load(Ordering::Relaxed);
-    eventually("under way", || waited() == 1).await;
+    eventually("arrived", || harbour.handle.connections() == 3).await;
+    harbour.peer.holds_calls.store(true, Ordering::Relaxed);
+    busy.send(&text_send(9, 1, "under way")).await;
+    let held_count = || harbour.peer.held_count.load(Ordering::Relaxed);
+    eventually("under way", || held_count() == 1).await;
 
-    harbour.running.drain();
+    harbour.handle.drain();
     assert_eq!(idle.closing().await, Some(Code::Draining));
     assert_eq!(early.closing().await, Some(Code::Draining));
     assert!(!*ready.borrow_and_update());
-    let closed = async {
+    let ports_closed = async {
         while TcpStream::connect(tcp).await.is_ok() || TcpStream::connect(websocket).await.is_ok() {
             settle().await;
         }
     };
-    timeout(LONG_ENOUGH, closed).await.expect("nobody listens");
+    timeout(TEST_TIMEOUT, ports_closed)
+        .await
+        .expect("nobody listens");
     harbour.peer.permits.add_permits(1);
     assert!(matches!(busy.next().await, Some(ServerFrame::Accepted(_))));
     match busy.next().await {
@@ -63,7 +65,7 @@ async fn a_boat_leaves_in_order() {
         other => panic!("{other:?}"),
     }
     drop((busy, idle, early));
-    harbour.running.drained().await;
+    harbour.handle.drained().await;
     assert_eq!(harbour.peer.disconnects.lock().len(), 2);
     let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
     assert!(boats.borrow().is_empty());
@@ -78,7 +80,7 @@ async fn a_client_leaves_with_a_ticket_to_resume_with() {
     let session = client.hello(1).await.session;
     let mut early = harbour.tcp().await;
     settle().await;
-    harbour.running.drain();
+    harbour.handle.drain();
     let Some(ServerFrame::Closing { refusal, resume }) = client.next().await else {
         panic!("no closing");
     };
@@ -98,9 +100,9 @@ async fn a_boat_leaves_without_tickets_where_stations_are_silent() {
     let harbour = Harbour::piped(|config| config.drain_batch = 1).await;
     *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
     let mut clients = harbour.crew(1..=60).await;
-    harbour.peer.held.store(true, Ordering::Relaxed);
-    let began = Instant::now();
-    harbour.running.drain();
+    harbour.peer.holds_calls.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    harbour.handle.drain();
     for client in &mut clients {
         let Some(ServerFrame::Closing { refusal, resume }) = client.next().await else {
             panic!("no closing");
@@ -109,7 +111,7 @@ async fn a_boat_leaves_without_tickets_where_stations_are_silent() {
     }
     // Each lane is asked once.
     let pace = Duration::from_secs(1);
-    assert!(began.elapsed() < Duration::from_secs(3) + pace);
+    assert!(start.elapsed() < Duration::from_secs(3) + pace);
 }
 
 // Threat 12: the proof goes to a station as it is.
@@ -136,20 +138,25 @@ async fn a_session_goes_on_with_a_new_token() {
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     *harbour.peer.ticket.lock() = Bytes::from_static(&[8; TICKET_BYTES]);
-    let until = harbour.running.boat.now() + Duration::from_millis(600);
-    let token = format!("until-{}", until.millis());
+    let token_expiry = harbour.handle.boat.now() + Duration::from_millis(600);
+    let token = format!("until-{}", token_expiry.millis());
     client.send(&ClientFrame::Refresh(Refresh { token })).await;
-    let refreshed = ServerFrame::Refreshed { expires_at: until };
-    assert_eq!(client.next().await, Some(refreshed));
-    client.send(&send_of(2, 1, "a")).await;
+    let expected_frame = ServerFrame::Refreshed {
+        expires_at: token_expiry,
+    };
+    assert_eq!(client.next().await, Some(expected_frame));
+    client.send(&text_send(2, 1, "a")).await;
     assert!(matches!(
         client.next().await,
         Some(ServerFrame::Accepted(_))
     ));
-    let shown = std::mem::take(&mut *harbour.peer.shown.lock());
+    let shown_tickets = std::mem::take(&mut *harbour.peer.shown_tickets.lock());
     let ticket = |number| Bytes::copy_from_slice(&[number; TICKET_BYTES]);
-    assert!(shown.contains(&("refresh", ticket(7))));
-    assert!(shown.contains(&("send", ticket(8))), "of the new token");
+    assert!(shown_tickets.contains(&("refresh", ticket(7))));
+    assert!(
+        shown_tickets.contains(&("send", ticket(8))),
+        "of the new token"
+    );
     assert_eq!(
         client.closing().await,
         Some(Code::TokenExpired),
@@ -166,8 +173,8 @@ async fn a_client_that_never_ends_does_not_hold_the_boat() {
     .await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    harbour.running.drain();
-    harbour.running.drained().await;
+    harbour.handle.drain();
+    harbour.handle.drained().await;
     assert_eq!(client.closing().await, Some(Code::Draining));
 }
 
@@ -178,25 +185,27 @@ async fn a_lost_lease_is_taken_again_and_everything_is_said_anew() {
     let harbour = Harbour::piped(|config| config.reconnect_percent = 0).await;
     let mut client = harbour.websocket().await;
     let session = client.hello(1).await.session.get();
-    let before = harbour.life();
-    let mut ready = harbour.running.ready();
+    let old_life = harbour.life();
+    let mut ready = harbour.handle.ready();
     ready.mark_unchanged();
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
     ready.changed().await.expect("alive");
     ready.wait_for(|ready| *ready).await.expect("alive");
-    assert!(harbour.life().incarnation > before.incarnation);
+    assert!(harbour.life().incarnation > old_life.incarnation);
     assert_eq!(client.next().await, Some(ServerFrame::Resync));
-    let asserted = harbour.peer.reasserted.lock()[0].clone();
-    assert_eq!(asserted.login, 1, "what the admission said");
-    let asserted = asserted.key.expect("a key");
+    let reassertion = harbour.peer.reassertions.lock()[0].clone();
+    assert_eq!(reassertion.login, 1, "what the admission said");
+    let reassertion = reassertion.key.expect("a key");
     assert_eq!(
-        (asserted.session, asserted.life),
+        (reassertion.session, reassertion.life),
         (session, Some(harbour.life()))
     );
     client.ping().await;
     // A caller that still knows the earlier life reaches the same sessions.
-    let probe = api::v1::ProbeRequest { life: Some(before) };
+    let probe = api::v1::ProbeRequest {
+        life: Some(old_life),
+    };
     assert!(
         harbour
             .carrier()
@@ -218,25 +227,25 @@ async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
     assert_eq!(client.closing().await, Some(Code::Reconnect));
 }
 
-/// Number of clients out of a hundred that `happen` causes to be sent away.
-async fn sent_away(harbour: &Harbour, happen: impl AsyncFnOnce(&Harbour)) -> usize {
+/// Number of clients out of a hundred that are sent away because of `cause`.
+async fn count_sent_away(harbour: &Harbour, cause: impl AsyncFnOnce(&Harbour)) -> usize {
     let mut clients = harbour.crew(1..=100).await;
     settle().await;
-    happen(harbour).await;
+    cause(harbour).await;
     // Assertions finish after the share to send away has been picked.
-    let asserted = || harbour.peer.reasserted.lock().len();
-    let left = || harbour.running.connections();
-    eventually("asserted", || asserted() >= left()).await;
+    let assertion_count = || harbour.peer.reassertions.lock().len();
+    let connection_count = || harbour.handle.connections();
+    eventually("asserted", || assertion_count() >= connection_count()).await;
     settle().await;
-    let mut away = 0;
+    let mut sent_away_count = 0;
     for client in &mut clients {
         // A client that stays gets another frame, or none.
         if let Ok(code) = timeout(Duration::from_millis(20), client.closing()).await {
             assert_eq!(code, Some(Code::Reconnect));
-            away += 1;
+            sent_away_count += 1;
         }
     }
-    away
+    sent_away_count
 }
 
 // proves S0-27: of a hundred clients the default share of ten percent leaves, give or take chance.
@@ -244,8 +253,11 @@ async fn sent_away(harbour: &Harbour, happen: impl AsyncFnOnce(&Harbour)) -> usi
 async fn after_a_lost_lease_one_client_of_ten_is_sent_away() {
     let harbour = Harbour::piped(|config| config.name = "boat-1".into()).await;
     let lose = async |harbour: &Harbour| assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
-    let away = sent_away(&harbour, lose).await;
-    assert!((2..=24).contains(&away), "{away} of 100");
+    let sent_away_count = count_sent_away(&harbour, lose).await;
+    assert!(
+        (2..=24).contains(&sent_away_count),
+        "{sent_away_count} of 100"
+    );
 }
 
 // proves S0-27: the same where the process stood still.
@@ -253,15 +265,18 @@ async fn after_a_lost_lease_one_client_of_ten_is_sent_away() {
 async fn after_a_standstill_one_client_of_ten_is_sent_away() {
     let harbour = Harbour::piped(|config| config.pause_max = Duration::from_millis(400)).await;
     let stand = async |_: &Harbour| advance(Duration::from_millis(1200)).await;
-    let away = sent_away(&harbour, stand).await;
-    assert!((2..=24).contains(&away), "{away} of 100");
+    let sent_away_count = count_sent_away(&harbour, stand).await;
+    assert!(
+        (2..=24).contains(&sent_away_count),
+        "{sent_away_count} of 100"
+    );
 }
 
 // Without a lease the boat counts as gone, so that its sessions are forgotten again and again: they
 // are asserted, and no client is told to sync. A store that lost its data has another marker, and
 // then every client is.
 #[tokio::test(start_paused = true)]
-async fn without_a_lease_forgotten_sessions_are_asserted_without_a_sync() {
+async fn without_a_lease_forgotten_sessions_do_not_sync() {
     let harbour = Harbour::piped(|config| {
         config.sweep_interval = Duration::from_millis(300);
         config.reconnect_percent = 0;
@@ -273,9 +288,9 @@ async fn without_a_lease_forgotten_sessions_are_asserted_without_a_sync() {
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
     settle().await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
-    let before = harbour.peer.reasserted.lock().len();
+    let old_count = harbour.peer.reassertions.lock().len();
     eventually("asserted", || {
-        harbour.peer.reasserted.lock().len() > before + 2
+        harbour.peer.reassertions.lock().len() > old_count + 2
     })
     .await;
     client.send(&ClientFrame::Ping { nonce: 1 }).await;
@@ -298,7 +313,7 @@ async fn the_sweep_restores_and_displaces() {
     .await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    eventually("asserted", || !harbour.peer.reasserted.lock().is_empty()).await;
+    eventually("asserted", || !harbour.peer.reassertions.lock().is_empty()).await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
     assert_eq!(client.next().await, Some(ServerFrame::Resync));
     for (outcome, code) in [
@@ -323,17 +338,17 @@ async fn a_store_that_lost_its_sessions_has_them_again_soon() {
     .await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
     let mut clients = harbour.crew(1..=40).await;
-    let began = Instant::now();
+    let start = Instant::now();
     for client in &mut clients {
         assert_eq!(client.next().await, Some(ServerFrame::Resync));
     }
-    let took = began.elapsed();
+    let took = start.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 // R3: on a boat with few sessions, each is asserted at once after the first loss.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
+async fn a_small_boat_restores_its_lost_sessions_at_once() {
     let harbour = Harbour::piped(|config| {
         // One after the other they would take forty seconds, and more.
         config.sweep_interval = Duration::from_secs(60);
@@ -343,41 +358,41 @@ async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
     .await;
     let mut clients = harbour.crew(1..=20).await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
-    let restored = async {
+    let resyncs = async {
         for client in &mut clients {
             assert_eq!(client.next().await, Some(ServerFrame::Resync));
         }
     };
-    let in_time = timeout(Duration::from_secs(10), restored).await;
+    let in_time = timeout(Duration::from_secs(10), resyncs).await;
     in_time.expect("within seconds");
 }
 
 // An unavailable mailbox server delays no sign-off of another server's users, however many of its
 // own wait.
 #[tokio::test(start_paused = true)]
-async fn a_part_of_the_mailbox_that_is_away_keeps_no_other_session_registered() {
+async fn an_unavailable_mailbox_part_delays_no_other_sign_off() {
     let harbour = Harbour::piped(|config| {
         config.lanes = 1;
         config.batch_items_max = 2;
         config.retry_pause = Duration::from_millis(20);
     })
     .await;
-    harbour.peer.boxes_away.lock().extend([1, 2, 3]);
-    let away = harbour.crew(1..=3).await;
-    let well = harbour.crew(4..=4).await;
-    drop(away);
-    eventually("gone", || harbour.running.connections() == 1).await;
-    drop(well);
+    harbour.peer.unavailable_users.lock().extend([1, 2, 3]);
+    let unavailable_clients = harbour.crew(1..=3).await;
+    let available_clients = harbour.crew(4..=4).await;
+    drop(unavailable_clients);
+    eventually("gone", || harbour.handle.connections() == 1).await;
+    drop(available_clients);
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
     assert_eq!(harbour.peer.disconnects.lock()[0].user, 4);
-    harbour.peer.boxes_away.lock().clear();
+    harbour.peer.unavailable_users.lock().clear();
     eventually("all", || harbour.peer.disconnects.lock().len() == 4).await;
 }
 
 /// Queues the removal of one message and the sign-off of a user.
 fn end_session(harbour: &Harbour, number: i64) {
     let session = SessionId::new(number).expect("positive");
-    let lane = harbour.running.boat.lanes.get(0);
+    let lane = harbour.handle.boat.lanes.get(0);
     let removal = MailAck {
         user: user(number),
         platform: Platform::Desktop,
@@ -389,7 +404,7 @@ fn end_session(harbour: &Harbour, number: i64) {
     let key = SessionKey {
         user: user(number),
         session,
-        life: harbour.running.life().expect("registered"),
+        life: harbour.handle.life().expect("registered"),
     };
     let leave = Disconnect { key, ticket: None };
     assert!(lane.leaves.push(leave).is_ok(), "{number}");
@@ -401,80 +416,86 @@ fn end_session(harbour: &Harbour, number: i64) {
 #[tokio::test(start_paused = true)]
 async fn a_part_of_the_mailbox_that_is_away_slows_nobody_else() {
     const SECONDS: usize = 180;
-    const WAITING_MAX: usize = 64;
+    const LANE_ITEMS_MAX: usize = 64;
     let harbour = Harbour::piped(|config| {
         config.lanes = 1;
         config.batch_items_max = 8;
-        config.lane_items_max = WAITING_MAX;
+        config.lane_items_max = LANE_ITEMS_MAX;
     })
     .await;
     let peer = &harbour.peer;
-    peer.boxes_away.lock().extend(1..=SECONDS as i64);
+    peer.unavailable_users.lock().extend(1..=SECONDS as i64);
     // More than a lane calls beside the others, one after the other.
-    *peer.boxes_away_for.lock() = Duration::from_secs(2);
-    let ended = || (peer.disconnects.lock().len(), peer.removed.lock().len());
+    *peer.unavailable_delay.lock() = Duration::from_secs(2);
+    let end_counts = || (peer.disconnects.lock().len(), peer.removed_ids.lock().len());
     let mut slowest = Duration::ZERO;
     for number in 1..=SECONDS {
-        let began = Instant::now();
+        let start = Instant::now();
         end_session(&harbour, number as i64);
         end_session(&harbour, (1_000 + number) as i64);
-        eventually("ended", || ended() == (number, number)).await;
-        slowest = slowest.max(began.elapsed());
-        sleep_until(began + Duration::from_secs(1)).await;
+        eventually("ended", || end_counts() == (number, number)).await;
+        slowest = slowest.max(start.elapsed());
+        sleep_until(start + Duration::from_secs(1)).await;
     }
     assert!(slowest < Duration::from_millis(200), "{slowest:?}");
     // A first call for each second, and a repeat each three seconds, of each kind.
     let calls = peer.mailbox_calls.load(Ordering::Relaxed);
     let expected = 2 * (SECONDS + SECONDS / 3);
     assert!((expected - 10..=expected).contains(&calls), "{calls}");
-    assert!(!harbour.running.boat.lanes.are_idle());
+    assert!(!harbour.handle.boat.lanes.are_idle());
 
-    peer.boxes_away.lock().clear();
-    *peer.boxes_away_for.lock() = Duration::ZERO;
-    eventually("all", || harbour.running.boat.lanes.are_idle()).await;
-    let (signed_off, removed) = ended();
+    peer.unavailable_users.lock().clear();
+    *peer.unavailable_delay.lock() = Duration::ZERO;
+    eventually("all", || harbour.handle.boat.lanes.are_idle()).await;
+    let (signed_off, removed_count) = end_counts();
     // As many as waited; those that did not fit are not repeated.
-    let waited = WAITING_MAX - 2..=WAITING_MAX;
-    assert!(waited.contains(&(signed_off - SECONDS)), "{signed_off}");
-    assert!(waited.contains(&(removed - SECONDS)), "{removed}");
+    let expected_counts = LANE_ITEMS_MAX - 2..=LANE_ITEMS_MAX;
+    assert!(
+        expected_counts.contains(&(signed_off - SECONDS)),
+        "{signed_off}"
+    );
+    assert!(
+        expected_counts.contains(&(removed_count - SECONDS)),
+        "{removed_count}"
+    );
 }
 
 /// Time that a boat with one session takes to leave whose part of the mailbox comes back after so
 /// long, and the number of sessions signed off.
-async fn leave_with_a_part_away(back_after: Duration) -> (Duration, usize) {
+async fn leave_during_outage(back_after: Duration) -> (Duration, usize) {
     let harbour = Harbour::piped(|config| config.drain_deadline = Duration::from_secs(10)).await;
-    harbour.peer.boxes_away.lock().push(1);
+    harbour.peer.unavailable_users.lock().push(1);
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    let began = Instant::now();
-    harbour.running.drain();
+    let start = Instant::now();
+    harbour.handle.drain();
     assert_eq!(client.closing().await, Some(Code::Draining));
     drop(client);
-    let back = async {
-        sleep_until(began + back_after).await;
-        harbour.peer.boxes_away.lock().clear();
+    let mailbox_return = async {
+        sleep_until(start + back_after).await;
+        harbour.peer.unavailable_users.lock().clear();
     };
-    let left = async {
-        harbour.running.drained().await;
-        began.elapsed()
+    let leave_time = async {
+        harbour.handle.drained().await;
+        start.elapsed()
     };
-    let (left, ()) = tokio::join!(left, back);
+    let (leave_time, ()) = tokio::join!(leave_time, mailbox_return);
     let signed_off = harbour.peer.disconnects.lock().len();
-    (left, signed_off)
+    (leave_time, signed_off)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_leaves_waits_for_a_part_until_its_deadline() {
-    let soon = Duration::from_secs(3);
-    let (left, signed_off) = leave_with_a_part_away(soon).await;
+    let short_outage = Duration::from_secs(3);
+    let (leave_time, signed_off) = leave_during_outage(short_outage).await;
     assert_eq!(signed_off, 1);
-    let in_time = soon..soon + Duration::from_secs(2);
-    assert!(in_time.contains(&left), "{left:?}");
-    let (left, signed_off) = leave_with_a_part_away(Duration::from_secs(20)).await;
+    let expected_time = short_outage..short_outage + Duration::from_secs(2);
+    assert!(expected_time.contains(&leave_time), "{leave_time:?}");
+    let (leave_time, signed_off) = leave_during_outage(Duration::from_secs(20)).await;
     assert_eq!(signed_off, 0);
     let deadline = Duration::from_secs(10);
-    let in_time = deadline..deadline + Duration::from_secs(1);
-    assert!(in_time.contains(&left), "{left:?}");
+    let expected_time = deadline..deadline + Duration::from_secs(1);
+    assert!(expected_time.contains(&leave_time), "{leave_time:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -482,20 +503,20 @@ async fn sign_offs_wait_for_the_stations() {
     let harbour = Harbour::piped(|config| config.retry_pause = Duration::from_millis(20)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    harbour.peer.down.store(true, Ordering::Relaxed);
+    harbour.peer.is_down.store(true, Ordering::Relaxed);
     drop(client);
-    eventually("gone", || harbour.running.connections() == 0).await;
+    eventually("gone", || harbour.handle.connections() == 0).await;
     settle().await;
     assert!(harbour.peer.disconnects.lock().is_empty());
-    harbour.peer.down.store(false, Ordering::Relaxed);
+    harbour.peer.is_down.store(false, Ordering::Relaxed);
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
 }
 
-/// Time from the first few of `many` to the last.
-async fn spread(many: usize, count: impl Fn() -> usize) -> Duration {
+/// Time from the first few of `total` to the last.
+async fn arrival_span(total: usize, count: impl Fn() -> usize) -> Duration {
     eventually("the first", || count() > 0).await;
     let first = Instant::now();
-    eventually("all", || count() >= many).await;
+    eventually("all", || count() >= total).await;
     first.elapsed()
 }
 
@@ -509,15 +530,15 @@ async fn a_wave_that_leaves_is_signed_off_at_a_bounded_rate() {
     })
     .await;
     let clients = harbour.crew(1..=40).await;
-    let asked = || harbour.peer.asked.load(Ordering::Relaxed);
-    let before = asked();
+    let call_count = || harbour.peer.call_count.load(Ordering::Relaxed);
+    let old_count = call_count();
     drop(clients);
     let signed_off = || harbour.peer.disconnects.lock().len();
-    let took = spread(40, signed_off).await;
+    let took = arrival_span(40, signed_off).await;
     // The first five of each lane pass at once.
     assert!(took >= Duration::from_millis(500), "{took:?}");
     // Five in each call but the first and the last of a lane.
-    let calls = asked() - before;
+    let calls = call_count() - old_count;
     assert!(calls < 20, "{calls} calls for 40");
     // Newcomers do not wait for clients that leave.
     harbour.tcp().await.hello(50).await;
@@ -532,14 +553,14 @@ async fn sessions_are_asserted_at_a_bounded_rate_after_a_lost_lease() {
     .await;
     let _clients = harbour.crew(1..=40).await;
     settle().await;
-    harbour.peer.reasserted.lock().clear();
+    harbour.peer.reassertions.lock().clear();
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
-    let took = spread(40, || harbour.peer.reasserted.lock().len()).await;
+    let took = arrival_span(40, || harbour.peer.reassertions.lock().len()).await;
     assert!(took >= Duration::from_millis(3500), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_station_refuses_for_good_is_not_said_again() {
+async fn permanently_refused_calls_are_not_repeated() {
     let harbour = Harbour::piped(|config| {
         config.retry_pause = Duration::from_millis(20);
         config.lanes = 1;
@@ -547,21 +568,24 @@ async fn what_a_station_refuses_for_good_is_not_said_again() {
     .await;
     harbour.peer.mail.lock().push_back(api::v1::MailItem {
         msg_id: 1,
-        frame: frame_of(1),
+        frame: message_frame(1),
     });
-    harbour.peer.refuses.store(true, Ordering::Relaxed);
+    harbour.peer.refuses_removals.store(true, Ordering::Relaxed);
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     assert!(matches!(client.next().await, Some(ServerFrame::Message(_))));
     client.received(1).await;
     client.ping().await;
     drop(client);
-    let refused = || harbour.peer.refused.load(Ordering::Relaxed);
-    eventually("a removal and a sign-off", || refused() == 2).await;
+    let refusal_count = || harbour.peer.refusal_count.load(Ordering::Relaxed);
+    eventually("a removal and a sign-off", || refusal_count() == 2).await;
     settle().await;
-    assert_eq!(refused(), 2);
+    assert_eq!(refusal_count(), 2);
     // The lanes keep working.
-    harbour.peer.refuses.store(false, Ordering::Relaxed);
+    harbour
+        .peer
+        .refuses_removals
+        .store(false, Ordering::Relaxed);
     let mut next = harbour.tcp().await;
     next.hello(2).await;
     drop(next);
@@ -572,7 +596,7 @@ async fn what_a_station_refuses_for_good_is_not_said_again() {
 // the fence, it sends every client away.
 // proves S1-10
 #[tokio::test(start_paused = true)]
-async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
+async fn only_a_boat_that_is_fully_cut_off_sends_its_clients_away() {
     let harbour = Harbour::piped(|config| config.fence = Duration::from_millis(1500)).await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
@@ -580,8 +604,8 @@ async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
     tokio::time::sleep(Duration::from_secs(3)).await;
     client.ping().await;
-    assert!(!*harbour.running.ready().borrow());
-    harbour.peer.down.store(true, Ordering::Relaxed);
+    assert!(!*harbour.handle.ready().borrow());
+    harbour.peer.is_down.store(true, Ordering::Relaxed);
     assert_eq!(client.closing().await, Some(Code::Reconnect));
 }
 
@@ -596,17 +620,17 @@ async fn a_registry_that_hangs_is_asked_again() {
     .await;
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    let before = harbour.life();
+    let old_life = harbour.life();
     harbour.engine.hold_syncs();
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
-    harbour.peer.down.store(true, Ordering::Relaxed);
+    harbour.peer.is_down.store(true, Ordering::Relaxed);
     // Being cut off is noticed meanwhile.
     assert_eq!(client.closing().await, Some(Code::Reconnect));
-    harbour.peer.down.store(false, Ordering::Relaxed);
+    harbour.peer.is_down.store(false, Ordering::Relaxed);
     harbour.engine.release_syncs();
-    let mut ready = harbour.running.ready();
+    let mut ready = harbour.handle.ready();
     ready.wait_for(|ready| *ready).await.expect("alive");
-    assert!(harbour.life().incarnation > before.incarnation + 1);
+    assert!(harbour.life().incarnation > old_life.incarnation + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -617,10 +641,10 @@ async fn a_boat_does_not_wait_for_a_silent_registry_for_ever() {
         config.name = "boat-2".into();
         config.registry_timeout = Duration::from_millis(100);
     });
-    let refused = timeout(Duration::from_secs(5), other)
+    let result = timeout(Duration::from_secs(5), other)
         .await
         .expect("in time");
-    assert!(matches!(refused, Err(StartError::Registry(_))));
+    assert!(matches!(result, Err(StartError::Registry(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -632,10 +656,10 @@ async fn a_part_that_panics_takes_the_boat_with_it() {
     harbour.chance.fails.store(true, Ordering::Relaxed);
     assert_eq!(client.closing().await, Some(Code::Draining));
     drop(client);
-    timeout(Duration::from_secs(5), harbour.running.left())
+    timeout(Duration::from_secs(5), harbour.handle.left())
         .await
         .expect("left");
-    assert!(!*harbour.running.ready().borrow());
+    assert!(!*harbour.handle.ready().borrow());
 }
 
 // T-B2
@@ -653,6 +677,6 @@ async fn a_boat_that_stood_still_says_everything_anew() {
     // Time goes on, and no task of the process does.
     advance(Duration::from_millis(600)).await;
     assert_eq!(client.next().await, Some(ServerFrame::Resync));
-    eventually("asserted", || !harbour.peer.reasserted.lock().is_empty()).await;
+    eventually("asserted", || !harbour.peer.reassertions.lock().is_empty()).await;
     client.ping().await;
 }

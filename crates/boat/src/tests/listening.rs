@@ -7,10 +7,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::client::{Client, hello};
-use super::counting::{Counts, counted};
+use super::counting::{Counts, harbour_with_counts};
 use super::harbour::Harbour;
 use super::piping::{tcp_pipe, websocket_pipe};
-use super::{LONG_ENOUGH, eventually};
+use super::{TEST_TIMEOUT, eventually};
 use crate::Config;
 
 // proves S1-59: the station hears of every session, when it comes and when it goes.
@@ -21,17 +21,18 @@ async fn a_client_is_admitted_and_signed_off_on_either_link() {
         let welcome = client.hello(user).await;
         assert_eq!(welcome.user.get(), user);
         client.ping().await;
-        assert_eq!(harbour.running.sessions(), 1);
+        assert_eq!(harbour.handle.sessions(), 1);
         drop(client);
         eventually("signed off", || {
-            let gone = harbour.peer.disconnects.lock();
-            gone.iter()
+            let sign_offs = harbour.peer.disconnects.lock();
+            sign_offs
+                .iter()
                 .any(|key| key.session == welcome.session.get() && key.user == user)
         })
         .await;
-        assert_eq!(harbour.running.sessions(), 0);
+        assert_eq!(harbour.handle.sessions(), 0);
     }
-    assert_eq!(harbour.running.connections(), 0);
+    assert_eq!(harbour.handle.connections(), 0);
     let connects = harbour.peer.connects.lock();
     assert_eq!(connects.len(), 2);
     assert!(
@@ -53,7 +54,7 @@ async fn a_station_that_says_no_is_heard_and_so_is_its_absence() {
     }
     harbour
         .peer
-        .down
+        .is_down
         .store(true, std::sync::atomic::Ordering::Relaxed);
     for mut client in harbour.both().await {
         client.send(&ClientFrame::Hello(hello(1))).await;
@@ -68,34 +69,35 @@ async fn a_client_that_goes_while_the_station_is_asked_is_signed_off() {
     let harbour = Harbour::open().await;
     harbour
         .peer
-        .held
+        .holds_calls
         .store(true, std::sync::atomic::Ordering::Relaxed);
     let mut client = harbour.tcp().await;
     client.send(&ClientFrame::Hello(hello(5))).await;
-    eventually("arrived", || harbour.running.connections() == 1).await;
+    eventually("arrived", || harbour.handle.connections() == 1).await;
     drop(client);
-    eventually("gone", || harbour.running.connections() == 0).await;
+    eventually("gone", || harbour.handle.connections() == 0).await;
     harbour.peer.permits.add_permits(1);
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
-    assert_eq!(harbour.running.sessions(), 0);
+    assert_eq!(harbour.handle.sessions(), 0);
 }
 
 // proves S1-05 in part: beyond the limit a connection is told so, with the code of a full boat.
 #[tokio::test]
 async fn a_full_boat_says_so() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| config.connections_max = 1).await;
-    let mut aboard = harbour.tcp().await;
-    aboard.hello(1).await;
+    let (harbour, _recorder) =
+        harbour_with_counts(&counts, |config| config.connections_max = 1).await;
+    let mut admitted_client = harbour.tcp().await;
+    admitted_client.hello(1).await;
     for mut client in harbour.both().await {
         assert_eq!(client.closing().await, Some(Code::Full));
     }
     let mut client = harbour.websocket().await;
     assert_eq!(client.close_code().await, Some(Code::Full.number()));
     assert_eq!(counts.limit("connections"), 3);
-    aboard.ping().await;
-    drop(aboard);
-    eventually("a seat is free", || harbour.running.connections() == 0).await;
+    admitted_client.ping().await;
+    drop(admitted_client);
+    eventually("a seat is free", || harbour.handle.connections() == 0).await;
     harbour.websocket().await.hello(2).await;
 }
 
@@ -111,16 +113,19 @@ fn threads() -> usize {
 async fn one_thread_serves_many_websockets() {
     const CLIENTS: i64 = 200;
     let harbour = Harbour::open().await;
-    let before = threads();
+    let old_count = threads();
     let mut clients = Vec::new();
     for user in 1..=CLIENTS {
         let mut client = harbour.websocket().await;
         client.hello(user).await;
         clients.push(client);
     }
-    assert_eq!(harbour.running.sessions() as i64, CLIENTS);
-    let more = threads().saturating_sub(before);
-    assert!(more < CLIENTS as usize / 2, "{more} threads more");
+    assert_eq!(harbour.handle.sessions() as i64, CLIENTS);
+    let new_threads = threads().saturating_sub(old_count);
+    assert!(
+        new_threads < CLIENTS as usize / 2,
+        "{new_threads} threads more"
+    );
     for client in clients.iter_mut().rev() {
         client.ping().await;
     }
@@ -130,12 +135,12 @@ async fn one_thread_serves_many_websockets() {
 async fn one_address_does_not_take_all_seats() {
     let counts = Counts::default();
     let one = |config: &mut Config| config.connections_per_address_max = Some(1);
-    let (harbour, _recorded) = counted(&counts, one).await;
-    let mut aboard = harbour.websocket().await;
-    aboard.hello(1).await;
+    let (harbour, _recorder) = harbour_with_counts(&counts, one).await;
+    let mut admitted_client = harbour.websocket().await;
+    admitted_client.hello(1).await;
     assert_eq!(harbour.tcp().await.closing().await, Some(Code::RateLimited));
     assert_eq!(counts.limit("connections_per_address"), 1);
-    aboard.ping().await;
+    admitted_client.ping().await;
 }
 
 #[tokio::test]
@@ -150,45 +155,45 @@ async fn a_websocket_without_our_subprotocol_is_refused() {
          Sec-WebSocket-Protocol: mqtt\r\n\r\n",
     ];
     for request in requests {
-        let mut stream = TcpStream::connect(harbour.running.websocket())
+        let mut stream = TcpStream::connect(harbour.handle.websocket())
             .await
             .expect("connects");
         stream.write_all(request.as_bytes()).await.expect("writes");
         let mut answer = [0; 64];
-        let read = stream.read(&mut answer).await.expect("reads");
-        let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+        let read_count = stream.read(&mut answer).await.expect("reads");
+        let answer = String::from_utf8_lossy(&answer[..read_count]).into_owned();
         assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
     }
 }
 
 /// The first bytes of the answer; empty if the connection ends without one.
 async fn answer(harbour: &Harbour, request: &[u8]) -> Vec<u8> {
-    let stream = TcpStream::connect(harbour.running.websocket()).await;
+    let stream = TcpStream::connect(harbour.handle.websocket()).await;
     let mut stream = stream.expect("connects");
     stream.write_all(request).await.expect("writes");
     let mut answer = vec![0; 256];
-    let read = timeout(LONG_ENOUGH, stream.read(&mut answer)).await;
-    answer.truncate(read.expect("an answer or an end").unwrap_or(0));
+    let read_result = timeout(TEST_TIMEOUT, stream.read(&mut answer)).await;
+    answer.truncate(read_result.expect("an answer or an end").unwrap_or(0));
     answer
 }
 
 // Over HTTP/2 one TCP connection carried 190 WebSockets on one seat, by extended CONNECT.
 #[tokio::test]
-async fn nobody_speaks_http_2_to_the_websocket_port() {
+async fn http_2_is_refused_on_the_websocket_port() {
     let harbour = Harbour::open().await;
     // The preface of RFC 9113 and an empty SETTINGS frame; in the second case with a WebSocket
     // request right behind it.
     let mut bare = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bare.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
-    let asking = [bare.clone(), extended_connect()].concat();
-    for request in [bare, asking] {
+    let preface_with_connect = [bare.clone(), extended_connect()].concat();
+    for request in [bare, preface_with_connect] {
         let answer = answer(&harbour, &request).await;
         let text = String::from_utf8_lossy(&answer);
         assert!(
             answer.is_empty() || text.starts_with("HTTP/1.1 4"),
             "{answer:?}"
         );
-        assert_eq!(harbour.running.connections(), 0);
+        assert_eq!(harbour.handle.connections(), 0);
     }
 }
 
@@ -230,23 +235,23 @@ async fn a_page_of_another_origin_is_refused() {
     assert_eq!(code(&harbour, "https://evil.example").await, "403");
     assert_eq!(code(&harbour, "null").await, "403");
     assert_eq!(code(&harbour, "http://localhost:5173").await, "101");
-    let named = vec!["https://*.chat.example".to_owned()];
-    let harbour = Harbour::with(|config| config.origins = named).await;
+    let origins = vec!["https://*.chat.example".to_owned()];
+    let harbour = Harbour::with(|config| config.origins = origins).await;
     assert_eq!(code(&harbour, "https://app.chat.example").await, "101");
     assert_eq!(code(&harbour, "http://localhost:5173").await, "403");
 }
 
 /// Sends `bytes` one by one until the peer closes; returns the time that took.
 async fn drip(mut stream: DuplexStream, bytes: &[u8]) -> Duration {
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut answer = Vec::new();
     for byte in bytes {
         if stream.write_all(&[*byte]).await.is_err() {
-            return begun.elapsed();
+            return start.elapsed();
         }
-        let more = timeout(Duration::from_millis(20), stream.read_buf(&mut answer)).await;
-        if matches!(more, Ok(Ok(0) | Err(_))) {
-            return begun.elapsed();
+        let read_result = timeout(Duration::from_millis(20), stream.read_buf(&mut answer)).await;
+        if matches!(read_result, Ok(Ok(0) | Err(_))) {
+            return start.elapsed();
         }
     }
     panic!("all {} bytes were taken", bytes.len());
@@ -254,7 +259,7 @@ async fn drip(mut stream: DuplexStream, bytes: &[u8]) -> Duration {
 
 // T-B8: neither a slow header nor a slow hello holds a connection.
 #[tokio::test(start_paused = true)]
-async fn who_drips_is_dropped_at_the_deadline_and_the_others_notice_nothing() {
+async fn slow_writers_are_dropped_at_the_deadline() {
     let harbour = Harbour::piped(|config| {
         config.upgrade_timeout = Duration::from_millis(300);
         config.session.handshake = Duration::from_millis(300);
@@ -270,9 +275,9 @@ async fn who_drips_is_dropped_at_the_deadline_and_the_others_notice_nothing() {
     half_a_frame.resize(900, 7);
     let (by_header, by_frame) =
         tokio::join!(drip(websocket, header.as_bytes()), drip(tcp, &half_a_frame));
-    for elapsed in [by_header, by_frame] {
+    for time_taken in [by_header, by_frame] {
         let expected = Duration::from_millis(250)..Duration::from_secs(3);
-        assert!(expected.contains(&elapsed), "{elapsed:?}");
+        assert!(expected.contains(&time_taken), "{time_taken:?}");
     }
     for mut silent in harbour.both().await {
         assert_eq!(silent.closing().await, Some(Code::HandshakeTimeout));
@@ -293,9 +298,9 @@ async fn silence_is_noticed() {
         );
         tokio::time::sleep(Duration::from_millis(200)).await;
         client.ping().await;
-        let begun = Instant::now();
+        let start = Instant::now();
         assert_eq!(client.closing().await, Some(Code::HeartbeatMissed));
-        assert!(begun.elapsed() >= Duration::from_millis(200));
+        assert!(start.elapsed() >= Duration::from_millis(200));
     }
 }
 
@@ -318,11 +323,11 @@ async fn a_frame_that_does_not_come_on_is_not_waited_for() {
     .await;
     for (user, mut client) in (1..).zip(harbour.both().await) {
         client.hello(user).await;
-        let begun = Instant::now();
+        let start = Instant::now();
         client.send_raw(&most_of_a_frame(&client)).await;
         assert_eq!(client.closing().await, Some(Code::HeartbeatMissed));
-        let waited = begun.elapsed().as_secs();
-        assert!((20..22).contains(&waited), "{waited} s");
+        let seconds = start.elapsed().as_secs();
+        assert!((20..22).contains(&seconds), "{seconds} s");
     }
 }
 
@@ -344,17 +349,17 @@ async fn a_heartbeat_costs_the_station_nothing() {
             client.ping().await;
         }
     }
-    assert_eq!(harbour.running.sessions(), 2);
+    assert_eq!(harbour.handle.sessions(), 2);
     assert_eq!(harbour.peer.connects.lock().len(), 2);
-    assert!(harbour.peer.reasserted.lock().is_empty());
+    assert!(harbour.peer.reassertions.lock().is_empty());
     assert!(harbour.peer.disconnects.lock().is_empty());
 }
 
 // T-B7: a client that does not read is closed, and the boat holds no more than its bound for it.
 #[tokio::test]
-async fn who_does_not_read_is_closed_as_slow() {
+async fn a_client_that_does_not_read_is_closed_as_slow() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| {
+    let (harbour, _recorder) = harbour_with_counts(&counts, |config| {
         config.session.outgoing_bytes_max = 64 * 1024;
         config.close_grace = Duration::from_millis(100);
     })
@@ -363,7 +368,7 @@ async fn who_does_not_read_is_closed_as_slow() {
     let session = client.hello(1).await.session.get();
     let mut neighbour = harbour.tcp().await;
     neighbour.hello(2).await;
-    let frame = super::harbour::frame_of(1);
+    let frame = super::harbour::message_frame(1);
     let notice = api::v1::Notice {
         session,
         notice: Some(api::v1::notice::Notice::Frame(frame)),
@@ -388,7 +393,7 @@ async fn who_does_not_read_is_closed_as_slow() {
         tokio::task::yield_now().await;
     }
     assert!(missing.contains(&session), "never closed");
-    eventually("dropped", || harbour.running.connections() == 1).await;
+    eventually("dropped", || harbour.handle.connections() == 1).await;
     assert_eq!(counts.limit("session_outgoing_bytes"), 1);
     neighbour.ping().await;
     let mut frames = 0;

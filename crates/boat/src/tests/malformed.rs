@@ -6,7 +6,7 @@ use protocol::Code;
 use protocol::frame::{ClientFrame, Hello, ServerFrame};
 use tokio_tungstenite::tungstenite::Message;
 
-use super::client::{Client, hello, send_id, send_of};
+use super::client::{Client, hello, send_id, text_send};
 use super::harbour::Harbour;
 
 enum Bad {
@@ -63,7 +63,7 @@ fn first_frames() -> Vec<(Bad, Code)> {
             Code::Malformed,
         ),
         (
-            Bad::Frames("a send first", vec![send_of(2, 1, "hi")]),
+            Bad::Frames("a send first", vec![text_send(2, 1, "hi")]),
             Code::Malformed,
         ),
         (
@@ -111,7 +111,7 @@ async fn each_bad_beginning_has_its_code_on_either_link() {
 }
 
 #[tokio::test]
-async fn what_only_a_websocket_can_do_wrong() {
+async fn invalid_websocket_frames_have_their_code() {
     let harbour = Harbour::open().await;
     let mut neighbour = harbour.tcp().await;
     neighbour.hello(9).await;
@@ -141,10 +141,10 @@ async fn what_only_a_websocket_can_do_wrong() {
             Code::Malformed,
         ),
     ];
-    for admitted in [false, true] {
+    for is_admitted in [false, true] {
         for (bad, expected) in &cases {
             let mut client = harbour.websocket().await;
-            if admitted {
+            if is_admitted {
                 client.hello(1).await;
             }
             let name = provoke(&mut client, bad).await;
@@ -171,7 +171,7 @@ async fn fragments_count_together() {
 }
 
 #[tokio::test]
-async fn what_only_tcp_can_do_wrong() {
+async fn invalid_length_prefixes_have_their_code() {
     let harbour = Harbour::open().await;
     let mut neighbour = harbour.tcp().await;
     neighbour.hello(9).await;

@@ -9,16 +9,16 @@ use super::harbour::Harbour;
 const PIPE_BYTES: usize = 512 * 1024;
 
 pub(super) fn websocket_pipe(harbour: &Harbour) -> DuplexStream {
-    let (here, there) = duplex(PIPE_BYTES);
-    let pipes = harbour.running.pipes();
-    tokio::spawn(async move { pipes.serve_websocket(there).await });
-    here
+    let (near, far) = duplex(PIPE_BYTES);
+    let pipes = harbour.handle.pipes();
+    tokio::spawn(async move { pipes.serve_websocket(far).await });
+    near
 }
 
 pub(super) async fn tcp_pipe(harbour: &Harbour) -> DuplexStream {
-    let (here, there) = duplex(PIPE_BYTES);
-    harbour.running.pipes().serve_tcp(there).await;
-    here
+    let (near, far) = duplex(PIPE_BYTES);
+    harbour.handle.pipes().serve_tcp(far).await;
+    near
 }
 
 #[tokio::test(start_paused = true)]
@@ -28,20 +28,20 @@ async fn a_pipe_is_a_connection_over_either_protocol() {
         let welcome = client.hello(user).await;
         assert_eq!(welcome.user.get(), user);
         client.ping().await;
-        assert_eq!(harbour.running.sessions(), 1);
+        assert_eq!(harbour.handle.sessions(), 1);
         drop(client);
-        eventually("signed off", || harbour.running.sessions() == 0).await;
+        eventually("signed off", || harbour.handle.sessions() == 0).await;
     }
     let connects = harbour.peer.connects.lock();
-    let from_here = connects.iter().filter(|it| it.peer == "127.0.0.1:0");
-    assert_eq!(from_here.count(), 2);
+    let local_peers = connects.iter().filter(|it| it.peer == "127.0.0.1:0");
+    assert_eq!(local_peers.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_boat_that_has_left_serves_no_pipe() {
     let harbour = Harbour::piped(|_| ()).await;
-    harbour.running.drain();
-    harbour.running.left().await;
+    harbour.handle.drain();
+    harbour.handle.left().await;
     let mut client = harbour.tcp().await;
     assert_eq!(client.next().await, None);
 }

@@ -3,10 +3,10 @@ use std::sync::atomic::Ordering;
 use protocol::Code;
 use protocol::frame::ServerFrame;
 
-use super::client::{message, question, send_id, send_of};
+use super::client::{message, question, send_id, text_send};
 use super::eventually;
 use super::harbour::{Harbour, settle};
-use crate::station_queues::{CALLS_MAX, SLOW};
+use crate::station_queues::{CALLS_MAX, SLOW_CALL};
 
 // proves S3-11, S3-12
 #[tokio::test]
@@ -14,7 +14,7 @@ async fn a_send_is_accepted_on_either_link() {
     let harbour = Harbour::open().await;
     for mut client in harbour.both().await {
         client.hello(1).await;
-        client.send(&send_of(2, 7, "hi")).await;
+        client.send(&text_send(2, 7, "hi")).await;
         match client.next().await {
             Some(ServerFrame::Accepted(accepted)) => assert_eq!(accepted.send_id, send_id(7)),
             other => panic!("{other:?}"),
@@ -29,18 +29,18 @@ async fn a_send_is_accepted_on_either_link() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_while_a_call_is_under_way_goes_with_the_next_and_in_order() {
+async fn sends_queued_during_a_call_go_with_the_next_in_order() {
     let harbour = Harbour::piped(|config| config.lanes = 1).await;
     let [mut one, mut other] = harbour.both().await;
     one.hello(1).await;
     other.hello(2).await;
-    harbour.peer.held.store(true, Ordering::Relaxed);
-    one.send(&send_of(9, 1, "first")).await;
+    harbour.peer.holds_calls.store(true, Ordering::Relaxed);
+    one.send(&text_send(9, 1, "first")).await;
     settle().await;
     for number in 2..5 {
-        one.send(&send_of(9, number, "later")).await;
+        one.send(&text_send(9, number, "later")).await;
     }
-    other.send(&send_of(9, 5, "of another")).await;
+    other.send(&text_send(9, 5, "of another")).await;
     settle().await;
     harbour.peer.permits.add_permits(10);
     for number in 1..5 {
@@ -64,12 +64,12 @@ async fn a_slow_call_is_overtaken_by_those_of_others() {
     let [mut slow, mut other] = harbour.both().await;
     slow.hello(1).await;
     other.hello(2).await;
-    harbour.peer.held.store(true, Ordering::Relaxed);
-    slow.send(&send_of(9, 1, "slow")).await;
+    harbour.peer.holds_calls.store(true, Ordering::Relaxed);
+    slow.send(&text_send(9, 1, "slow")).await;
     settle().await;
-    harbour.peer.held.store(false, Ordering::Relaxed);
-    slow.send(&send_of(9, 2, "behind it")).await;
-    other.send(&send_of(9, 3, "of another")).await;
+    harbour.peer.holds_calls.store(false, Ordering::Relaxed);
+    slow.send(&text_send(9, 2, "behind it")).await;
+    other.send(&text_send(9, 3, "of another")).await;
     assert!(matches!(other.next().await, Some(ServerFrame::Accepted(_))));
     assert_eq!(harbour.peer.batches.lock().len(), 1, "the slow one waits");
     harbour.peer.permits.add_permits(1);
@@ -86,9 +86,9 @@ async fn a_station_that_is_gone_is_a_failure_that_may_be_repeated() {
     let harbour = Harbour::open().await;
     for mut client in harbour.both().await {
         client.hello(1).await;
-        harbour.peer.down.store(true, Ordering::Relaxed);
-        client.send(&send_of(2, 1, "lost")).await;
-        client.send(&send_of(2, 2, "behind it")).await;
+        harbour.peer.is_down.store(true, Ordering::Relaxed);
+        client.send(&text_send(2, 1, "lost")).await;
+        client.send(&text_send(2, 2, "behind it")).await;
         for number in 1..3 {
             match client.next().await {
                 Some(ServerFrame::Refused {
@@ -101,9 +101,9 @@ async fn a_station_that_is_gone_is_a_failure_that_may_be_repeated() {
                 other => panic!("{other:?}"),
             }
         }
-        harbour.peer.down.store(false, Ordering::Relaxed);
+        harbour.peer.is_down.store(false, Ordering::Relaxed);
         for number in 1..3 {
-            client.send(&send_of(2, number, "again")).await;
+            client.send(&text_send(2, number, "again")).await;
             match client.next().await {
                 Some(ServerFrame::Accepted(accepted)) => {
                     assert_eq!(accepted.send_id, send_id(number));
@@ -123,13 +123,13 @@ async fn a_full_lane_refuses_and_recovers() {
     .await;
     let mut clients = harbour.crew(1..=CALLS_MAX as i64 + 2).await;
     let mut third = clients.pop().expect("the last");
-    harbour.peer.held.store(true, Ordering::Relaxed);
+    harbour.peer.holds_calls.store(true, Ordering::Relaxed);
     // All the calls that a lane makes side by side, and one that waits for them.
     for (number, client) in clients.iter_mut().enumerate() {
-        client.send(&send_of(99, number as u8, "slow")).await;
-        tokio::time::sleep(SLOW * 2).await;
+        client.send(&text_send(99, number as u8, "slow")).await;
+        tokio::time::sleep(SLOW_CALL * 2).await;
     }
-    third.send(&send_of(99, 98, "too much")).await;
+    third.send(&text_send(99, 98, "too much")).await;
     match third.next().await {
         Some(ServerFrame::Refused { refusal, .. }) => assert_eq!(refusal.code, Code::Unavailable),
         other => panic!("{other:?}"),
@@ -141,7 +141,7 @@ async fn a_full_lane_refuses_and_recovers() {
             Some(ServerFrame::Accepted(_))
         ));
     }
-    third.send(&send_of(99, 98, "again")).await;
+    third.send(&text_send(99, 98, "again")).await;
     assert!(matches!(third.next().await, Some(ServerFrame::Accepted(_))));
 }
 

@@ -8,19 +8,19 @@ use protocol::frame::{ClientFrame, ServerFrame};
 use tokio::time::timeout;
 
 use super::client::{Client, hello};
-use super::counting::{Counts, counted};
+use super::counting::{Counts, harbour_with_counts};
 use super::delivering::pile_up;
 use super::harbour::Harbour;
 use super::listening::most_of_a_frame;
-use super::{LONG_ENOUGH, eventually};
+use super::{TEST_TIMEOUT, eventually};
 use crate::memory::MemoryWatch;
 
 #[tokio::test]
 async fn where_memory_is_short_newcomers_go_elsewhere() {
     let harbour = Harbour::with(|config| config.memory_max = Some(1)).await;
-    let mut ready = harbour.running.ready();
+    let mut ready = harbour.handle.ready();
     let wait = ready.wait_for(|ready| !ready);
-    timeout(LONG_ENOUGH, wait)
+    timeout(TEST_TIMEOUT, wait)
         .await
         .expect("not ready")
         .expect("runs");
@@ -32,7 +32,7 @@ async fn where_memory_is_short_newcomers_go_elsewhere() {
 
 /// Limit of a thousand, so that samples are per mille of it.
 const MAX: u64 = 1000;
-const ABOARD: i64 = 3;
+const CLIENT_COUNT: i64 = 3;
 
 async fn is_refused(mut client: Client) {
     client.send(&ClientFrame::Hello(hello(7))).await;
@@ -47,28 +47,28 @@ async fn is_refused(mut client: Client) {
 async fn where_memory_is_found_again_newcomers_are_welcome() {
     // The boat's own watch never finds a shortage.
     let harbour = Harbour::with(|config| config.memory_max = Some(u64::MAX)).await;
-    let mut watch = MemoryWatch::new(Arc::clone(&harbour.running.boat), MAX);
-    let ready = harbour.running.ready();
-    let mut aboard = Vec::new();
-    for user in 1..=ABOARD {
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.boat), MAX);
+    let ready = harbour.handle.ready();
+    let mut admitted_clients = Vec::new();
+    for user in 1..=CLIENT_COUNT {
         let mut client = harbour.tcp().await;
         client.hello(user).await;
-        aboard.push(client);
+        admitted_clients.push(client);
     }
 
     watch.sample(799);
     assert!(*ready.borrow());
     let [mut websocket, mut tcp] = harbour.both().await;
-    eventually("arriving", || harbour.running.connections() == 5).await;
+    eventually("arriving", || harbour.handle.connections() == 5).await;
     watch.sample(800);
-    for arriving in [&mut websocket, &mut tcp] {
-        assert_eq!(arriving.closing().await, Some(Code::Full));
+    for newcomer in [&mut websocket, &mut tcp] {
+        assert_eq!(newcomer.closing().await, Some(Code::Full));
     }
     let connects = harbour.peer.connects.lock().len();
     // Tight, shedding, and on the way back from both.
-    for used in [800, 949, 950, 901, 900, 751] {
-        watch.sample(used);
-        assert!(!*ready.borrow(), "{used}");
+    for used_memory in [800, 949, 950, 901, 900, 751] {
+        watch.sample(used_memory);
+        assert!(!*ready.borrow(), "{used_memory}");
         for client in harbour.both().await {
             is_refused(client).await;
         }
@@ -82,22 +82,22 @@ async fn where_memory_is_found_again_newcomers_are_welcome() {
         client.ping().await;
     }
     // No bytes waited for the clients aboard: none of them was in the way.
-    for client in &mut aboard {
+    for client in &mut admitted_clients {
         client.ping().await;
     }
 }
 
 // Clients with the most outgoing bytes go first, at least one per second, and none without any.
 #[tokio::test(start_paused = true)]
-async fn where_memory_is_nearly_gone_those_who_read_least_are_closed_as_slow() {
+async fn in_severe_shortage_the_slowest_readers_are_closed() {
     let counts = Counts::default();
-    let (harbour, _recorded) = counted(&counts, |config| {
+    let (harbour, _recorder) = harbour_with_counts(&counts, |config| {
         config.memory_max = Some(u64::MAX);
         config.session.outgoing_bytes_max = u32::MAX;
     })
     .await;
     let harbour = harbour.through_pipes();
-    let mut watch = MemoryWatch::new(Arc::clone(&harbour.running.boat), MAX);
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.boat), MAX);
     let [mut heavy, mut light, mut neighbour] = [
         harbour.tcp().await,
         harbour.tcp().await,
@@ -136,9 +136,9 @@ async fn where_memory_is_nearly_gone_those_who_read_least_are_closed_as_slow() {
 
 // They cost the same memory as bytes that wait to be read.
 #[tokio::test(start_paused = true)]
-async fn where_memory_is_nearly_gone_those_who_never_end_a_frame_are_closed() {
+async fn in_severe_shortage_senders_of_unfinished_frames_are_closed() {
     let harbour = Harbour::piped(|config| config.memory_max = Some(u64::MAX)).await;
-    let mut watch = MemoryWatch::new(Arc::clone(&harbour.running.boat), MAX);
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.boat), MAX);
     let mut neighbour = harbour.websocket().await;
     neighbour.hello(1).await;
     let mut clients = harbour.both().await;

@@ -12,9 +12,9 @@ use protocol::receipt::ReceiptKind;
 use protocol::ticket::{KEY_BYTES, KeyFile, SignIn, TICKET_BYTES, Tickets};
 use protocol::{Code, ConversationId, Platform, Seq, SessionId, Timestamp};
 
-use super::client::{message, question, send_of, user};
+use super::client::{message, question, text_send, user};
 use super::eventually;
-use super::harbour::{Harbour, frame_of};
+use super::harbour::{Harbour, message_frame};
 
 fn ticket(number: u8) -> Bytes {
     Bytes::copy_from_slice(&[number; TICKET_BYTES])
@@ -26,14 +26,16 @@ impl Harbour {
     }
 
     /// Calls so far that carried a ticket, each with it.
-    fn shown(&self) -> BTreeSet<(&'static str, Bytes)> {
-        self.peer.shown.lock().drain(..).collect()
+    fn take_shown_tickets(&self) -> BTreeSet<(&'static str, Bytes)> {
+        self.peer.shown_tickets.lock().drain(..).collect()
     }
 
     async fn await_call(&self, call: &str) {
         let is_known = || {
-            let shown = self.peer.shown.lock();
-            shown.iter().any(|(known, _)| *known == call)
+            let shown_tickets = self.peer.shown_tickets.lock();
+            shown_tickets
+                .iter()
+                .any(|(ticket_call, _)| *ticket_call == call)
         };
         eventually(call, is_known).await;
     }
@@ -45,11 +47,11 @@ async fn a_ticket_goes_with_every_call_for_its_session() {
     harbour.issue(7);
     harbour.peer.mail.lock().push_back(v1::MailItem {
         msg_id: 5,
-        frame: frame_of(5),
+        frame: message_frame(5),
     });
     let mut client = harbour.tcp().await;
     client.hello(1).await;
-    client.send(&send_of(2, 1, "a")).await;
+    client.send(&text_send(2, 1, "a")).await;
     client.send(&question(3)).await;
     let ack = Ack {
         kind: ReceiptKind::Received,
@@ -74,7 +76,7 @@ async fn a_ticket_goes_with_every_call_for_its_session() {
         "sync",
     ];
     let expected: BTreeSet<_> = calls.map(|call| (call, ticket(7))).into();
-    assert_eq!(harbour.shown(), expected);
+    assert_eq!(harbour.take_shown_tickets(), expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,14 +87,18 @@ async fn an_assertion_renews_it() {
     client.hello(1).await;
     harbour.issue(8);
     harbour.await_call("reassert").await;
-    assert!(harbour.shown().contains(&("reassert", ticket(7))));
+    assert!(
+        harbour
+            .take_shown_tickets()
+            .contains(&("reassert", ticket(7)))
+    );
     harbour.await_call("reassert").await;
     // A station without tickets leaves the old one in place.
     *harbour.peer.ticket.lock() = Bytes::new();
     harbour.await_call("reassert").await;
-    client.send(&send_of(2, 1, "a")).await;
+    client.send(&text_send(2, 1, "a")).await;
     harbour.await_call("send").await;
-    assert!(harbour.shown().contains(&("send", ticket(8))));
+    assert!(harbour.take_shown_tickets().contains(&("send", ticket(8))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,33 +123,33 @@ async fn a_call_with_a_ticket_that_ends_has_it_renewed_at_once() {
         config.session.heartbeat = 60 * MINUTE;
     })
     .await;
-    let now = harbour.running.boat.now();
+    let now = harbour.handle.boat.now();
     *harbour.peer.ticket.lock() = signed_at(now);
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     harbour.issue(9);
     let mut send = async |number, text| {
-        client.send(&send_of(2, number, text)).await;
+        client.send(&text_send(2, number, text)).await;
         client.next().await.expect("an answer")
     };
     tokio::time::sleep(13 * MINUTE).await;
     send(1, "it is good").await;
     tokio::time::sleep(MINUTE).await;
-    assert!(harbour.peer.reasserted.lock().is_empty());
-    harbour.peer.shown.lock().clear();
-    harbour.peer.down.store(true, Ordering::Relaxed);
+    assert!(harbour.peer.reassertions.lock().is_empty());
+    harbour.peer.shown_tickets.lock().clear();
+    harbour.peer.is_down.store(true, Ordering::Relaxed);
     let answer = send(2, "again").await;
     assert!(matches!(answer, ServerFrame::Refused { .. }), "{answer:?}");
     tokio::time::sleep(MINUTE).await;
-    harbour.peer.down.store(false, Ordering::Relaxed);
+    harbour.peer.is_down.store(false, Ordering::Relaxed);
     tokio::time::sleep(MINUTE).await;
     // An assertion was lost.
     assert_eq!(send(2, "again").await, ServerFrame::Resync);
     harbour.await_call("send").await;
-    assert!(harbour.shown().contains(&("send", ticket(9))));
+    assert!(harbour.take_shown_tickets().contains(&("send", ticket(9))));
     tokio::time::sleep(MINUTE).await;
-    let asserted = harbour.peer.reasserted.lock().len();
-    assert_eq!(asserted, 1, "once, and not again");
+    let assertion_count = harbour.peer.reassertions.lock().len();
+    assert_eq!(assertion_count, 1, "once, and not again");
 }
 
 /// A ticket valid for a quarter of an hour, of a token valid for a day.

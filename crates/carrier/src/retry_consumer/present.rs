@@ -20,14 +20,14 @@ use tokio::time::Instant;
 use crate::deadline::{self, StoreDeadline};
 
 /// Questions asked at the same time.
-const TOGETHER: usize = 64;
+const MAX_CONCURRENT_LOOKUPS: usize = 64;
 
 /// Time to begin questions about single keys, once a question about all of them failed.
-const ALONE_TIME: Duration = Duration::from_secs(1);
+const SINGLE_LOOKUP_TIME: Duration = Duration::from_secs(1);
 
 pub(crate) struct Present {
     pub(crate) backends: Backends,
-    pub(crate) stores: StoreDeadline,
+    pub(crate) store_deadline: StoreDeadline,
 }
 
 /// A due retry.
@@ -40,7 +40,7 @@ pub(super) type Deliveries = BTreeMap<Source, Result<DeliveryTask, (DeadReason, 
 pub(super) struct Decisions {
     pub(super) deliveries: Deliveries,
     /// Retries that a store did not answer for. The others without a delivery were not asked about.
-    pub(super) failed: BTreeSet<Source>,
+    pub(super) failed_sources: BTreeSet<Source>,
     /// Error behind one of the failed.
     pub(super) failure: Option<Error>,
 }
@@ -54,7 +54,7 @@ enum Answer<T> {
     Failure,
 }
 
-/// Answers of a store to each question, in order; `None` if there was no time to ask.
+/// Answers of a store to each question, in order; `None` where there was no time to ask.
 struct Answers<T> {
     each: Vec<Option<Answer<T>>>,
     failure: Option<Error>,
@@ -71,133 +71,140 @@ struct FactResults {
     damaged_overlays: BTreeMap<(ConversationId, Seq), String>,
     damaged_members: BTreeMap<(GroupId, UserId), String>,
     /// Keys that a store did not answer for.
-    failed: Missing,
+    failed_keys: Missing,
     failure: Option<Error>,
 }
 
 impl FactResults {
     /// Error of a row among these.
-    fn damage(&self, missing: &Missing) -> Option<&String> {
-        let mut rows = missing.rows.iter();
-        let mut overlays = missing.overlays.iter();
-        let mut members = missing.members.iter();
+    fn damage(&self, missing_facts: &Missing) -> Option<&String> {
+        let mut rows = missing_facts.rows.iter();
+        let mut overlays = missing_facts.overlays.iter();
+        let mut members = missing_facts.members.iter();
         rows.find_map(|key| self.damaged_rows.get(key))
             .or_else(|| overlays.find_map(|key| self.damaged_overlays.get(key)))
             .or_else(|| members.find_map(|key| self.damaged_members.get(key)))
     }
 
-    /// True if a store did not answer for one of these.
-    fn is_failed(&self, missing: &Missing) -> bool {
-        let failed = &self.failed;
-        let mut rows = missing.rows.iter();
-        let mut overlays = missing.overlays.iter();
-        let mut members = missing.members.iter();
-        rows.any(|key| failed.rows.contains(key))
-            || overlays.any(|place| failed.overlays.contains(place))
-            || members.any(|key| failed.members.contains(key))
+    /// Whether a store did not answer for one of these.
+    fn is_failed(&self, missing_facts: &Missing) -> bool {
+        let failed_keys = &self.failed_keys;
+        let mut rows = missing_facts.rows.iter();
+        let mut overlays = missing_facts.overlays.iter();
+        let mut members = missing_facts.members.iter();
+        rows.any(|key| failed_keys.rows.contains(key))
+            || overlays.any(|place| failed_keys.overlays.contains(place))
+            || members.any(|key| failed_keys.members.contains(key))
     }
 }
 
 impl Present {
-    /// Decides due retries, as far as the stores answer. After `until` only the first few questions
+    /// Decides due retries, as far as stores answer. After `deadline` only the first few questions
     /// of each kind are asked, so that each call brings some retries forward. A failed question
-    /// about many keys is followed by one about each, begun within `ALONE_TIME`.
-    pub(super) async fn decide(&self, due: &[Due<'_>], until: Instant) -> Decisions {
-        let (mut known, mut deliveries) = (FactResults::default(), Deliveries::new());
-        // Rows and the members of group commands, then what became of the messages there, then the
-        // members who are owed an edited one.
-        let (missing, _) = decided(due, &known, &mut deliveries);
-        self.read(&missing, &mut known, until).await;
-        let (missing, _) = decided(due, &known, &mut deliveries);
+    /// about many keys is followed by one about each, begun within `SINGLE_LOOKUP_TIME`.
+    pub(super) async fn decide(&self, retries: &[Due<'_>], deadline: Instant) -> Decisions {
+        let (mut results, mut deliveries) = (FactResults::default(), Deliveries::new());
+        // First the rows, and the members that group commands name; then the edits and recalls of
+        // those messages; then the members to whom an edited message is owed.
+        let (missing_facts, _) = decide_ready(retries, &results, &mut deliveries);
+        self.read(&missing_facts, &mut results, deadline).await;
+        let (missing_facts, _) = decide_ready(retries, &results, &mut deliveries);
         let overlays = Missing {
-            overlays: missing.overlays,
+            overlays: missing_facts.overlays,
             ..Missing::default()
         };
-        self.read(&overlays, &mut known, until).await;
-        let (missing, _) = decided(due, &known, &mut deliveries);
-        let failed = &known.failed.members;
+        self.read(&overlays, &mut results, deadline).await;
+        let (missing_facts, _) = decide_ready(retries, &results, &mut deliveries);
+        let failed_members = &results.failed_keys.members;
         let members = Missing {
-            members: missing.members.difference(failed).copied().collect(),
+            members: missing_facts
+                .members
+                .difference(failed_members)
+                .copied()
+                .collect(),
             ..Missing::default()
         };
-        self.read(&members, &mut known, until).await;
-        let (_, failed) = decided(due, &known, &mut deliveries);
+        self.read(&members, &mut results, deadline).await;
+        let (_, failed_sources) = decide_ready(retries, &results, &mut deliveries);
         Decisions {
             deliveries,
-            failed,
-            failure: known.failure,
+            failed_sources,
+            failure: results.failure,
         }
     }
 
-    async fn read(&self, missing: &Missing, known: &mut FactResults, until: Instant) {
+    async fn read(&self, missing_facts: &Missing, results: &mut FactResults, deadline: Instant) {
         let (rows, overlays, members) = tokio::join!(
-            self.rows(missing, until),
-            self.overlays(missing, until),
-            self.members(missing, until)
+            self.rows(missing_facts, deadline),
+            self.overlays(missing_facts, deadline),
+            self.members(missing_facts, deadline)
         );
         for (key, row) in rows.0 {
             match row {
-                Answer::Fact(row) => _ = known.facts.rows.insert(key, row),
-                Answer::Damage(error) => _ = known.damaged_rows.insert(key, error),
-                Answer::Failure => _ = known.failed.rows.insert(key),
+                Answer::Fact(row) => _ = results.facts.rows.insert(key, row),
+                Answer::Damage(error) => _ = results.damaged_rows.insert(key, error),
+                Answer::Failure => _ = results.failed_keys.rows.insert(key),
             }
         }
         for (place, overlay) in overlays.0 {
             match overlay {
-                Answer::Fact(overlay) => _ = known.facts.overlays.insert(place, overlay),
-                Answer::Damage(error) => _ = known.damaged_overlays.insert(place, error),
-                Answer::Failure => _ = known.failed.overlays.insert(place),
+                Answer::Fact(overlay) => _ = results.facts.overlays.insert(place, overlay),
+                Answer::Damage(error) => _ = results.damaged_overlays.insert(place, error),
+                Answer::Failure => _ = results.failed_keys.overlays.insert(place),
             }
         }
         for (key, member) in members.0 {
             match member {
-                Answer::Fact(member) => _ = known.facts.members.insert(key, member),
-                Answer::Damage(error) => _ = known.damaged_members.insert(key, error),
-                Answer::Failure => _ = known.failed.members.insert(key),
+                Answer::Fact(member) => _ = results.facts.members.insert(key, member),
+                Answer::Damage(error) => _ = results.damaged_members.insert(key, error),
+                Answer::Failure => _ = results.failed_keys.members.insert(key),
             }
         }
         let failure = rows.1.or(overlays.1).or(members.1);
-        known.failure = known.failure.take().or(failure);
+        results.failure = results.failure.take().or(failure);
     }
 
     /// Messages as history has them. Rows of users and of groups are asked for side by side: where
     /// one kind fails, retries of the other go on.
     async fn rows(
         &self,
-        missing: &Missing,
-        until: Instant,
+        missing_facts: &Missing,
+        deadline: Instant,
     ) -> KeyedAnswers<(Owner, MessageId), Option<MessageRow>> {
         let is_users = |key: &(Owner, MessageId)| matches!(key.0, Owner::User(_));
-        let (of_users, of_groups): (Vec<_>, Vec<_>) =
-            missing.rows.iter().copied().partition(is_users);
+        let (user_keys, group_keys): (Vec<_>, Vec<_>) =
+            missing_facts.rows.iter().copied().partition(is_users);
         let messages = &*self.backends.messages;
-        let (from_users, from_groups) = tokio::join!(
-            self.each(&of_users, |keys| messages.rows(keys), |_| true, until),
-            self.each(&of_groups, |keys| messages.rows(keys), |_| true, until),
+        let (user_answers, group_answers) = tokio::join!(
+            self.each(&user_keys, |keys| messages.rows(keys), |_| true, deadline),
+            self.each(&group_keys, |keys| messages.rows(keys), |_| true, deadline),
         );
-        let rows = of_users.into_iter().zip(from_users.each);
-        let rows = rows.chain(of_groups.into_iter().zip(from_groups.each));
+        let rows = user_keys.into_iter().zip(user_answers.each);
+        let rows = rows.chain(group_keys.into_iter().zip(group_answers.each));
         let rows = rows.filter_map(|(key, row)| Some((key, row?)));
-        (rows.collect(), from_users.failure.or(from_groups.failure))
+        (
+            rows.collect(),
+            user_answers.failure.or(group_answers.failure),
+        )
     }
 
     /// Edits and recalls made meanwhile.
     async fn overlays(
         &self,
-        missing: &Missing,
-        until: Instant,
+        missing_facts: &Missing,
+        deadline: Instant,
     ) -> KeyedAnswers<(ConversationId, Seq), protocol::change::Overlay> {
-        let (changes, stores) = (&*self.backends.changes, self.stores);
-        let asked = missing
+        let (changes, store_deadline) = (&*self.backends.changes, self.store_deadline);
+        let lookups = missing_facts
             .overlays
             .iter()
             .map(|(conversation, seq)| async move {
-                let altered = changes.altered(*conversation, *seq, *seq);
-                let overlay = stores.within(altered).await?.remove(seq);
+                let lookup = changes.altered(*conversation, *seq, *seq);
+                let overlay = store_deadline.within(lookup).await?.remove(seq);
                 Ok(overlay.unwrap_or_default())
             });
-        let answers = side_by_side(asked.collect(), until).await;
-        let places = missing.overlays.iter().zip(answers.each);
+        let answers = lookup_concurrently(lookups.collect(), deadline).await;
+        let places = missing_facts.overlays.iter().zip(answers.each);
         let overlays = places.filter_map(|(place, overlay)| Some((*place, overlay?)));
         (overlays.collect(), answers.failure)
     }
@@ -205,24 +212,24 @@ impl Present {
     /// Recipients of group commands and of edited messages, as members are now.
     async fn members(
         &self,
-        missing: &Missing,
-        until: Instant,
+        missing_facts: &Missing,
+        deadline: Instant,
     ) -> KeyedAnswers<(GroupId, UserId), Option<(GroupSettings, Member)>> {
         let groups = &*self.backends.groups;
         let mut keys: BTreeMap<GroupId, Vec<(GroupId, UserId)>> = BTreeMap::new();
-        for (group, user) in &missing.members {
+        for (group, user) in &missing_facts.members {
             keys.entry(*group).or_default().push((*group, *user));
         }
         // Each group is asked about by itself, and fails by itself.
         let is_alone = |kind: Kind| kind == Kind::Corrupt;
-        let asked = keys
+        let lookups = keys
             .values()
-            .map(|keys| self.each(keys, |keys| groups.members_of(keys), is_alone, until));
-        let answers = in_order(asked.collect(), until).await;
+            .map(|keys| self.each(keys, |keys| groups.members_of(keys), is_alone, deadline));
+        let answers = lookup_in_order(lookups.collect(), deadline).await;
         let (mut members, mut failure) = (Vec::new(), None);
         for (keys, answers) in keys.into_values().zip(answers) {
-            let known = keys.into_iter().zip(answers.each);
-            members.extend(known.filter_map(|(key, member)| Some((key, member?))));
+            let keyed_answers = keys.into_iter().zip(answers.each);
+            members.extend(keyed_answers.filter_map(|(key, member)| Some((key, member?))));
             failure = failure.or(answers.failure);
         }
         (members, failure)
@@ -235,14 +242,14 @@ impl Present {
         keys: &'a [K],
         read: impl Fn(&'a [K]) -> BoxFuture<'a, deadline::Result<Vec<Option<T>>>>,
         is_alone: impl Fn(Kind) -> bool,
-        until: Instant,
+        deadline: Instant,
     ) -> Answers<Option<T>> {
         if keys.is_empty() {
-            return Answers::of(Vec::new());
+            return Answers::from_rows(Vec::new());
         }
-        let stores = self.stores;
-        let error = match stores.within(read(keys)).await {
-            Ok(found) => return Answers::of(found),
+        let store_deadline = self.store_deadline;
+        let error = match store_deadline.within(read(keys)).await {
+            Ok(rows) => return Answers::from_rows(rows),
             Err(error) => error,
         };
         let is_damage = error.kind == Kind::Corrupt;
@@ -250,24 +257,25 @@ impl Present {
             return Answers::failed(keys.len(), error);
         }
         tracing::debug!(%error, source = %error.source, keys = keys.len(), "asks about each alone");
-        let until = match is_damage {
-            true => until,
-            false => until.max(Instant::now() + ALONE_TIME),
+        let deadline = if is_damage {
+            deadline
+        } else {
+            deadline.max(Instant::now() + SINGLE_LOOKUP_TIME)
         };
-        let asked = keys.iter().map(|key| {
-            let found = read(std::slice::from_ref(key));
-            async move { Ok(stores.within(found).await?.pop().flatten()) }
+        let lookups = keys.iter().map(|key| {
+            let row = read(std::slice::from_ref(key));
+            async move { Ok(store_deadline.within(row).await?.pop().flatten()) }
         });
-        side_by_side(asked.collect(), until).await
+        lookup_concurrently(lookups.collect(), deadline).await
     }
 }
 
 impl<T> Answers<T> {
-    fn of(found: Vec<T>) -> Answers<T> {
+    fn from_rows(rows: Vec<T>) -> Answers<T> {
         Answers {
-            each: found
+            each: rows
                 .into_iter()
-                .map(|found| Some(Answer::Fact(found)))
+                .map(|row| Some(Answer::Fact(row)))
                 .collect(),
             failure: None,
         }
@@ -284,70 +292,76 @@ impl<T> Answers<T> {
 
 /// Decides what the facts suffice for, and answers the keys that the rest lacks, and those of the
 /// rest that a store did not answer for.
-fn decided(
-    due: &[Due<'_>],
-    known: &FactResults,
+fn decide_ready(
+    retries: &[Due<'_>],
+    results: &FactResults,
     deliveries: &mut Deliveries,
 ) -> (Missing, BTreeSet<Source>) {
-    let (mut missing, mut failed) = (Missing::default(), BTreeSet::new());
-    for (source, task, retry) in due {
+    let (mut missing_facts, mut failed_sources) = (Missing::default(), BTreeSet::new());
+    for (source, task, retry) in retries {
         if deliveries.contains_key(source) {
             continue;
         }
-        match writer::retry(task, retry, &known.facts, &EventFrames) {
+        match writer::retry(task, retry, &results.facts, &EventFrames) {
             Ok(delivery) => _ = deliveries.insert(*source, Ok(delivery)),
             Err(RetryFailure::Dead(reason, error)) => {
                 _ = deliveries.insert(*source, Err((reason, error)));
             }
-            Err(RetryFailure::Missing(lacking)) => match known.damage(&lacking) {
+            Err(RetryFailure::Missing(missing_keys)) => match results.damage(&missing_keys) {
                 Some(error) => {
-                    let dead = (DeadReason::StoreRejected, error.clone());
-                    _ = deliveries.insert(*source, Err(dead));
+                    let dead_letter = (DeadReason::StoreRejected, error.clone());
+                    _ = deliveries.insert(*source, Err(dead_letter));
                 }
                 None => {
-                    if known.is_failed(&lacking) {
-                        failed.insert(*source);
+                    if results.is_failed(&missing_keys) {
+                        failed_sources.insert(*source);
                     }
-                    missing.rows.extend(lacking.rows);
-                    missing.overlays.extend(lacking.overlays);
-                    missing.members.extend(lacking.members);
+                    missing_facts.rows.extend(missing_keys.rows);
+                    missing_facts.overlays.extend(missing_keys.overlays);
+                    missing_facts.members.extend(missing_keys.members);
                 }
             },
         }
     }
-    (missing, failed)
+    (missing_facts, failed_sources)
 }
 
-/// Asks a few questions at a time, and none after `until` except the first few. Returns the answers
-/// to those asked, in order.
-async fn in_order<T>(asked: Vec<impl Future<Output = T>>, until: Instant) -> Vec<T> {
-    let begun = asked.into_iter().enumerate();
-    let begun = begun.take_while(|(number, _)| *number < TOGETHER || Instant::now() < until);
-    let begun = begun.map(|(_, question)| question);
-    stream::iter(begun).buffered(TOGETHER).collect().await
+/// Asks a few questions at a time, and none after `deadline` except the first few. Returns
+/// the answers to those asked, in order.
+async fn lookup_in_order<T>(lookups: Vec<impl Future<Output = T>>, deadline: Instant) -> Vec<T> {
+    let started_lookups = lookups.into_iter().enumerate();
+    let started_lookups = started_lookups
+        .take_while(|(number, _)| *number < MAX_CONCURRENT_LOOKUPS || Instant::now() < deadline);
+    let started_lookups = started_lookups.map(|(_, question)| question);
+    stream::iter(started_lookups)
+        .buffered(MAX_CONCURRENT_LOOKUPS)
+        .collect()
+        .await
 }
 
-/// Asks a few questions at a time, and after `until`, or while a store answers none, only the first
-/// few.
-async fn side_by_side<T>(
-    asked: Vec<impl Future<Output = deadline::Result<T>>>,
-    until: Instant,
+/// Asks a few questions at a time, and after `deadline`, or while a store answers none, only the
+/// first few.
+async fn lookup_concurrently<T>(
+    lookups: Vec<impl Future<Output = deadline::Result<T>>>,
+    deadline: Instant,
 ) -> Answers<T> {
     let mut answers = Answers {
-        each: asked.iter().map(|_| None).collect(),
+        each: lookups.iter().map(|_| None).collect(),
         failure: None,
     };
     let (mut failures, mut is_answered) = (0, false);
     let is_silent = AtomicBool::new(false);
     let goes_on = |number: usize| {
         let is_silent = is_silent.load(Ordering::Relaxed);
-        number < TOGETHER || (Instant::now() < until && !is_silent)
+        number < MAX_CONCURRENT_LOOKUPS || (Instant::now() < deadline && !is_silent)
     };
-    let begun = asked.into_iter().enumerate();
-    let begun = begun.take_while(|(number, _)| goes_on(*number));
-    let begun = begun.map(|(number, question)| question.map(move |answer| (number, answer)));
-    let mut given = stream::iter(begun).buffer_unordered(TOGETHER);
-    while let Some((number, answer)) = given.next().await {
+    let started_lookups = lookups.into_iter().enumerate();
+    let started_lookups = started_lookups.take_while(|(number, _)| goes_on(*number));
+    let started_lookups =
+        started_lookups.map(|(number, question)| question.map(move |answer| (number, answer)));
+    let mut answered_lookups =
+        stream::iter(started_lookups).buffer_unordered(MAX_CONCURRENT_LOOKUPS);
+    while let Some((number, answer)) = answered_lookups.next().await {
         let answer = match answer {
             Ok(answer) => Answer::Fact(answer),
             // An unreadable row is the fault of its record; any other error is a failure of the
@@ -364,7 +378,10 @@ async fn side_by_side<T>(
             Answer::Fact(_) | Answer::Damage(_) => is_answered = true,
             Answer::Failure => failures += 1,
         }
-        is_silent.store(!is_answered && failures >= TOGETHER, Ordering::Relaxed);
+        is_silent.store(
+            !is_answered && failures >= MAX_CONCURRENT_LOOKUPS,
+            Ordering::Relaxed,
+        );
         answers.each[number] = Some(answer);
     }
     answers

@@ -17,17 +17,17 @@ pub(super) struct Portion {
     pub(super) effects: EffectsId,
     pub(super) entries: Vec<LedgerEntry>,
     /// No further portion of this record follows.
-    pub(super) last: bool,
+    pub(super) is_last: bool,
 }
 
 pub(super) struct UnwrittenEntries {
-    waiting: VecDeque<Portion>,
+    portions: VecDeque<Portion>,
     /// Entries not written yet, including those of a call under way.
     open: usize,
     /// Latest time of the next call; `None` if nothing waits.
-    due: Option<Instant>,
-    again_at: Option<Instant>,
-    calling: bool,
+    due_at: Option<Instant>,
+    retry_at: Option<Instant>,
+    is_calling: bool,
     size: CallSize,
     backoff: Backoff,
 }
@@ -35,11 +35,11 @@ pub(super) struct UnwrittenEntries {
 impl UnwrittenEntries {
     pub(super) fn new(limits: &ScheduleLimits) -> UnwrittenEntries {
         UnwrittenEntries {
-            waiting: VecDeque::new(),
+            portions: VecDeque::new(),
             open: 0,
-            due: None,
-            again_at: None,
-            calling: false,
+            due_at: None,
+            retry_at: None,
+            is_calling: false,
             size: CallSize::new(limits.call_entries, limits.deadline),
             backoff: limits.backoff,
         }
@@ -50,26 +50,26 @@ impl UnwrittenEntries {
     }
 
     /// Number of portions that wait for the next call.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
+    pub(super) fn portion_count(&self) -> usize {
+        self.portions.len()
     }
 
-    pub(super) fn add(&mut self, effects: EffectsId, entries: Vec<LedgerEntry>, due: Instant) {
+    pub(super) fn add(&mut self, effects: EffectsId, entries: Vec<LedgerEntry>, due_at: Instant) {
         self.open += entries.len();
-        self.waiting.push_back(Portion {
+        self.portions.push_back(Portion {
             effects,
             entries,
-            last: true,
+            is_last: true,
         });
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+        self.due_at = Some(self.due_at.map_or(due_at, |current| current.min(due_at)));
     }
 
     pub(super) fn wakes_at(&self) -> Option<Instant> {
-        if self.calling {
+        if self.is_calling {
             return None;
         }
-        let due = self.due?;
-        Some(self.again_at.map_or(due, |at| at.max(due)))
+        let due_at = self.due_at?;
+        Some(self.retry_at.map_or(due_at, |at| at.max(due_at)))
     }
 
     pub(super) fn take(&mut self, now: Instant) -> Vec<Portion> {
@@ -79,29 +79,29 @@ impl UnwrittenEntries {
         }
         let mut room = self.size.get();
         while room > 0
-            && let Some(mut portion) = self.waiting.pop_front()
+            && let Some(mut portion) = self.portions.pop_front()
         {
             if portion.entries.len() > room {
                 let rest = portion.entries.split_off(room);
-                self.waiting.push_front(Portion {
+                self.portions.push_front(Portion {
                     effects: portion.effects,
                     entries: rest,
-                    last: portion.last,
+                    is_last: portion.is_last,
                 });
-                portion.last = false;
+                portion.is_last = false;
             }
             room -= portion.entries.len();
             batch.push(portion);
         }
-        self.due = (!self.waiting.is_empty()).then_some(now);
-        self.again_at = None;
-        self.calling = true;
+        self.due_at = (!self.portions.is_empty()).then_some(now);
+        self.retry_at = None;
+        self.is_calling = true;
         batch
     }
 
-    pub(super) fn succeeded(&mut self, took: Duration, written: &[Portion]) {
-        self.calling = false;
-        self.open -= written.iter().map(|p| p.entries.len()).sum::<usize>();
+    pub(super) fn succeeded(&mut self, took: Duration, portions: &[Portion]) {
+        self.is_calling = false;
+        self.open -= portions.iter().map(|p| p.entries.len()).sum::<usize>();
         self.backoff.succeeded();
         self.size.succeeded(took);
     }
@@ -113,14 +113,14 @@ impl UnwrittenEntries {
         portions: Vec<Portion>,
         entropy: &dyn Entropy,
     ) -> Duration {
-        self.calling = false;
+        self.is_calling = false;
         for portion in portions.into_iter().rev() {
-            self.waiting.push_front(portion);
+            self.portions.push_front(portion);
         }
         self.size.failed(took);
         let pause = self.backoff.failed(entropy);
-        self.due = Some(now);
-        self.again_at = Some(now + pause);
+        self.due_at = Some(now);
+        self.retry_at = Some(now + pause);
         pause
     }
 }

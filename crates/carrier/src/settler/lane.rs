@@ -43,15 +43,15 @@ pub(super) struct Lane {
     /// Never tried.
     fresh: VecDeque<Item>,
     /// Tried without success, or behind such an item of the same key; by number.
-    held: BTreeMap<u64, Item>,
+    held_items: BTreeMap<u64, Item>,
     /// Number of held items of each key.
     held_keys: BTreeMap<Bytes, usize>,
     /// Time of the next try of held items; `None` if nothing is held.
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
     /// The last call took nothing at all: fresh items wait as well.
-    closed: bool,
-    calling: bool,
-    bytes_of_call: usize,
+    is_closed: bool,
+    is_calling: bool,
+    call_bytes_max: usize,
     size: CallSize,
     backoff: Backoff,
     /// Items that are not done, including those of a call under way.
@@ -64,12 +64,12 @@ impl Lane {
     pub(super) fn new(limits: &ScheduleLimits) -> Lane {
         Lane {
             fresh: VecDeque::new(),
-            held: BTreeMap::new(),
+            held_items: BTreeMap::new(),
             held_keys: BTreeMap::new(),
-            again_at: None,
-            closed: false,
-            calling: false,
-            bytes_of_call: limits.call_bytes,
+            retry_at: None,
+            is_closed: false,
+            is_calling: false,
+            call_bytes_max: limits.call_bytes,
             size: CallSize::new(limits.call_records, limits.deadline),
             backoff: limits.backoff,
             open: 0,
@@ -100,32 +100,32 @@ impl Lane {
 
     /// Time of the next call, if there is anything to publish.
     pub(super) fn wakes_at(&self, now: Instant) -> Option<Instant> {
-        if self.calling {
+        if self.is_calling {
             return None;
         }
-        let fresh = (!self.fresh.is_empty() && !self.closed).then_some(now);
-        fresh.into_iter().chain(self.again_at).min()
+        let fresh = (!self.fresh.is_empty() && !self.is_closed).then_some(now);
+        fresh.into_iter().chain(self.retry_at).min()
     }
 
     /// Takes the items to publish now: held ones first, oldest first, then fresh ones that overtake
     /// none of those.
     pub(super) fn take(&mut self, now: Instant) -> Vec<Item> {
-        let again = self.again_at.is_some_and(|at| at <= now);
-        if self.calling || (self.closed && !again) {
+        let is_retry_due = self.retry_at.is_some_and(|at| at <= now);
+        if self.is_calling || (self.is_closed && !is_retry_due) {
             return Vec::new();
         }
         let mut batch = Vec::new();
         let mut bytes = 0;
-        if again {
-            while let Some((_, item)) = self.held.first_key_value()
+        if is_retry_due {
+            while let Some((_, item)) = self.held_items.first_key_value()
                 && self.has_room(&batch, bytes + item.bytes())
-                && let Some((_, item)) = self.held.pop_first()
+                && let Some((_, item)) = self.held_items.pop_first()
             {
                 bytes += item.bytes();
                 self.release_key(&item.record.key);
                 batch.push(item);
             }
-            self.again_at = (!self.held.is_empty()).then_some(now);
+            self.retry_at = (!self.held_items.is_empty()).then_some(now);
         }
         while let Some(item) = self.fresh.front() {
             let overtakes = self.held_keys.contains_key(&item.record.key);
@@ -142,25 +142,25 @@ impl Lane {
                 batch.push(item);
             }
         }
-        self.calling = !batch.is_empty();
+        self.is_calling = !batch.is_empty();
         batch
     }
 
     fn has_room(&self, batch: &[Item], bytes: usize) -> bool {
-        batch.is_empty() || (batch.len() < self.size.get() && bytes <= self.bytes_of_call)
+        batch.is_empty() || (batch.len() < self.size.get() && bytes <= self.call_bytes_max)
     }
 
-    /// Ends the call under way: `failed` items are published again, `done` ones never.
-    pub(super) fn called(
+    /// Ends the call under way: `failed_items` are published again, `finished_items` never.
+    pub(super) fn finish_call(
         &mut self,
         now: Instant,
         took: Duration,
-        done: &[Item],
-        failed: Vec<Item>,
+        finished_items: &[Item],
+        failed_items: Vec<Item>,
         entropy: &dyn Entropy,
     ) -> Option<Duration> {
-        self.calling = false;
-        for item in done {
+        self.is_calling = false;
+        for item in finished_items {
             self.open -= 1;
             self.bytes -= item.bytes();
             if let Some(count) = self.sources.get_mut(&item.source()) {
@@ -168,22 +168,22 @@ impl Lane {
             }
         }
         self.sources.retain(|_, count| *count > 0);
-        self.closed = done.is_empty() && !failed.is_empty();
-        if failed.is_empty() {
+        self.is_closed = finished_items.is_empty() && !failed_items.is_empty();
+        if failed_items.is_empty() {
             self.backoff.succeeded();
             self.size.succeeded(took);
             return None;
         }
         self.size.failed(took);
-        failed.into_iter().for_each(|item| self.hold(item));
+        failed_items.into_iter().for_each(|item| self.hold(item));
         let pause = self.backoff.failed(entropy);
-        self.again_at = Some(now + pause);
+        self.retry_at = Some(now + pause);
         Some(pause)
     }
 
     fn hold(&mut self, item: Item) {
         *self.held_keys.entry(item.record.key.clone()).or_default() += 1;
-        self.held.insert(item.number, item);
+        self.held_items.insert(item.number, item);
     }
 
     fn release_key(&mut self, key: &Bytes) {

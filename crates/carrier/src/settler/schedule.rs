@@ -21,7 +21,7 @@ use crate::executor_queue::SettleWork;
 
 /// Records with nothing but ledger entries wait until this many portions gather, or this long:
 /// nobody waits for the entries, and a call for each would cost more than its write.
-const COMPANY: usize = 256;
+const LEDGER_BATCH_MIN: usize = 256;
 const LINGER: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
@@ -74,18 +74,18 @@ struct OpenRecord {
     records: usize,
     ledger: Vec<LedgerEntry>,
     /// Latest time to write the ledger entries; `None`: as soon as the records are published.
-    due: Option<Instant>,
+    due_at: Option<Instant>,
 }
 
 pub(super) struct Schedule {
     limits: ScheduleLimits,
     open: HashMap<EffectsId, OpenRecord>,
-    numbers: u64,
+    last_number: u64,
     lanes: BTreeMap<Partition, Lane>,
     entries: UnwrittenEntries,
     /// Records whose effects are published and whose ledger entries are not written.
     unwritten: usize,
-    settled: Vec<Source>,
+    settled_sources: Vec<Source>,
 }
 
 impl Schedule {
@@ -94,10 +94,10 @@ impl Schedule {
             entries: UnwrittenEntries::new(&limits),
             limits,
             open: HashMap::new(),
-            numbers: 0,
+            last_number: 0,
             lanes: BTreeMap::new(),
             unwritten: 0,
-            settled: Vec::new(),
+            settled_sources: Vec::new(),
         }
     }
 
@@ -107,9 +107,10 @@ impl Schedule {
     }
 
     pub(super) fn add(&mut self, now: Instant, effects: SettleWork) {
-        self.numbers += 1;
-        let id = EffectsId(self.numbers);
-        let lingers = effects.records.is_empty() && self.entries.waiting() < COMPANY;
+        self.last_number += 1;
+        let id = EffectsId(self.last_number);
+        let is_lingering =
+            effects.records.is_empty() && self.entries.portion_count() < LEDGER_BATCH_MIN;
         let source = effects.source;
         self.open.insert(
             id,
@@ -117,29 +118,29 @@ impl Schedule {
                 source,
                 records: effects.records.len(),
                 ledger: effects.ledger,
-                due: lingers.then(|| now + LINGER),
+                due_at: is_lingering.then(|| now + LINGER),
             },
         );
         for record in effects.records {
             self.enqueue(id, source, record);
         }
-        self.go_on(now, id);
+        self.advance_record(now, id);
     }
 
     fn enqueue(&mut self, effects: EffectsId, source: Source, record: NewRecord) {
-        self.numbers += 1;
+        self.last_number += 1;
         let limits = &self.limits;
         let lane = self.lanes.entry(record.partition);
         lane.or_insert_with(|| Lane::new(limits)).add(Item {
             effects,
             origin: source,
-            number: self.numbers,
+            number: self.last_number,
             record,
         });
     }
 
     /// Takes the next step of a record whose previous one is done.
-    fn go_on(&mut self, now: Instant, id: EffectsId) {
+    fn advance_record(&mut self, now: Instant, id: EffectsId) {
         let Some(open) = self.open.get_mut(&id) else {
             return;
         };
@@ -147,12 +148,12 @@ impl Schedule {
             return;
         }
         if open.ledger.is_empty() {
-            self.settled.push(open.source);
+            self.settled_sources.push(open.source);
             self.open.remove(&id);
         } else {
             let entries = std::mem::take(&mut open.ledger);
             self.unwritten += 1;
-            self.entries.add(id, entries, open.due.unwrap_or(now));
+            self.entries.add(id, entries, open.due_at.unwrap_or(now));
         }
     }
 
@@ -188,23 +189,24 @@ impl Schedule {
         answers: Vec<PublishResult>,
         entropy: &dyn Entropy,
     ) -> Option<Duration> {
-        let (mut done, mut failed, mut instead) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut finished_items, mut failed_items, mut replacements) =
+            (Vec::new(), Vec::new(), Vec::new());
         for answer in answers {
             match answer {
-                PublishResult::Taken(item) => done.push(item),
-                PublishResult::Again(item) => failed.push(item),
+                PublishResult::Taken(item) => finished_items.push(item),
+                PublishResult::Again(item) => failed_items.push(item),
                 PublishResult::Refused(item, record, entries) => {
-                    instead.push((item.effects, record, entries));
-                    done.push(item);
+                    replacements.push((item.effects, record, entries));
+                    finished_items.push(item);
                 }
             }
         }
         let lane = self.lanes.get_mut(&partition)?;
-        let pause = lane.called(now, took, &done, failed, entropy);
+        let pause = lane.finish_call(now, took, &finished_items, failed_items, entropy);
         if lane.is_empty() {
             self.lanes.remove(&partition);
         }
-        for (id, record, mut entries) in instead {
+        for (id, record, mut entries) in replacements {
             let Some(open) = self.open.get_mut(&id) else {
                 continue;
             };
@@ -215,21 +217,21 @@ impl Schedule {
                 self.enqueue(id, source, record);
             }
         }
-        for item in done {
+        for item in finished_items {
             if let Some(open) = self.open.get_mut(&item.effects) {
                 open.records -= 1;
             }
-            self.go_on(now, item.effects);
+            self.advance_record(now, item.effects);
         }
         pause
     }
 
     pub(super) fn appended(&mut self, took: Duration, portions: Vec<Portion>) {
         self.entries.succeeded(took, &portions);
-        for portion in portions.into_iter().filter(|portion| portion.last) {
+        for portion in portions.into_iter().filter(|portion| portion.is_last) {
             self.unwritten -= 1;
             if let Some(open) = self.open.remove(&portion.effects) {
-                self.settled.push(open.source);
+                self.settled_sources.push(open.source);
             }
         }
     }
@@ -247,10 +249,10 @@ impl Schedule {
 
     /// Records settled since the last call.
     pub(super) fn settled(&mut self) -> Vec<Source> {
-        std::mem::take(&mut self.settled)
+        std::mem::take(&mut self.settled_sources)
     }
 
-    /// True if the ledger's backlog is at its bound.
+    /// Whether the ledger's backlog is at its bound.
     pub(super) fn is_full(&self) -> bool {
         self.unwritten >= self.limits.ledger_records
             || self.entries.open() >= self.limits.ledger_entries

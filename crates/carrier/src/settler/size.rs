@@ -6,37 +6,37 @@ use std::time::Duration;
 /// and unchanged in between, so that a slow store is not driven into its deadline again and again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallSize {
-    most: usize,
-    now: usize,
+    max: usize,
+    current: usize,
     deadline: Duration,
 }
 
 /// A call that needs less than this share of its deadline could have been twice as large.
-const QUICK: u32 = 4;
+const QUICK_DIVISOR: u32 = 4;
 
 impl CallSize {
-    pub(super) fn new(most: usize, deadline: Duration) -> CallSize {
-        let most = most.max(1);
+    pub(super) fn new(max: usize, deadline: Duration) -> CallSize {
+        let max = max.max(1);
         CallSize {
-            most,
-            now: most,
+            max,
+            current: max,
             deadline,
         }
     }
 
     pub(super) fn get(self) -> usize {
-        self.now
+        self.current
     }
 
     pub(super) fn succeeded(&mut self, took: Duration) {
-        if took * QUICK < self.deadline {
-            self.now = (self.now * 2).min(self.most);
+        if took * QUICK_DIVISOR < self.deadline {
+            self.current = (self.current * 2).min(self.max);
         }
     }
 
     pub(super) fn failed(&mut self, took: Duration) {
         if took >= self.deadline {
-            self.now = (self.now / 2).max(1);
+            self.current = (self.current / 2).max(1);
         }
     }
 }

@@ -106,9 +106,9 @@ struct Run {
     entropy: SeededEntropy,
     /// Records and entries that each offset still lacks.
     lacks: BTreeMap<u64, (usize, usize)>,
-    settled: BTreeSet<u64>,
+    settled_offsets: BTreeSet<u64>,
     /// Offsets in the order in which they were taken, by partition and key.
-    taken: BTreeMap<(u32, Bytes), Vec<u64>>,
+    published_offsets: BTreeMap<(u32, Bytes), Vec<u64>>,
     tries: BTreeMap<u32, usize>,
 }
 
@@ -119,8 +119,8 @@ impl Run {
             now: Instant::now(),
             entropy: SeededEntropy::new(1),
             lacks: BTreeMap::new(),
-            settled: BTreeSet::new(),
-            taken: BTreeMap::new(),
+            settled_offsets: BTreeSet::new(),
+            published_offsets: BTreeMap::new(),
             tries: BTreeMap::new(),
         }
     }
@@ -137,14 +137,14 @@ impl Run {
     /// Makes the calls that are due, and returns their number.
     fn step(&mut self, mood: impl Fn(Option<Partition>) -> Mood) -> usize {
         let calls = self.schedule.calls(self.now);
-        let partitions: Vec<_> = calls.iter().filter_map(partition_of).collect();
+        let partitions: Vec<_> = calls.iter().filter_map(call_partition).collect();
         let distinct: BTreeSet<_> = partitions.iter().collect();
         assert_eq!(distinct.len(), partitions.len(), "one call a partition");
-        let again: Vec<_> = self.schedule.calls(self.now);
-        assert!(again.is_empty(), "a second call: {again:?}");
+        let second_calls: Vec<_> = self.schedule.calls(self.now);
+        assert!(second_calls.is_empty(), "a second call: {second_calls:?}");
         let count = calls.len();
         for call in calls {
-            let mood = mood(partition_of(&call));
+            let mood = mood(call_partition(&call));
             self.answer(call, mood);
         }
         self.check();
@@ -173,7 +173,10 @@ impl Run {
                         continue;
                     }
                     let key = (partition.number, item.record.key.clone());
-                    self.taken.entry(key).or_default().push(item.origin.offset);
+                    self.published_offsets
+                        .entry(key)
+                        .or_default()
+                        .push(item.origin.offset);
                     self.lacks.get_mut(&item.origin.offset).expect("added").0 -= 1;
                     answers.push(PublishResult::Taken(item));
                 }
@@ -193,10 +196,10 @@ impl Run {
     fn check(&mut self) {
         for source in self.schedule.settled() {
             assert_eq!(self.lacks[&source.offset].0, 0, "its records first");
-            assert!(self.settled.insert(source.offset), "settled twice");
+            assert!(self.settled_offsets.insert(source.offset), "settled twice");
         }
         assert_eq!(
-            self.schedule.len() + self.settled.len(),
+            self.schedule.len() + self.settled_offsets.len(),
             self.lacks.len(),
             "nothing is forgotten"
         );
@@ -215,7 +218,7 @@ impl Run {
     }
 }
 
-fn partition_of(call: &ScheduledCall) -> Option<Partition> {
+fn call_partition(call: &ScheduledCall) -> Option<Partition> {
     match call {
         ScheduledCall::Publish(partition, _) => Some(*partition),
         ScheduledCall::Append(_) => None,
@@ -238,7 +241,7 @@ proptest! {
             }
         }
         run.finish();
-        for offsets in run.taken.values() {
+        for offsets in run.published_offsets.values() {
             prop_assert!(offsets.is_sorted(), "overtaken: {:?}", offsets);
         }
         prop_assert!(run.lacks.values().all(|(records, _)| *records == 0));
@@ -308,12 +311,12 @@ fn bytes_fill_a_partition_as_records_do() {
 #[test]
 fn a_ledger_that_is_away_holds_no_publishing_and_has_a_bound() {
     let mut run = Run::new();
-    let away = |to: Option<Partition>| to.map_or(Mood::Takes(0), |_| Mood::Well);
+    let unavailable_ledger = |to: Option<Partition>| to.map_or(Mood::Takes(0), |_| Mood::Well);
     for count in 0..8 {
         assert!(!run.schedule.is_full(), "{count}");
         run.add(&[(0, 1)], 1);
         run.now += Duration::from_secs(6);
-        run.step(away);
+        run.step(unavailable_ledger);
     }
     assert!(run.schedule.is_full(), "eight records");
     assert_eq!(run.tries[&0], 8, "each was published once");

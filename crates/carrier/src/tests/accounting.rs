@@ -12,7 +12,7 @@ use super::world::*;
 
 impl World {
     /// Rows of a table, and the bytes of their values.
-    fn stored(&self, table: Table) -> (usize, usize) {
+    fn table_size(&self, table: Table) -> (usize, usize) {
         let rows = self.engine.prefix(table, b"", ScanOrder::Forward, 10_000);
         let rows = rows.expect("readable");
         (rows.len(), rows.iter().map(|(_, row)| row.len()).sum())
@@ -25,37 +25,40 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
     let world = World::new().await;
-    for said in 1..=5 {
+    for message_count in 1..=5 {
         let newest = world.send(ALICE, BOB).await;
-        world.until_quiet().await;
-        let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
-        let listed = world
+        world.wait_until_committed().await;
+        let keys = [ALICE, BOB].map(|user_id| (user(user_id), between(ALICE, BOB)));
+        let list_rows = world
             .backends
             .conversations
             .get(&keys)
             .await
             .expect("lists");
-        for listed in listed {
-            let row = listed.expect("a row").row;
-            assert_eq!((row.last_id, row.end.seq), (newest, Seq(said as u64)));
+        for list_row in list_rows {
+            let row = list_row.expect("a row").row;
+            assert_eq!(
+                (row.last_id, row.end.seq),
+                (newest, Seq(message_count as u64))
+            );
         }
-        assert_eq!(world.stored(Table::Private).0, 2 * said);
-        assert_eq!(world.stored(Table::Conversation).0, 2);
+        assert_eq!(world.table_size(Table::Private).0, 2 * message_count);
+        assert_eq!(world.table_size(Table::Conversation).0, 2);
     }
     assert_eq!(world.faults.items("timeline", "push"), 0);
 
     world.command(ALICE, create(100..140)).await;
-    let said = 5;
-    for _ in 0..said {
+    let message_count = 5;
+    for _ in 0..message_count {
         world.say(ALICE).await;
     }
-    world.until_quiet().await;
-    assert_eq!(world.stored(Table::Group).0, said);
-    assert_eq!(world.stored(Table::Conversation).0, 2);
-    assert_eq!(world.faults.items("timeline", "push"), said);
+    world.wait_until_committed().await;
+    assert_eq!(world.table_size(Table::Group).0, message_count);
+    assert_eq!(world.table_size(Table::Conversation).0, 2);
+    assert_eq!(world.faults.items("timeline", "push"), message_count);
 
-    let per_private = world.stored(Table::Private).1 / said;
-    let per_group = world.stored(Table::Group).1 / said;
+    let per_private = world.table_size(Table::Private).1 / message_count;
+    let per_group = world.table_size(Table::Group).1 / message_count;
     assert!(
         (19..=21).contains(&(10 * per_private / per_group)),
         "{per_private} to {per_group} bytes a message"
@@ -69,38 +72,38 @@ async fn a_message_moves_no_version_of_what_its_owners_did() {
     let world = World::new().await;
     world.send(ALICE, BOB).await;
     world.command(ALICE, create([BOB])).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let conversations = &world.backends.conversations;
-    let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
-    let read = keys.map(|(who, conversation)| (who, conversation, Seq(1)));
+    let keys = [ALICE, BOB].map(|user_id| (user(user_id), between(ALICE, BOB)));
+    let read = keys.map(|(user_id, conversation)| (user_id, conversation, Seq(1)));
     let read_at = world.now();
     let read = conversations.set_read(read.into(), read_at).await;
     read.expect("writes");
     let versions = async || {
-        let listed = conversations.get(&keys).await.expect("reads").into_iter();
-        let listed = listed.map(|listed| listed.expect("a row"));
-        listed
-            .map(|listed| (listed.row.version, listed.touched))
+        let list_rows = conversations.get(&keys).await.expect("reads").into_iter();
+        let list_rows = list_rows.map(|list_rows| list_rows.expect("a row"));
+        list_rows
+            .map(|list_rows| (list_rows.row.version, list_rows.touched))
             .collect::<Vec<_>>()
     };
     let registers = async || conversations.registers(&keys).await.expect("reads");
-    let (before, did) = (versions().await, registers().await);
+    let (previous, old_registers) = (versions().await, registers().await);
     world.faults.writes("conversations");
 
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let said = 3;
-    for _ in 0..said {
+    let round_count = 3;
+    for _ in 0..round_count {
         world.send(ALICE, BOB).await;
         world.send(BOB, ALICE).await;
         world.say(ALICE).await;
-        world.until_quiet().await;
+        world.wait_until_committed().await;
     }
     assert!(world.faults.calls("conversations", "save") > 0);
     assert_eq!(world.faults.writes("conversations"), 0, "but its rows");
-    assert_eq!(registers().await, did);
-    for (before, after) in before.into_iter().zip(versions().await) {
-        assert!(after.0 > before.0, "the message's version");
-        assert_eq!((before.1, after.1), (read_at, read_at));
+    assert_eq!(registers().await, old_registers);
+    for (previous, new_version) in previous.into_iter().zip(versions().await) {
+        assert!(new_version.0 > previous.0, "the message's version");
+        assert_eq!((previous.1, new_version.1), (read_at, read_at));
     }
 }
 
@@ -110,7 +113,7 @@ const SIZE: usize = 100_000;
 impl World {
     fn tables(&self) -> Vec<(Table, usize)> {
         let tables = Table::ALL.iter().filter(|table| **table != Table::Log);
-        let sizes = tables.map(|table| (*table, self.stored(*table).1));
+        let sizes = tables.map(|table| (*table, self.table_size(*table).1));
         sizes.filter(|(_, size)| *size > SIZE).collect()
     }
 }
@@ -121,9 +124,9 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn bodies_are_stored_twice_for_two_users_and_once_for_a_group() {
     let world = World::new().await;
-    for who in [BOB, 100, 101] {
+    for user_id in [BOB, 100, 101] {
         let manner = Manner::Acknowledges;
-        world.sign_in(who, Platform::Web, who, manner).await;
+        world.sign_in(user_id, Platform::Web, user_id, manner).await;
     }
     let large = |message: Message| Message {
         content: Content {
@@ -134,7 +137,7 @@ async fn bodies_are_stored_twice_for_two_users_and_once_for_a_group() {
     };
     let message = world.message(ALICE, BOB);
     world.accept(task(large(message))).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let [(Table::Private, private)] = world.tables()[..] else {
         panic!("{:?}", world.tables());
     };
@@ -143,8 +146,8 @@ async fn bodies_are_stored_twice_for_two_users_and_once_for_a_group() {
 
     world.command(ALICE, create([100, 101])).await;
     let message = world.for_group(ALICE, None);
-    world.accept_of(large(message)).await;
-    world.until_quiet().await;
+    world.accept_from_sender(large(message)).await;
+    world.wait_until_committed().await;
     let [(Table::Private, _), (Table::Group, group)] = world.tables()[..] else {
         panic!("{:?}", world.tables());
     };
@@ -160,7 +163,7 @@ async fn beside_history_lies_the_frame_as_it_is_sent() {
     world.sign_in(BOB, Platform::Web, 20, manner).await;
     world.command(ALICE, create([BOB])).await;
     world.say(ALICE).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let newest = world.backends.timeline.latest(group(), 0, 1).await;
     let body = newest.expect("reads").remove(0).body;
     let frame = api::codec::decode_server(body.clone(), 1 << 20).expect("a frame of ours");

@@ -30,7 +30,7 @@ fn react(text: &str, on: bool) -> (ChangeKind, Content) {
 }
 
 impl World {
-    fn changing(
+    fn change_message(
         &self,
         (from, to): (i64, i64),
         subject: MessageId,
@@ -53,21 +53,21 @@ impl World {
         &self,
         pair: (i64, i64),
         subject: MessageId,
-        what: (ChangeKind, Content),
+        change: (ChangeKind, Content),
     ) -> MessageId {
-        let message = self.changing(pair, subject, what);
+        let message = self.change_message(pair, subject, change);
         let id = message.id;
         self.accept(task(message)).await;
         id
     }
 
     async fn changes(&self) -> Vec<OrderedChange> {
-        let found = self.backends.changes.since(between(ALICE, BOB), 0, 1000);
-        found.await.expect("reads")
+        let changes = self.backends.changes.since(between(ALICE, BOB), 0, 1000);
+        changes.await.expect("reads")
     }
 
     /// Changes pushed to sessions, in order: the rev, and the position of the message.
-    fn told(&self) -> Vec<(u64, u64)> {
+    fn pushed_changes(&self) -> Vec<(u64, u64)> {
         let frames = self.boat.frames().into_iter();
         frames
             .filter_map(|frame| match frame {
@@ -82,15 +82,15 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn a_recall_is_judged_by_the_bounds_in_its_own_record() {
     let mut world = World::new().await;
-    let said = world.send(ALICE, BOB).await;
+    let message = world.send(ALICE, BOB).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     world.bounds.change_within = Duration::from_secs(1);
-    world.change((ALICE, BOB), said, recall()).await;
-    world.until_quiet().await;
+    world.change((ALICE, BOB), message, recall()).await;
+    world.wait_until_committed().await;
     assert_eq!(world.changes().await, []);
     world.bounds.change_within = Duration::from_secs(10);
-    world.change((ALICE, BOB), said, recall()).await;
-    world.until_quiet().await;
+    world.change((ALICE, BOB), message, recall()).await;
+    world.wait_until_committed().await;
     assert_eq!(world.changes().await.len(), 1);
 }
 
@@ -105,19 +105,22 @@ async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
-    world.know(BOB, Platform::Ios).await;
+    world.register_device(BOB, Platform::Ios).await;
     let (first, second) = (world.send(ALICE, BOB).await, world.send(BOB, ALICE).await);
-    let edited = world.change((ALICE, BOB), first, edit("better")).await;
-    let thumb = world.change((BOB, ALICE), first, react("👍", true)).await;
-    let gone = world.change((BOB, ALICE), second, recall()).await;
-    world.until_quiet().await;
+    let edit_id = world.change((ALICE, BOB), first, edit("better")).await;
+    let reaction_id = world.change((BOB, ALICE), first, react("👍", true)).await;
+    let recall_id = world.change((BOB, ALICE), second, recall()).await;
+    world.wait_until_committed().await;
 
     let changes = world.changes().await;
     let places: Vec<_> = changes
         .iter()
-        .map(|changed| (changed.rev, changed.seq.0, changed.asked.id))
+        .map(|change| (change.rev, change.seq.0, change.asked.id))
         .collect();
-    assert_eq!(places, [(1, 1, edited), (2, 1, thumb), (3, 2, gone)]);
+    assert_eq!(
+        places,
+        [(1, 1, edit_id), (2, 1, reaction_id), (3, 2, recall_id)]
+    );
     assert_eq!(
         changes[0].asked.change,
         MessageChange::Edit(Content::text("better"))
@@ -129,18 +132,21 @@ async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
     );
     // Sessions of both users, including those that asked.
     for number in [10, 20] {
-        let mine = world.boat.pushed_to(number);
-        for change in [edited, thumb, gone] {
-            assert!(mine.contains(&change.get()), "{number}: {mine:?}");
+        let pushed_ids = world.boat.pushed_to(number);
+        for change_id in [edit_id, reaction_id, recall_id] {
+            assert!(
+                pushed_ids.contains(&change_id.get()),
+                "{number}: {pushed_ids:?}"
+            );
         }
     }
-    assert_eq!(world.told().len(), 6);
+    assert_eq!(world.pushed_changes().len(), 6);
     assert_eq!(
         world.waiting(BOB, Platform::Ios).await,
         1,
         "the message alone"
     );
-    let events = world.events(gone).await;
+    let events = world.events(recall_id).await;
     let is_changed = |event: &LedgerEvent| matches!(event, LedgerEvent::Changed { rev: 3, .. });
     assert!(
         events.iter().any(|(_, event)| is_changed(event)),
@@ -148,43 +154,45 @@ async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
     );
     assert!(events.contains(&(None, LedgerEvent::Settled)));
 
-    let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
-    let listed = world
+    let keys = [ALICE, BOB].map(|user_id| (user(user_id), between(ALICE, BOB)));
+    let list_rows = world
         .backends
         .conversations
         .get(&keys)
         .await
         .expect("lists");
-    for (listed, incoming) in listed.into_iter().flatten().zip([1, 1]) {
-        assert_eq!((listed.row.rev, listed.row.end.seq), (3, Seq(2)));
-        assert_eq!(listed.row.end.incoming, incoming);
-        assert_eq!(listed.row.last_id, second);
+    for (list_row, incoming) in list_rows.into_iter().flatten().zip([1, 1]) {
+        assert_eq!((list_row.row.rev, list_row.row.end.seq), (3, Seq(2)));
+        assert_eq!(list_row.row.end.incoming, incoming);
+        assert_eq!(list_row.row.last_id, second);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_hears_why_and_no_place_is_used() {
+async fn forbidden_changes_are_refused_and_take_no_place() {
     let world = World::new().await;
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
-    let theirs = world.send(ALICE, BOB).await;
-    let message = world.changing((BOB, ALICE), theirs, recall());
+    let message_id = world.send(ALICE, BOB).await;
+    let message = world.change_message((BOB, ALICE), message_id, recall());
     let (id, send_id) = (message.id, message.send_id);
     world.accept(from_session(message, 20, &world.life)).await;
     let nowhere = MessageId::new(7).expect("positive");
     world.change((ALICE, BOB), nowhere, recall()).await;
-    world.change((ALICE, BOB), theirs, edit("number 1")).await;
-    world.until_quiet().await;
+    world
+        .change((ALICE, BOB), message_id, edit("number 1"))
+        .await;
+    world.wait_until_committed().await;
     assert_eq!(world.changes().await, []);
-    let heard = world.boat.told_frames(20);
+    let notice_frames = world.boat.notice_frames(20);
     let is_refusal = |frame: &ServerFrame| {
-        matches!(frame, ServerFrame::Refused { send_id: of, refusal }
-            if *of == send_id && refusal.code == Code::Forbidden)
+        matches!(frame, ServerFrame::Refused { send_id: refused_id, refusal }
+            if *refused_id == send_id && refusal.code == Code::Forbidden)
     };
-    assert!(heard.iter().any(is_refusal), "{heard:?}");
+    assert!(notice_frames.iter().any(is_refusal), "{notice_frames:?}");
     let events = world.events(id).await;
-    let says_why = |event: &LedgerEvent| {
+    let is_refusal_event = |event: &LedgerEvent| {
         matches!(
             event,
             LedgerEvent::Unchanged {
@@ -194,7 +202,7 @@ async fn who_may_not_hears_why_and_no_place_is_used() {
         )
     };
     assert!(
-        events.iter().any(|(_, event)| says_why(event)),
+        events.iter().any(|(_, event)| is_refusal_event(event)),
         "{events:?}"
     );
     assert!(events.contains(&(None, LedgerEvent::Settled)));
@@ -210,27 +218,27 @@ async fn a_message_is_changed_right_after_it_was_sent() {
     world.change((ALICE, BOB), id, recall()).await;
     world.change((ALICE, BOB), id, edit("three")).await;
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let revs: Vec<_> = world.changes().await.iter().map(|c| c.rev).collect();
     assert_eq!(revs, [1, 2, 3], "nothing comes after a recall");
-    let altered = world
+    let overlays = world
         .backends
         .changes
         .altered(between(ALICE, BOB), Seq(1), Seq(1));
-    let altered = altered.await.expect("reads");
-    assert_eq!(altered[&Seq(1)].content(&Content::text("")), None);
+    let overlays = overlays.await.expect("reads");
+    assert_eq!(overlays[&Seq(1)].content(&Content::text("")), None);
 }
 
 // T-C1 for changes: the writer dies after its effects, again and again, and each change keeps its
 // place.
 #[tokio::test(start_paused = true)]
-async fn a_carrier_that_dies_after_writing_loses_and_repeats_no_change() {
+async fn a_crash_after_writing_neither_loses_nor_repeats_a_change() {
     let mut world = World::without_carrier(Config::default()).await;
-    let mut asked = Vec::new();
+    let mut expected_ids = Vec::new();
     for n in 0..6 {
         let id = world.send(ALICE, BOB).await;
-        asked.push((n + 1, world.change((ALICE, BOB), id, edit("better")).await));
-        asked.push((
+        expected_ids.push((n + 1, world.change((ALICE, BOB), id, edit("better")).await));
+        expected_ids.push((
             n + 1,
             world.change((BOB, ALICE), id, react("👍", true)).await,
         ));
@@ -244,20 +252,24 @@ async fn a_carrier_that_dies_after_writing_loses_and_repeats_no_change() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let expected: Vec<_> = (1..)
-        .zip(asked)
+        .zip(expected_ids)
         .map(|(rev, (seq, id))| (rev, seq, id))
         .collect();
-    let found: Vec<_> = world
+    let changes: Vec<_> = world
         .changes()
         .await
         .iter()
-        .map(|changed| (changed.rev, changed.seq.0, changed.asked.id))
+        .map(|change| (change.rev, change.seq.0, change.asked.id))
         .collect();
-    assert_eq!(found, expected);
-    let told: Vec<_> = expected.iter().map(|(rev, seq, _)| (*rev, *seq)).collect();
-    assert_eq!(world.told(), told, "each is told, in order");
+    assert_eq!(changes, expected);
+    let expected_pushes: Vec<_> = expected.iter().map(|(rev, seq, _)| (*rev, *seq)).collect();
+    assert_eq!(
+        world.pushed_changes(),
+        expected_pushes,
+        "each is told, in order"
+    );
 }
 
 // proves S0-57: a recall marks both rows, however often its record comes; a receipt that comes late, and the message
@@ -265,25 +277,25 @@ async fn a_carrier_that_dies_after_writing_loses_and_repeats_no_change() {
 #[tokio::test(start_paused = true)]
 async fn both_rows_of_a_recalled_message_are_deleted_for_good() {
     let mut world = World::without_carrier(Config::default()).await;
-    let (stays, goes) = (world.send(ALICE, BOB).await, world.send(BOB, ALICE).await);
-    world.change((BOB, ALICE), goes, recall()).await;
+    let (kept_id, recalled_id) = (world.send(ALICE, BOB).await, world.send(BOB, ALICE).await);
+    world.change((BOB, ALICE), recalled_id, recall()).await;
     for _ in 0..2 {
         write_and_die(&world).await;
     }
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let late = StatusWrite {
         owner: user(BOB),
-        id: goes,
+        id: recalled_id,
         kind: ReceiptKind::Read,
         at: world.now(),
     };
     let messages = &world.backends.messages;
     messages.set_status(vec![late]).await.expect("writes");
-    let keys = [ALICE, BOB].map(|who| [(user(who), goes), (user(who), stays)]);
-    let found = messages.status(keys.as_flattened()).await.expect("reads");
-    let deleted: Vec<bool> = found.iter().map(|status| status.deleted).collect();
-    assert_eq!(deleted, [true, false, true, false]);
+    let keys = [ALICE, BOB].map(|user_id| [(user(user_id), recalled_id), (user(user_id), kept_id)]);
+    let statuses = messages.status(keys.as_flattened()).await.expect("reads");
+    let deletions: Vec<bool> = statuses.iter().map(|status| status.deleted).collect();
+    assert_eq!(deletions, [true, false, true, false]);
 }
 
 // proves S0-61h in part: its sender takes a message back within a day of it, and not after.
@@ -291,16 +303,16 @@ async fn both_rows_of_a_recalled_message_are_deleted_for_good() {
 async fn a_sender_recalls_for_a_day() {
     let world = World::new().await;
     let (early, late) = (world.send(ALICE, BOB).await, world.send(ALICE, BOB).await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let day = Duration::from_secs(24 * 3600);
     tokio::time::advance(day - Duration::from_secs(60)).await;
-    let recalled = world.change((ALICE, BOB), early, recall()).await;
-    world.until_quiet().await;
+    let recall_id = world.change((ALICE, BOB), early, recall()).await;
+    world.wait_until_committed().await;
     tokio::time::advance(Duration::from_secs(120)).await;
     world.change((ALICE, BOB), late, recall()).await;
-    world.until_quiet().await;
-    let made: Vec<_> = world.changes().await.iter().map(|c| c.asked.id).collect();
-    assert_eq!(made, [recalled]);
+    world.wait_until_committed().await;
+    let change_ids: Vec<_> = world.changes().await.iter().map(|c| c.asked.id).collect();
+    assert_eq!(change_ids, [recall_id]);
 }
 
 /// A resend whose first try is in the log is the same change, whatever happened since.
@@ -308,11 +320,11 @@ async fn a_sender_recalls_for_a_day() {
 async fn a_change_that_is_sent_again_is_made_once() {
     let world = World::new().await;
     let id = world.send(ALICE, BOB).await;
-    let on = world.changing((BOB, ALICE), id, react("👍", true));
+    let on = world.change_message((BOB, ALICE), id, react("👍", true));
     world.accept(task(on.clone())).await;
     world.change((BOB, ALICE), id, react("👍", false)).await;
-    world.until_quiet().await;
-    let mut copy = world.changing((BOB, ALICE), id, react("👍", true));
+    world.wait_until_committed().await;
+    let mut copy = world.change_message((BOB, ALICE), id, react("👍", true));
     copy.send_id = on.send_id;
     let unsure = MessageTask {
         unsure: true,
@@ -325,7 +337,7 @@ async fn a_change_that_is_sent_again_is_made_once() {
     };
     world.accept(unsure).await;
     world.accept(repeat).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.changes().await.len(), 2);
 }
 
@@ -335,7 +347,7 @@ async fn a_change_that_is_sent_again_is_made_once() {
 async fn a_first_try_that_comes_late_changes_nothing_more() {
     let world = World::new().await;
     let id = world.send(ALICE, BOB).await;
-    let on = world.changing((BOB, ALICE), id, react("👍", true));
+    let on = world.change_message((BOB, ALICE), id, react("👍", true));
     let resend = MessageTask {
         maybe_repeat: true,
         ..task(on.clone())
@@ -343,7 +355,7 @@ async fn a_first_try_that_comes_late_changes_nothing_more() {
     world.accept(resend).await;
     world.change((BOB, ALICE), id, react("👍", false)).await;
     world.accept(task(on)).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.changes().await.len(), 2);
 }
 
@@ -354,16 +366,16 @@ async fn a_retry_says_what_the_message_says_by_then() {
     world.sign_in(BOB, Platform::Web, 20, Manner::Lost).await;
     let ids = [world.send(ALICE, BOB).await, world.send(ALICE, BOB).await];
     world
-        .until("a retry", async || {
+        .wait_until("a retry", async || {
             !world.records(Topic::Retry(1)).await.is_empty()
         })
         .await;
     world.change((ALICE, BOB), ids[0], recall()).await;
     world.change((ALICE, BOB), ids[1], edit("better")).await;
     world.boat.set(20, Manner::Acknowledges);
-    let before = world.boat.frames().len();
-    world.until_quiet().await;
-    let frames = world.boat.frames().split_off(before);
+    let old_count = world.boat.frames().len();
+    world.wait_until_committed().await;
+    let frames = world.boat.frames().split_off(old_count);
     let texts: Vec<_> = frames
         .iter()
         .filter_map(|frame| match frame {
@@ -380,15 +392,17 @@ async fn a_retry_says_what_the_message_says_by_then() {
 async fn a_session_without_room_for_a_change_syncs() {
     let world = World::new().await;
     let id = world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Full).await;
     world.sign_in(ALICE, Platform::Web, 10, Manner::Lost).await;
     world.change((ALICE, BOB), id, recall()).await;
     world
-        .until("resynced", async || world.boat.resynced().contains(&20))
+        .wait_until("resynced", async || {
+            world.boat.resynced_sessions().contains(&20)
+        })
         .await;
     world.boat.set(10, Manner::Acknowledges);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert!(world.boat.pushed_to(10).len() > 1, "tried again");
     assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
@@ -400,20 +414,20 @@ async fn a_batch_of_old_and_new_changes_knows_what_stands() {
     let mut world = World::new().await;
     let id = world.send(ALICE, BOB).await;
     world.change((ALICE, BOB), id, react("👍", true)).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.stop().await;
     world.change((ALICE, BOB), id, react("👎", true)).await;
     write_and_die(&world).await;
     world.change((ALICE, BOB), id, react("👍", false)).await;
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let revs: Vec<_> = world.changes().await.iter().map(|c| c.rev).collect();
     assert_eq!(revs, [1, 2, 3]);
-    let altered = world
+    let overlays = world
         .backends
         .changes
         .altered(between(ALICE, BOB), Seq(1), Seq(1));
-    let marks = altered.await.expect("reads")[&Seq(1)]
+    let marks = overlays.await.expect("reads")[&Seq(1)]
         .marks()
         .expect("marks");
     let reactions: Vec<_> = marks
@@ -432,17 +446,23 @@ async fn a_letter_of_a_change_is_made_once() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     let id = world.send(ALICE, BOB).await;
-    let on = world.changing((BOB, ALICE), id, react("👍", true));
+    let on = world.change_message((BOB, ALICE), id, react("👍", true));
     world.accept(task(on.clone())).await;
     world.change((BOB, ALICE), id, react("👍", false)).await;
-    world.until_quiet().await;
-    let again = MessageTask {
+    world.wait_until_committed().await;
+    let redrive = MessageTask {
         letter: Some("message-0-1".to_owned()),
         ..task(on.clone())
     };
-    world.accept(again).await;
-    world.until_quiet().await;
+    world.accept(redrive).await;
+    world.wait_until_committed().await;
     assert_eq!(world.changes().await.len(), 2);
-    let told = world.boat.pushed_to(20);
-    assert_eq!(told.iter().filter(|told| **told == on.id.get()).count(), 2);
+    let pushed_ids = world.boat.pushed_to(20);
+    assert_eq!(
+        pushed_ids
+            .iter()
+            .filter(|pushed_ids| **pushed_ids == on.id.get())
+            .count(),
+        2
+    );
 }

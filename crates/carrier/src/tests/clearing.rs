@@ -41,20 +41,21 @@ impl World {
     }
 
     /// Position up to which a user took the conversation from the list.
-    async fn cleared(&self, who: i64) -> (Seq, u64) {
-        let key = [(user(who), between(ALICE, BOB))];
-        let listed = self.backends.conversations.get(&key).await.expect("lists");
-        let listed = listed[0].expect("a row");
-        (listed.cleared.seq, listed.cleared.incoming)
+    async fn cleared_position(&self, user_id: i64) -> (Seq, u64) {
+        let key = [(user(user_id), between(ALICE, BOB))];
+        let list_rows = self.backends.conversations.get(&key).await.expect("lists");
+        let list_rows = list_rows[0].expect("a row");
+        (list_rows.cleared.seq, list_rows.cleared.incoming)
     }
 
-    fn refused(&self, session: i64) -> Vec<Code> {
-        let told = self.boat.told_frames(session).into_iter();
-        told.filter_map(|frame| match frame {
-            ServerFrame::Refused { refusal, .. } => Some(refusal.code),
-            _ => None,
-        })
-        .collect()
+    fn refusal_codes(&self, session: i64) -> Vec<Code> {
+        let frames = self.boat.notice_frames(session).into_iter();
+        frames
+            .filter_map(|frame| match frame {
+                ServerFrame::Refused { refusal, .. } => Some(refusal.code),
+                _ => None,
+            })
+            .collect()
     }
 }
 
@@ -72,26 +73,28 @@ async fn a_conversation_goes_from_one_users_list() {
         .await;
     world.send(ALICE, BOB).await;
     let newest = world.send(BOB, ALICE).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     tokio::time::advance(Duration::from_secs(60)).await;
-    let before = world.now();
+    let list_version = world.now();
     let clear = world.clear(ALICE, BOB, newest).await;
-    world.until_quiet().await;
-    assert_eq!(world.cleared(ALICE).await, (Seq(2), 1));
-    assert_eq!(world.cleared(BOB).await, (Seq::ZERO, 0));
+    world.wait_until_committed().await;
+    assert_eq!(world.cleared_position(ALICE).await, (Seq(2), 1));
+    assert_eq!(world.cleared_position(BOB).await, (Seq::ZERO, 0));
     let key = [(user(ALICE), between(ALICE, BOB))];
-    let listed = world.backends.conversations.get(&key).await.expect("lists");
-    let touched = listed[0].expect("a row").touched;
-    assert!(touched >= before, "a list of before finds it");
+    let list_rows = world.backends.conversations.get(&key).await.expect("lists");
+    let touched_at = list_rows[0].expect("a row").touched;
+    assert!(touched_at >= list_version, "a list of before finds it");
     assert!(world.boat.pushed_to(10).contains(&clear.get()));
     assert!(!world.boat.pushed_to(20).contains(&clear.get()));
-    let is_told = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == clear && word.kind == ListEventKind::Cleared(Seq(2)));
-    assert!(world.boat.frames().iter().any(is_told));
-    let listed = LedgerEvent::Listed {
+    let is_announced = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == clear && word.kind == ListEventKind::Cleared(Seq(2)));
+    assert!(world.boat.frames().iter().any(is_announced));
+    let listed_event = LedgerEvent::Listed {
         conversation: between(ALICE, BOB),
     };
     let events = world.events(clear).await;
-    assert!(events.contains(&(None, listed)) && events.contains(&(None, LedgerEvent::Settled)));
+    assert!(
+        events.contains(&(None, listed_event)) && events.contains(&(None, LedgerEvent::Settled))
+    );
     assert_eq!(
         world.conversation(ALICE, BOB).await.len(),
         2,
@@ -99,25 +102,25 @@ async fn a_conversation_goes_from_one_users_list() {
     );
     // Once more, to no effect.
     world.clear(ALICE, BOB, newest).await;
-    world.until_quiet().await;
-    assert_eq!(world.refused(ALICE), []);
+    world.wait_until_committed().await;
+    assert_eq!(world.refusal_codes(ALICE), []);
 }
 
 // proves S4-19, S4-21, S4-22: something came that the device had not seen, before it was offline or meanwhile.
 #[tokio::test(start_paused = true)]
-async fn a_message_that_the_device_had_not_seen_keeps_the_conversation() {
+async fn an_unseen_message_keeps_the_conversation_listed() {
     let world = World::new().await;
-    let seen = world.send(BOB, ALICE).await;
+    let seen_id = world.send(BOB, ALICE).await;
     // Scenario 1: the chat goes on on another device. Scenario 2: a message comes before the
     // request is handled.
     world.send(ALICE, BOB).await;
     world.send(BOB, ALICE).await;
-    let command = world.clear(ALICE, BOB, seen).await;
-    let never = MessageId::new(77).expect("positive");
-    world.clear(ALICE, BOB, never).await;
-    world.until_quiet().await;
-    assert_eq!(world.cleared(ALICE).await, (Seq::ZERO, 0));
-    assert_eq!(world.refused(ALICE), [Code::NotFound; 2]);
+    let command = world.clear(ALICE, BOB, seen_id).await;
+    let unknown_id = MessageId::new(77).expect("positive");
+    world.clear(ALICE, BOB, unknown_id).await;
+    world.wait_until_committed().await;
+    assert_eq!(world.cleared_position(ALICE).await, (Seq::ZERO, 0));
+    assert_eq!(world.refusal_codes(ALICE), [Code::NotFound; 2]);
     let events = world.events(command).await;
     let is_expired = |event: &LedgerEvent| {
         matches!(
@@ -136,30 +139,30 @@ async fn a_message_that_the_device_had_not_seen_keeps_the_conversation() {
 async fn a_clearing_means_the_same_when_it_comes_again() {
     let mut world = World::without_carrier(Config::default()).await;
     world.send(BOB, ALICE).await;
-    let seen = world.send(BOB, ALICE).await;
-    world.clear(ALICE, BOB, seen).await;
+    let seen_id = world.send(BOB, ALICE).await;
+    world.clear(ALICE, BOB, seen_id).await;
     world.send(BOB, ALICE).await;
-    let late = world.send(BOB, ALICE).await;
-    world.clear(BOB, ALICE, seen).await;
+    let last_id = world.send(BOB, ALICE).await;
+    world.clear(BOB, ALICE, seen_id).await;
     for _ in 0..3 {
         write_and_die(&world).await;
         assert_eq!(
-            world.cleared(ALICE).await,
+            world.cleared_position(ALICE).await,
             (Seq(2), 2),
             "the next message brings it back"
         );
         assert_eq!(
-            world.cleared(BOB).await,
+            world.cleared_position(BOB).await,
             (Seq::ZERO, 0),
             "one came that was not seen"
         );
     }
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
-    assert_eq!(world.cleared(ALICE).await, (Seq(2), 2));
+    world.wait_until_committed().await;
+    assert_eq!(world.cleared_position(ALICE).await, (Seq(2), 2));
     let key = [(user(ALICE), between(ALICE, BOB))];
-    let listed = world.backends.conversations.get(&key).await.expect("lists");
-    assert_eq!(listed[0].expect("a row").row.last_id, late);
+    let list_rows = world.backends.conversations.get(&key).await.expect("lists");
+    assert_eq!(list_rows[0].expect("a row").row.last_id, last_id);
 }
 
 /// Hidden for the user who asked, and announced to nobody else, however often the record comes.
@@ -178,35 +181,39 @@ async fn a_message_is_hidden_from_one_user() {
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
-    let never = MessageId::new(77).expect("positive");
-    let nothing = world.about_list(ALICE, BOB, never, ChangeKind::Hide);
-    world.accept(from_session(nothing, 10, &world.life)).await;
+    let unknown_id = MessageId::new(77).expect("positive");
+    let hide_unknown = world.about_list(ALICE, BOB, unknown_id, ChangeKind::Hide);
+    world
+        .accept(from_session(hide_unknown, 10, &world.life))
+        .await;
     let second = world.send(BOB, ALICE).await;
-    let again = world.about_list(ALICE, BOB, second, ChangeKind::Hide);
-    let again_id = again.id;
-    world.accept(from_session(again, 10, &world.life)).await;
-    world.until_quiet().await;
+    let second_hide = world.about_list(ALICE, BOB, second, ChangeKind::Hide);
+    let second_hide_id = second_hide.id;
+    world
+        .accept(from_session(second_hide, 10, &world.life))
+        .await;
+    world.wait_until_committed().await;
     let conversations = &world.backends.conversations;
     let talk = between(ALICE, BOB);
-    let hidden = async |who| {
-        let hidden = conversations.hidden(user(who), talk, 0, 9).await;
-        hidden.expect("reads")
+    let hide_marks = async |user_id| {
+        let hide_marks = conversations.hidden(user(user_id), talk, 0, 9).await;
+        hide_marks.expect("reads")
     };
-    let of_alice = hidden(ALICE).await;
-    let seqs: Vec<Seq> = of_alice.iter().map(|(_, seq)| *seq).collect();
+    let alice_marks = hide_marks(ALICE).await;
+    let seqs: Vec<Seq> = alice_marks.iter().map(|(_, seq)| *seq).collect();
     assert_eq!(seqs, [Seq(1), Seq(2)]);
-    assert_eq!(hidden(BOB).await, []);
+    assert_eq!(hide_marks(BOB).await, []);
     let registers = conversations.registers(&[(user(ALICE), talk)]).await;
-    assert_eq!(registers.expect("reads")[0].hidden, of_alice[1].0);
-    let is_told = |of: MessageId, seq: u64| {
-        let word = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == of && word.kind == ListEventKind::Hidden(Seq(seq)));
+    assert_eq!(registers.expect("reads")[0].hidden, alice_marks[1].0);
+    let is_announced = |hide_id: MessageId, seq: u64| {
+        let word = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == hide_id && word.kind == ListEventKind::Hidden(Seq(seq)));
         world.boat.frames().iter().any(word)
     };
-    assert!(is_told(again_id, 2));
-    assert!(!world.boat.pushed_to(20).contains(&again_id.get()));
-    assert_eq!(world.refused(10), [Code::NotFound]);
-    let listed = LedgerEvent::Listed { conversation: talk };
-    assert!(world.events(id).await.contains(&(None, listed)));
+    assert!(is_announced(second_hide_id, 2));
+    assert!(!world.boat.pushed_to(20).contains(&second_hide_id.get()));
+    assert_eq!(world.refusal_codes(10), [Code::NotFound]);
+    let listed_event = LedgerEvent::Listed { conversation: talk };
+    assert!(world.events(id).await.contains(&(None, listed_event)));
     assert_eq!(world.conversation(ALICE, BOB).await.len(), 2);
 }
 
@@ -214,27 +221,27 @@ async fn a_message_is_hidden_from_one_user() {
 async fn the_last_word_arranges_a_conversation() {
     let world = World::new().await;
     let newest = world.send(BOB, ALICE).await;
-    let pinned = ListArrangement {
+    let pin = ListArrangement {
         pinned: true,
         muted_until: Some(world.now()),
     };
-    for arranged in [ListArrangement::default(), pinned] {
-        let kind = ChangeKind::Arrange(arranged);
+    for arrangement in [ListArrangement::default(), pin] {
+        let kind = ChangeKind::Arrange(arrangement);
         let message = world.about_list(ALICE, BOB, newest, kind);
         world.accept(task(message)).await;
     }
-    world.until_quiet().await;
-    let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
-    let listed = world
+    world.wait_until_committed().await;
+    let keys = [ALICE, BOB].map(|user_id| (user(user_id), between(ALICE, BOB)));
+    let list_rows = world
         .backends
         .conversations
         .get(&keys)
         .await
         .expect("lists");
-    let arranged: Vec<_> = listed
+    let arrangements: Vec<_> = list_rows
         .into_iter()
         .flatten()
         .map(|row| row.arranged)
         .collect();
-    assert_eq!(arranged, [pinned, ListArrangement::default()]);
+    assert_eq!(arrangements, [pin, ListArrangement::default()]);
 }

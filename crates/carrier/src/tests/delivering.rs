@@ -12,7 +12,7 @@ use super::world::*;
 
 // proves S1-61: online, so it is delivered; its place is told to the session that sent it.
 #[tokio::test(start_paused = true)]
-async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
+async fn a_message_is_delivered_and_its_sender_learns_its_place() {
     let world = World::new().await;
     world
         .sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)
@@ -25,7 +25,7 @@ async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
     world
         .accept(from_session(message.clone(), 10, &world.life))
         .await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
 
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     assert_eq!(
@@ -37,8 +37,8 @@ async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
         panic!("{:?}", world.boat.frames());
     };
     assert_eq!((&placed.message, placed.position.seq), (&message, Seq(1)));
-    let [ServerFrame::Placed(echo)] = &world.boat.told_frames(10)[..] else {
-        panic!("{:?}", world.boat.told_frames(10));
+    let [ServerFrame::Placed(echo)] = &world.boat.notice_frames(10)[..] else {
+        panic!("{:?}", world.boat.notice_frames(10));
     };
     assert_eq!((echo.send_id, echo.id), (message.send_id, id));
 
@@ -51,13 +51,13 @@ async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
         .expect("heads");
     assert_eq!(head[0].expect("written").seq, Seq(1));
     let key = (user(BOB), between(ALICE, BOB));
-    let listed = world
+    let list_rows = world
         .backends
         .conversations
         .get(&[key])
         .await
         .expect("lists");
-    assert_eq!(listed[0].expect("listed").row.last_id, id);
+    assert_eq!(list_rows[0].expect("listed").row.last_id, id);
     assert_eq!(
         world.waiting(BOB, Platform::Web).await,
         0,
@@ -80,47 +80,47 @@ async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
 #[tokio::test(start_paused = true)]
 async fn an_absent_receiver_gets_it_stored_and_horn_a_task() {
     let world = World::new().await;
-    world.know(BOB, Platform::Ios).await;
-    world.know(BOB, Platform::Web).await;
+    world.register_device(BOB, Platform::Ios).await;
+    world.register_device(BOB, Platform::Web).await;
     let id = world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.waiting(BOB, Platform::Ios).await, 1);
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
     let tasks = world.records(Topic::Notification).await;
-    let mut told: Vec<_> = tasks
+    let mut targets: Vec<_> = tasks
         .into_iter()
         .map(|record| api::task::NotificationTask::decode(record.value).expect("a task"))
         .map(|task| (task.notification.message, task.notification.target.platform))
         .collect();
-    told.sort();
-    assert_eq!(told, [(id, Platform::Ios), (id, Platform::Web)]);
+    targets.sort();
+    assert_eq!(targets, [(id, Platform::Ios), (id, Platform::Web)]);
 }
 
 // proves S1 Pitfall B: each conversation of a user in its order, whatever comes in between.
 #[tokio::test(start_paused = true)]
-async fn messages_of_many_senders_keep_their_order_and_every_place_is_used_once() {
+async fn messages_of_many_senders_keep_their_order_without_gaps() {
     let world = World::new().await;
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
-    let mut sent = Vec::new();
+    let mut sends = Vec::new();
     for _ in 0..100 {
         for from in [1, 3, 4, 5, 6] {
-            sent.push((from, world.send(from, BOB).await));
+            sends.push((from, world.send(from, BOB).await));
         }
     }
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     for from in [1, 3, 4, 5, 6] {
-        let of_sender = sent.iter().filter(|(sender, _)| *sender == from);
-        let expected: Vec<_> = (1..).map(Seq).zip(of_sender.map(|(_, id)| *id)).collect();
+        let sender_ids = sends.iter().filter(|(sender, _)| *sender == from);
+        let expected: Vec<_> = (1..).map(Seq).zip(sender_ids.map(|(_, id)| *id)).collect();
         assert_eq!(world.conversation(BOB, from).await, expected);
-        let pushed = world.boat.pushed_to(20);
-        let in_order: Vec<i64> = expected.iter().map(|(_, id)| id.get()).collect();
-        let of_sender: Vec<i64> = pushed
+        let pushed_ids = world.boat.pushed_to(20);
+        let expected_ids: Vec<i64> = expected.iter().map(|(_, id)| id.get()).collect();
+        let live_ids: Vec<i64> = pushed_ids
             .into_iter()
-            .filter(|id| in_order.contains(id))
+            .filter(|id| expected_ids.contains(id))
             .collect();
-        assert_eq!(of_sender, in_order, "live, in order");
+        assert_eq!(live_ids, expected_ids, "live, in order");
     }
 }
 
@@ -129,9 +129,9 @@ async fn a_session_without_room_gets_it_from_its_mailbox_after_a_hint() {
     let world = World::new().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Full).await;
     world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
-    assert_eq!(world.boat.hinted(), [20]);
+    assert_eq!(world.boat.hinted_sessions(), [20]);
 }
 
 // proves S1-16, S1-36: what its boat does not know is removed at that moment, and the message stored.
@@ -143,7 +143,7 @@ async fn a_session_that_its_boat_does_not_know_is_forgotten() {
         .await;
     world.boat.drop_session(20);
     world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
     let sessions = world
         .backends
@@ -168,9 +168,13 @@ async fn the_senders_other_devices_see_what_was_sent() {
     let message = world.message(ALICE, BOB);
     let id = message.id;
     world.accept(from_session(message, 10, &world.life)).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.boat.pushed_to(11), [id.get()]);
-    assert_eq!(world.boat.closed(), [0; 0], "ended by its boat, if at all");
+    assert_eq!(
+        world.boat.closed_sessions(),
+        [0; 0],
+        "ended by its boat, if at all"
+    );
     assert_eq!(world.waiting(ALICE, Platform::Desktop).await, 0);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), 0);
 }
@@ -182,10 +186,10 @@ async fn a_boat_that_is_gone_is_believed_dead_once_nobody_reaches_it() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.sink_boat();
     world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }
@@ -200,7 +204,7 @@ async fn a_boat_that_lost_its_lease_is_still_delivered_to() {
     world.lease = None;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let id = world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
 }
@@ -212,17 +216,17 @@ async fn a_boat_that_counted_as_over_is_delivered_to_once_it_answers() {
     (world.sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)).await;
     world.sink_boat();
     world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1, "it is over");
     (world.sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)).await;
     world.reopen_boat();
     world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.boat.pushed_to(21), [0i64; 0], "nobody asked it yet");
     tokio::time::sleep(Duration::from_secs(300)).await;
     (world.sign_in(BOB, Platform::Web, 22, Manner::Acknowledges)).await;
     let id = world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.boat.pushed_to(22), [id.get()]);
 }
 
@@ -248,9 +252,9 @@ async fn dead_clients_cost_the_others_no_time() {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let pushed = world.boat.pushed.lock();
+        let pushes = world.boat.pushes.lock();
         let pushed_at = world.boat.pushed_at.lock();
-        let live = pushed.iter().zip(pushed_at.iter());
+        let live = pushes.iter().zip(pushed_at.iter());
         let live = live.filter(|((session, _), _)| *session >= 100 + dead);
         let waits: Vec<Duration> = live.map(|((_, id), at)| *at - sent_at[id]).collect();
         assert_eq!(waits.len(), 100 * (50 - dead as usize));
@@ -267,13 +271,13 @@ async fn dead_clients_cost_the_others_no_time() {
 #[tokio::test(start_paused = true)]
 async fn records_in_flight_follow_the_speed_of_the_devices() {
     const USERS: std::ops::Range<i64> = 100..140;
-    let (least, most) = (4, 32);
+    let (min_in_flight, max_records) = (4, 32);
     let target = crate::Config::default().ack_latency_target;
     let quick = Manner::AcknowledgesAfter(target / 20);
     let slow = Manner::AcknowledgesAfter(target + target / 2);
     let world = World::with(crate::Config {
-        in_flight_min: least,
-        in_flight_max: most,
+        in_flight_min: min_in_flight,
+        in_flight_max: max_records,
         ..crate::Config::default()
     })
     .await;
@@ -281,18 +285,22 @@ async fn records_in_flight_follow_the_speed_of_the_devices() {
         world.sign_in(n, Platform::Web, n, quick).await;
     }
     // Most records in flight at a time while all of these are delivered.
-    let in_flight_of = async |records: usize| {
+    let max_in_flight = async |records: usize| {
         for n in USERS.cycle().take(records) {
             world.send(ALICE, n).await;
         }
         world.boat.take_open_max();
-        world.until_quiet().await;
+        world.wait_until_committed().await;
         world.boat.take_open_max()
     };
-    for (manner, expected) in [(quick, most), (slow, least), (quick, most)] {
+    for (manner, expected) in [
+        (quick, max_records),
+        (slow, min_in_flight),
+        (quick, max_records),
+    ] {
         USERS.for_each(|n| world.boat.set(n, manner));
-        in_flight_of(400).await;
-        assert_eq!(in_flight_of(100).await, expected, "{manner:?}");
+        max_in_flight(400).await;
+        assert_eq!(max_in_flight(100).await, expected, "{manner:?}");
     }
 }
 
@@ -324,22 +332,22 @@ async fn several_shards_share_the_partitions_and_the_boats() {
     })
     .await;
     let users: Vec<i64> = (BOB..BOB + 20).collect();
-    for who in &users {
+    for user_id in &users {
         world
-            .sign_in(*who, Platform::Web, 100 + who, Manner::Acknowledges)
+            .sign_in(*user_id, Platform::Web, 100 + user_id, Manner::Acknowledges)
             .await;
     }
-    let mut sent = Vec::new();
+    let mut sends = Vec::new();
     for _ in 0..10 {
-        for who in &users {
-            sent.push((100 + who, world.send(ALICE, *who).await.get()));
+        for user_id in &users {
+            sends.push((100 + user_id, world.send(ALICE, *user_id).await.get()));
         }
     }
-    world.until_quiet().await;
-    let mut pushed = world.boat.pushed.lock().clone();
-    pushed.sort_unstable();
-    sent.sort_unstable();
-    assert_eq!(pushed, sent);
+    world.wait_until_committed().await;
+    let mut pushes = world.boat.pushes.lock().clone();
+    pushes.sort_unstable();
+    sends.sort_unstable();
+    assert_eq!(pushes, sends);
     world.stop().await;
 }
 
@@ -350,22 +358,22 @@ async fn a_step_of_the_clock_delays_no_deadline() {
     world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
     let id = world.send(ALICE, BOB).await;
     world
-        .until("it is pushed", async || {
+        .wait_until("it is pushed", async || {
             world.boat.pushed_to(20) == [id.get()]
         })
         .await;
     world.clock.step_back(Duration::from_secs(3600));
-    let began = tokio::time::Instant::now();
+    let start = tokio::time::Instant::now();
     world
-        .until("the push is given up", async || {
+        .wait_until("the push is given up", async || {
             let events = world.events(id).await;
-            let failed = |event: &LedgerEvent| matches!(event, LedgerEvent::Failed { .. });
-            events.iter().any(|(_, event)| failed(event))
+            let is_failure = |event: &LedgerEvent| matches!(event, LedgerEvent::Failed { .. });
+            events.iter().any(|(_, event)| is_failure(event))
         })
         .await;
     assert!(
-        began.elapsed() < Duration::from_secs(10),
+        start.elapsed() < Duration::from_secs(10),
         "{:?}",
-        began.elapsed()
+        start.elapsed()
     );
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::world::*;
 
-const SOON: Duration = Duration::from_secs(120);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn all() -> Selection {
     Selection::Filter {
@@ -60,12 +60,12 @@ impl Drop for Worker {
 }
 
 /// Makes a letter of a message that the mailbox refused, and would take by now.
-pub(super) async fn dead_of_the_mailbox(world: &World) {
-    world.know(BOB, Platform::Web).await;
+pub(super) async fn make_mailbox_letter(world: &World) {
+    world.register_device(BOB, Platform::Web).await;
     world.faults.begin(ROUTES, Fault::Conflict);
     world.send(ALICE, BOB).await;
     world
-        .until("a letter", async || {
+        .wait_until("a letter", async || {
             !world.records(Topic::Dead).await.is_empty()
         })
         .await;
@@ -82,39 +82,40 @@ pub(super) async fn garbage(world: &World, count: u8) {
             .await;
     }
     world
-        .until("letters", async || {
+        .wait_until("letters", async || {
             world.records(Topic::Dead).await.len() == usize::from(count)
         })
         .await;
 }
 
-pub(super) async fn letters_of(letters: &DeadLetters) -> Vec<Letter> {
+pub(super) async fn list_letters(letters: &DeadLetters) -> Vec<Letter> {
     let page = letters.list(&Filter::default(), None, 1000).await;
     page.expect("readable").letters
 }
 
 /// Summary of the messages that died for this reason; some did.
-pub(super) fn summary_of(stats: &Stats, reason: DeadReason) -> Summary {
+pub(super) fn reason_summary(stats: &Stats, reason: DeadReason) -> Summary {
     let mut reasons = stats.reasons.iter();
-    let found = reasons.find(|of| (of.kind, of.reason) == (LetterKind::Message, reason));
-    found.expect("some died of it").summary
+    let matching_reason =
+        reasons.find(|entry| (entry.kind, entry.reason) == (LetterKind::Message, reason));
+    matching_reason.expect("some died of it").summary
 }
 
 pub(super) async fn wait(letters: &DeadLetters) -> OperatorTask {
-    letters.wait(&id(), SOON).await.expect("known")
+    letters.wait(&id(), WAIT_TIMEOUT).await.expect("known")
 }
 
-pub(super) fn says(record: &NewRecord, what: &str) -> bool {
+pub(super) fn says(record: &NewRecord, text: &str) -> bool {
     let is_operation = record.partition.topic == Topic::Operation;
-    is_operation && String::from_utf8_lossy(&record.value).contains(what)
+    is_operation && String::from_utf8_lossy(&record.value).contains(text)
 }
 
 /// A crash after the record, and before its entry: the next worker finds the record in the log.
 #[tokio::test(start_paused = true)]
-async fn what_was_published_and_not_written_down_is_not_published_again() {
+async fn a_crash_before_the_entry_does_not_publish_twice() {
     let world = World::new().await;
-    dead_of_the_mailbox(&world).await;
-    let before = world.records(Topic::Retry(1)).await.len();
+    make_mailbox_letter(&world).await;
+    let old_count = world.records(Topic::Retry(1)).await.len();
     let letters = world.dead_letters();
     let faults = &world.faults;
     faults.refuse_records(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
@@ -122,10 +123,10 @@ async fn what_was_published_and_not_written_down_is_not_published_again() {
     let task = letters
         .begin("ann", request(OperatorWork::Redrive, all()))
         .await;
-    assert_eq!(task.expect("begun").begun.letters, 1);
+    assert_eq!(task.expect("begun").start.letters, 1);
     world
-        .until("it is published", async || {
-            world.records(Topic::Retry(1)).await.len() == before + 1
+        .wait_until("it is published", async || {
+            world.records(Topic::Retry(1)).await.len() == old_count + 1
         })
         .await;
     // The worker tries to write the entry, and looks for the record each time.
@@ -135,21 +136,21 @@ async fn what_was_published_and_not_written_down_is_not_published_again() {
     let _second = Worker::begin(&letters, "second");
     let task = wait(&letters).await;
     assert_eq!(task.progress, Progress::Over);
-    assert_eq!(task.told[0].1, TaskOutcome::ToRetry);
-    assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);
-    assert!(letters_of(&letters).await[0].redriven);
+    assert_eq!(task.first_outcomes[0].1, TaskOutcome::ToRetry);
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), old_count + 1);
+    assert!(list_letters(&letters).await[0].redriven);
 }
 
 /// Same, but the log drops the letter before the next worker comes.
 #[tokio::test(start_paused = true)]
-async fn what_was_published_is_written_down_although_its_letter_is_gone() {
+async fn a_published_redrive_is_recorded_after_its_letter_is_dropped() {
     let mut world = World::new().await;
-    dead_of_the_mailbox(&world).await;
-    world.until_quiet().await;
+    make_mailbox_letter(&world).await;
+    world.wait_until_committed().await;
     world.stop().await;
-    let before = world.records(Topic::Retry(1)).await.len();
+    let old_count = world.records(Topic::Retry(1)).await.len();
     let letters = world.dead_letters();
-    let message = letters_of(&letters).await[0].message.expect("named");
+    let message = list_letters(&letters).await[0].message.expect("named");
     let faults = &world.faults;
     faults.refuse_records(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
@@ -158,35 +159,38 @@ async fn what_was_published_is_written_down_although_its_letter_is_gone() {
         .await
         .expect("begun");
     world
-        .until("it is published", async || {
-            world.records(Topic::Retry(1)).await.len() == before + 1
+        .wait_until("it is published", async || {
+            world.records(Topic::Retry(1)).await.len() == old_count + 1
         })
         .await;
     drop(first);
     faults.accept_records();
-    let late = world.now() + Duration::from_secs(31 * 86_400);
-    world.log.trim(late).await.expect("trimmed");
-    assert!(letters_of(&letters).await.is_empty());
+    let after_retention = world.now() + Duration::from_secs(31 * 86_400);
+    world.log.trim(after_retention).await.expect("trimmed");
+    assert!(list_letters(&letters).await.is_empty());
     let _second = Worker::begin(&letters, "second");
-    assert_eq!(wait(&letters).await.told[0].1, TaskOutcome::ToRetry);
+    assert_eq!(
+        wait(&letters).await.first_outcomes[0].1,
+        TaskOutcome::ToRetry
+    );
     let events = world.events(message).await;
     let web = target(BOB, Platform::Web);
-    let is_said = |(of, event): &(_, LedgerEvent)| {
-        *of == Some(web) && matches!(event, LedgerEvent::Redriven { .. })
+    let is_redrive = |(event_target, event): &(_, LedgerEvent)| {
+        *event_target == Some(web) && matches!(event, LedgerEvent::Redriven { .. })
     };
-    assert!(events.iter().any(is_said), "{events:?}");
+    assert!(events.iter().any(is_redrive), "{events:?}");
 }
 
 /// A crash after the claim: the next worker finds no record in the log, and publishes it.
 #[tokio::test(start_paused = true)]
-async fn what_was_claimed_and_not_published_is_published() {
+async fn a_claimed_letter_is_published_by_the_next_worker() {
     let world = World::new().await;
-    dead_of_the_mailbox(&world).await;
-    let before = world.records(Topic::Retry(1)).await.len();
+    make_mailbox_letter(&world).await;
+    let old_count = world.records(Topic::Retry(1)).await.len();
     let letters = world.dead_letters();
     let faults = &world.faults;
-    let again = |record: &NewRecord| record.headers.iter().any(|(name, _)| name == "letter");
-    faults.refuse_records(move |record| again(record).then_some(Kind::Unavailable));
+    let is_redrive = |record: &NewRecord| record.headers.iter().any(|(name, _)| name == "letter");
+    faults.refuse_records(move |record| is_redrive(record).then_some(Kind::Unavailable));
     let first = Worker::begin(&letters, "first");
     letters
         .begin("ann", request(OperatorWork::Redrive, all()))
@@ -197,8 +201,11 @@ async fn what_was_claimed_and_not_published_is_published() {
     drop(first);
     faults.accept_records();
     let _second = Worker::begin(&letters, "second");
-    assert_eq!(wait(&letters).await.told[0].1, TaskOutcome::ToRetry);
-    assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);
+    assert_eq!(
+        wait(&letters).await.first_outcomes[0].1,
+        TaskOutcome::ToRetry
+    );
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), old_count + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,29 +233,32 @@ async fn a_redrive_that_dies_again_pauses_and_goes_on_when_told() {
     garbage(&world, 40).await;
     let letters = world.dead_letters();
     let _worker = Worker::begin(&letters, "desk");
-    let slowly = Request {
+    let slow_request = Request {
         pace: Pace {
             per_second: 8,
             pause_above: 50,
         },
         ..request(OperatorWork::Redrive, all())
     };
-    letters.begin("ann", slowly).await.expect("begun");
+    letters.begin("ann", slow_request).await.expect("begun");
     let task = wait(&letters).await;
     let Progress::Paused { by, why } = &task.progress else {
         panic!("{task:?}");
     };
     assert_eq!(by, "desk");
     assert!(why.contains("died again"), "{why}");
-    assert!((20..40).contains(&task.redriven()), "{task:?}");
-    let done = task.redriven();
+    assert!((20..40).contains(&task.redriven_count()), "{task:?}");
+    let redriven_count = task.redriven_count();
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(letters.task(&id()).await.expect("known").redriven(), done);
+    assert_eq!(
+        letters.task(&id()).await.expect("known").redriven_count(),
+        redriven_count
+    );
 
     letters.resume("ann", &id()).await.expect("known");
     world
-        .until("more went", async || {
-            letters.task(&id()).await.expect("known").redriven() > done
+        .wait_until("more went", async || {
+            letters.task(&id()).await.expect("known").redriven_count() > redriven_count
         })
         .await;
     letters.cancel("ann", &id()).await.expect("known");
@@ -257,38 +267,41 @@ async fn a_redrive_that_dies_again_pauses_and_goes_on_when_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_discarded_is_left_alone_until_it_is_restored() {
+async fn discarded_letters_are_left_alone_until_restored() {
     let world = World::new().await;
     garbage(&world, 2).await;
     let letters = world.dead_letters();
     let _worker = Worker::begin(&letters, "desk");
-    let first = letters_of(&letters).await[0].id.clone();
+    let first = list_letters(&letters).await[0].id.clone();
     let one = || Selection::ids(vec![first.clone()]);
     letters
         .begin("ann", request(OperatorWork::Discard, one()))
         .await
         .expect("begun");
     wait(&letters).await;
-    assert!(letters_of(&letters).await[0].discarded);
+    assert!(list_letters(&letters).await[0].discarded);
     assert_eq!(
         letters.stats().await.expect("counts").causes.items[0]
             .summary
             .discarded,
         1
     );
-    let patience = Duration::from_secs(5);
+    let timeout = Duration::from_secs(5);
     let redrive = async || {
-        let done = letters.redrive("ann", &one(), patience).await;
-        done.expect("answered")[0].outcome
+        let outcomes = letters.redrive("ann", &one(), timeout).await;
+        outcomes.expect("answered")[0].outcome
     };
     assert_eq!(redrive().await, TaskOutcome::IsDiscarded);
     let restore = Request {
         task: None,
         ..request(OperatorWork::Restore, one())
     };
-    let restored = letters.begin("bob", restore).await.expect("begun");
-    let restored = letters.wait(restored.id(), SOON).await.expect("known");
-    assert_eq!(restored.told[0].1, TaskOutcome::Restored);
+    let restore_task = letters.begin("bob", restore).await.expect("begun");
+    let restore_task = letters
+        .wait(restore_task.id(), WAIT_TIMEOUT)
+        .await
+        .expect("known");
+    assert_eq!(restore_task.first_outcomes[0].1, TaskOutcome::Restored);
     assert_eq!(redrive().await, TaskOutcome::ToMessage);
 }
 
@@ -305,14 +318,17 @@ async fn a_task_asked_for_twice_is_one_and_nothing_is_none() {
         .await;
     assert_eq!(first.expect("begun").at, second.expect("the same").at);
     assert_eq!(letters.tasks().await.expect("readable").len(), 1);
-    let none = Request {
+    let empty_request = Request {
         task: None,
         ..request(OperatorWork::Discard, Selection::ids(Vec::new()))
     };
-    let refused = letters.begin("ann", none).await.expect_err("refused");
+    let refusal = letters
+        .begin("ann", empty_request)
+        .await
+        .expect_err("refused");
     assert!(
-        matches!(&refused, TaskRefusal::Refusal(r) if r.text.contains("no letter")),
-        "{refused}"
+        matches!(&refusal, TaskRefusal::Refusal(r) if r.text.contains("no letter")),
+        "{refusal}"
     );
     let unknown: TaskId = "u".parse().expect("a name");
     assert!(matches!(
@@ -324,13 +340,13 @@ async fn a_task_asked_for_twice_is_one_and_nothing_is_none() {
 #[tokio::test(start_paused = true)]
 async fn a_plan_says_what_would_die_again_and_what_would_not() {
     let world = World::new().await;
-    dead_of_the_mailbox(&world).await;
+    make_mailbox_letter(&world).await;
     let key = protocol::keys::record_key(between(ALICE, BOB));
     world
         .publish_raw(Topic::Message, &key, Bytes::from_static(b"\xff"))
         .await;
     world
-        .until("letters", async || {
+        .wait_until("letters", async || {
             world.records(Topic::Dead).await.len() == 2
         })
         .await;
@@ -357,11 +373,11 @@ async fn a_plan_says_what_would_die_again_and_what_would_not() {
     wait(&letters).await;
     let plan = letters.plan(&all()).await.expect("readable");
     let outcome = TaskOutcome::Before;
-    let left: u64 = plan
+    let untouched_count: u64 = plan
         .forecasts
         .iter()
         .filter(|share| share.forecast == Forecast::LeftAlone { outcome })
         .map(|share| share.letters)
         .sum();
-    assert_eq!(left, 2, "{plan:?}");
+    assert_eq!(untouched_count, 2, "{plan:?}");
 }

@@ -35,11 +35,11 @@ async fn a_kickout_ends_exactly_the_sessions_it_names() {
         .await;
     let task = kickout(&world, vec![world.key(BOB, 20)]);
     world.publish(Topic::Message, &task).await;
-    world.until_quiet().await;
-    assert_eq!(world.boat.closed(), [20]);
-    let told = world.boat.told.lock().clone();
-    let Some(api::v1::notice::Notice::Close(refusal)) = &told[0].notice else {
-        panic!("{told:?}");
+    world.wait_until_committed().await;
+    assert_eq!(world.boat.closed_sessions(), [20]);
+    let notices = world.boat.notices.lock().clone();
+    let Some(api::v1::notice::Notice::Close(refusal)) = &notices[0].notice else {
+        panic!("{notices:?}");
     };
     assert_eq!(refusal.code, u32::from(Code::Displaced.number()));
     let sessions = world
@@ -47,13 +47,13 @@ async fn a_kickout_ends_exactly_the_sessions_it_names() {
         .mailbox
         .sessions(&[user(BOB)], Default::default())
         .await;
-    let left: Vec<i64> = sessions[0]
+    let remaining_sessions: Vec<i64> = sessions[0]
         .as_ref()
         .expect("well")
         .iter()
         .map(|s| s.session.get())
         .collect();
-    assert_eq!(left, [21]);
+    assert_eq!(remaining_sessions, [21]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,13 +67,13 @@ async fn a_kickout_waits_for_a_boat_that_comes_back() {
     let task = kickout(&world, vec![world.key(BOB, 20)]);
     world.publish(Topic::Message, &task).await;
     world
-        .until("a retry", async || {
+        .wait_until("a retry", async || {
             !world.records(Topic::Retry(1)).await.is_empty()
         })
         .await;
     world.reopen_boat();
-    world.until_quiet().await;
-    assert_eq!(world.boat.closed(), [20]);
+    world.wait_until_committed().await;
+    assert_eq!(world.boat.closed_sessions(), [20]);
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }
 
@@ -90,7 +90,7 @@ async fn a_kickout_of_a_boat_that_is_over_is_done() {
     world
         .publish(Topic::Message, &kickout(&world, vec![ghost]))
         .await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
     world.stop().await;
 }
@@ -106,7 +106,7 @@ async fn a_kickout_that_never_succeeds_is_a_dead_letter() {
     let task = kickout(&world, vec![world.key(BOB, 20)]);
     world.publish(Topic::Message, &task).await;
     world
-        .until("a letter", async || {
+        .wait_until("a letter", async || {
             !world.records(Topic::Dead).await.is_empty()
         })
         .await;
@@ -135,18 +135,18 @@ async fn a_boat_that_does_not_answer_kickouts_holds_no_messages() {
     world.boat.hangs.store(true, Ordering::SeqCst);
     kick_many(&world, 1000..1300).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let begun = Instant::now();
+    let start = Instant::now();
     let id = world.send(ALICE, BOB).await;
     world
-        .until("pushed", async || world.boat.pushed_to(20) == [id.get()])
+        .wait_until("pushed", async || world.boat.pushed_to(20) == [id.get()])
         .await;
-    assert!(begun.elapsed() < Duration::from_millis(200));
+    assert!(start.elapsed() < Duration::from_millis(200));
     // Each waits a second, 64 at a time, and is tried again.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(world.records(Topic::Retry(1)).await.len() >= 300);
     world.boat.hangs.store(false, Ordering::SeqCst);
-    world.until_quiet().await;
-    assert_eq!(world.boat.closed().len(), 300);
+    world.wait_until_committed().await;
+    assert_eq!(world.boat.closed_sessions().len(), 300);
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }
 
@@ -167,8 +167,8 @@ async fn kickouts_that_find_no_room_are_put_off_and_not_counted() {
         assert_eq!(task.retry_count, 0);
     }
     world.boat.hangs.store(false, Ordering::SeqCst);
-    world.until_quiet().await;
-    let closed: BTreeSet<i64> = world.boat.closed().into_iter().collect();
-    assert_eq!(closed, (1000..1200).collect());
+    world.wait_until_committed().await;
+    let closed_sessions: BTreeSet<i64> = world.boat.closed_sessions().into_iter().collect();
+    assert_eq!(closed_sessions, (1000..1200).collect());
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }

@@ -14,7 +14,7 @@ use super::world::*;
 #[tokio::test(start_paused = true)]
 async fn the_same_id_published_twice_is_placed_once() {
     let world = World::new().await;
-    world.know(BOB, Platform::Web).await;
+    world.register_device(BOB, Platform::Web).await;
     let message = world.message(ALICE, BOB);
     let repeat = MessageTask {
         maybe_repeat: true,
@@ -22,15 +22,15 @@ async fn the_same_id_published_twice_is_placed_once() {
     };
     world.accept(task(message.clone())).await;
     world.accept(repeat.clone()).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     // And once more, when the first two are long done.
     world.accept(repeat).await;
     let next = world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let expected = [(Seq(1), message.id), (Seq(2), next)];
     assert_eq!(world.conversation(ALICE, BOB).await, expected);
     assert_eq!(world.waiting(BOB, Platform::Web).await, 2);
-    let echoes = world.boat.told_frames(10);
+    let echoes = world.boat.notice_frames(10);
     assert_eq!(
         echoes.len(),
         2,
@@ -57,11 +57,11 @@ async fn an_unsure_copy_is_dropped_and_its_sender_told_the_first_id() {
     // In one batch, and in two.
     world.accept(task(first.clone())).await;
     world.accept(unsure.clone()).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.accept(unsure).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.conversation(ALICE, BOB).await, [(Seq(1), first.id)]);
-    let echoes = world.boat.told_frames(10);
+    let echoes = world.boat.notice_frames(10);
     assert_eq!(echoes.len(), 2);
     for echo in echoes {
         assert!(matches!(echo, ServerFrame::Placed(echo) if echo.id == first.id));
@@ -86,7 +86,7 @@ async fn an_unsure_send_that_nobody_has_seen_is_placed() {
     let mut other = world.message(ALICE, BOB);
     other.send_id = SendId::from_bytes([99; 16]);
     world.accept(task(other.clone())).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let expected = [(Seq(1), message.id), (Seq(2), other.id)];
     assert_eq!(world.conversation(ALICE, BOB).await, expected);
 }
@@ -97,7 +97,7 @@ async fn an_id_from_a_clock_that_was_behind_still_gets_the_next_place() {
     let early = world.message(ALICE, BOB);
     let late = world.send(ALICE, BOB).await;
     world.accept(task(early.clone())).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let expected = [(Seq(1), late), (Seq(2), early.id)];
     assert_eq!(world.conversation(ALICE, BOB).await, expected);
 }
@@ -110,9 +110,9 @@ async fn a_history_that_is_away_holds_messages_and_loses_none() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     world.faults.begin(ROWS, Fault::Unavailable);
-    let mut sent = Vec::new();
+    let mut sent_ids = Vec::new();
     for _ in 0..20 {
-        sent.push(world.send(ALICE, BOB).await);
+        sent_ids.push(world.send(ALICE, BOB).await);
         world.send(ALICE, 3).await;
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -123,27 +123,27 @@ async fn a_history_that_is_away_holds_messages_and_loses_none() {
     );
     assert_eq!(world.uncommitted().await, 40);
     world.faults.end(ROWS);
-    world.until_quiet().await;
-    let ids: Vec<i64> = sent.iter().map(|id| id.get()).collect();
+    world.wait_until_committed().await;
+    let ids: Vec<i64> = sent_ids.iter().map(|id| id.get()).collect();
     assert_eq!(world.boat.pushed_to(20), ids);
-    let expected: Vec<_> = (1..).map(Seq).zip(sent).collect();
+    let expected: Vec<_> = (1..).map(Seq).zip(sent_ids).collect();
     assert_eq!(world.conversation(BOB, ALICE).await, expected);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_row_that_the_store_refuses_is_a_dead_letter_and_leaves_no_hole() {
+async fn a_refused_row_is_a_dead_letter_and_leaves_no_gap() {
     let world = World::new().await;
     let first = world.message(ALICE, BOB);
-    let refused = world.message(ALICE, BOB);
+    let rejected_message = world.message(ALICE, BOB);
     let last = world.message(ALICE, BOB);
     world
         .faults
-        .begin(ROWS.about(refused.id.get()), Fault::Conflict);
-    for message in [&first, &refused, &last] {
+        .begin(ROWS.about(rejected_message.id.get()), Fault::Conflict);
+    for message in [&first, &rejected_message, &last] {
         world.accept(task(message.clone())).await;
     }
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let expected = [(Seq(1), first.id), (Seq(2), last.id)];
     assert_eq!(world.conversation(ALICE, BOB).await, expected);
     let page = world
@@ -153,7 +153,7 @@ async fn a_row_that_the_store_refuses_is_a_dead_letter_and_leaves_no_hole() {
     let page = page.expect("readable");
     assert_eq!(page.letters.len(), 1);
     assert_eq!(page.letters[0].reason, DeadReason::StoreRejected);
-    assert_eq!(page.letters[0].message, Some(refused.id));
+    assert_eq!(page.letters[0].message, Some(rejected_message.id));
 }
 
 // A carrier that has only read a head that is behind does not go on with it once it is mended.
@@ -162,35 +162,39 @@ async fn a_head_that_is_mended_in_the_store_is_gone_on_from() {
     let mut world = World::new().await;
     let first = world.message(ALICE, BOB);
     world.accept(task(first.clone())).await;
-    let mut sent = vec![first.id];
+    let mut sent_ids = vec![first.id];
     let key = between(ALICE, BOB).to_key();
-    let mut behind = None;
+    let mut stale_head = None;
     for number in 2..=5 {
-        sent.push(world.send(ALICE, BOB).await);
-        world.until_quiet().await;
+        sent_ids.push(world.send(ALICE, BOB).await);
+        world.wait_until_committed().await;
         if number == 3 {
-            behind = world.engine.get(Table::Head, &key).expect("reads");
+            stale_head = world.engine.get(Table::Head, &key).expect("reads");
         }
     }
     world.stop().await;
-    let mended = world.engine.get(Table::Head, &key).expect("reads");
+    let current_head = world.engine.get(Table::Head, &key).expect("reads");
     let engine = world.engine.clone();
     let write = |head: Option<Bytes>| {
         let mut batch = WriteBatch::new();
         batch.put(Table::Head, key.to_vec(), head.expect("a head"));
         engine.write(batch).expect("writes");
     };
-    write(behind);
+    write(stale_head);
     world.carrier = Some(world.start().await);
     let repeat = from_session(first, 10, &world.life);
     world.accept(repeat).await;
-    world.until_quiet().await;
-    let told = world.boat.told_frames(10);
-    assert_eq!(told.len(), 1, "the carrier has read the head: {told:?}");
+    world.wait_until_committed().await;
+    let notice_frames = world.boat.notice_frames(10);
+    assert_eq!(
+        notice_frames.len(),
+        1,
+        "the carrier has read the head: {notice_frames:?}"
+    );
 
-    write(mended);
-    sent.push(world.send(ALICE, BOB).await);
-    world.until_quiet().await;
-    let expected: Vec<_> = (1..).map(Seq).zip(sent).collect();
+    write(current_head);
+    sent_ids.push(world.send(ALICE, BOB).await);
+    world.wait_until_committed().await;
+    let expected: Vec<_> = (1..).map(Seq).zip(sent_ids).collect();
     assert_eq!(world.conversation(ALICE, BOB).await, expected);
 }

@@ -45,8 +45,8 @@ fn retry(offset: u64, key: &'static str) -> SettleWork {
 
 async fn settle(settler: &mut Settler) -> Vec<u64> {
     settler.begin(Instant::now());
-    let settled = settler.settled().await;
-    settled.into_iter().map(|source| source.offset).collect()
+    let sources = settler.settled().await;
+    sources.into_iter().map(|source| source.offset).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,29 +72,29 @@ async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     settler.add(retry(6, "one"));
     assert_eq!(settle(&mut settler).await, [1, 3, 4, 6]);
-    let published = world.records(Topic::Retry(1)).await;
-    let values: Vec<&[u8]> = published.iter().map(|record| &record.value[..]).collect();
+    let retries = world.records(Topic::Retry(1)).await;
+    let values: Vec<&[u8]> = retries.iter().map(|record| &record.value[..]).collect();
     assert_eq!(values, [b"2", b"5", b"1", b"3", b"4", b"6"]);
     assert_eq!(settler.len(), 0);
 }
 
 /// Runs the settler for this time, and returns when each record was settled.
 async fn drive(settler: &mut Settler, time: Duration) -> BTreeMap<u64, Duration> {
-    let begin = Instant::now();
-    let mut settled = BTreeMap::new();
-    while begin.elapsed() < time {
+    let start = Instant::now();
+    let mut settle_times = BTreeMap::new();
+    while start.elapsed() < time {
         settler.begin(Instant::now());
         tokio::select! {
             biased;
             // Answers of the last moment count.
             sources = settler.settled() => {
                 let offsets = sources.into_iter().map(|source| source.offset);
-                settled.extend(offsets.map(|offset| (offset, begin.elapsed())));
+                settle_times.extend(offsets.map(|offset| (offset, start.elapsed())));
             }
             () = tokio::time::sleep(Duration::from_millis(50)) => {}
         }
     }
-    settled
+    settle_times
 }
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
@@ -108,34 +108,38 @@ async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
         world.config.retry_bytes_max,
     );
     let mut settler = Settler::new(&world.backends, &world.config, records);
-    let away = Partition {
+    let down_partition = Partition {
         topic: Topic::Retry(1),
         number: 2,
     };
     let faults = &world.faults;
-    faults.without_leader(Some(away));
-    let mut hanging = retry(0, "away");
-    hanging.records[0].partition = away;
+    faults.without_leader(Some(down_partition));
+    let mut stuck_effects = retry(0, "away");
+    stuck_effects.records[0].partition = down_partition;
     let healthy = (1..=10).map(|offset| {
         let mut effects = retry(offset, "well");
         effects.records[0].partition.number = (offset % 2) as u32;
         effects
     });
-    let mut effects: Vec<SettleWork> = [hanging].into_iter().chain(healthy).collect();
+    let mut effects: Vec<SettleWork> = [stuck_effects].into_iter().chain(healthy).collect();
     effects.push(SettleWork::none(Source {
         offset: 11,
         ..effects[0].source
     }));
     effects.into_iter().for_each(|effects| settler.add(effects));
-    let settled = drive(&mut settler, TEN_MINUTES).await;
-    let offsets: Vec<u64> = settled.keys().copied().collect();
+    let settle_times = drive(&mut settler, TEN_MINUTES).await;
+    let offsets: Vec<u64> = settle_times.keys().copied().collect();
     assert_eq!(offsets, (1..=11).collect::<Vec<_>>());
-    assert!(settled.values().all(|at| *at < Duration::from_millis(100)));
+    assert!(
+        settle_times
+            .values()
+            .all(|at| *at < Duration::from_millis(100))
+    );
     assert_eq!(world.records(Topic::Retry(1)).await.len(), 10);
 
     faults.without_leader(None);
-    let settled = drive(&mut settler, Duration::from_secs(20)).await;
-    assert_eq!(settled.into_keys().collect::<Vec<_>>(), [0]);
+    let settle_times = drive(&mut settler, Duration::from_secs(20)).await;
+    assert_eq!(settle_times.into_keys().collect::<Vec<_>>(), [0]);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), 11);
     assert_eq!(settler.len(), 0);
 }
@@ -143,7 +147,7 @@ async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
 /// Takes `latency` for every 128 entries, as a store that writes so many at a time, and nothing
 /// while it is away.
 struct SlowLedger {
-    away: AtomicBool,
+    is_away: AtomicBool,
     rows: AtomicUsize,
     latency: Duration,
 }
@@ -151,7 +155,7 @@ struct SlowLedger {
 #[async_trait]
 impl Hook for SlowLedger {
     async fn before(&self, op: &Op) -> backend::Result<()> {
-        if self.away.load(Ordering::SeqCst) {
+        if self.is_away.load(Ordering::SeqCst) {
             return Err(backend::Error::unavailable("ledger", "away"));
         }
         for rows in op.subjects.chunks(128) {
@@ -164,10 +168,10 @@ impl Hook for SlowLedger {
 
 /// Settles 16,384 records with ledger entries after an outage of a minute. Returns how many are
 /// settled a minute later, and the rows written.
-async fn after_an_outage(latency: Duration) -> (usize, usize) {
+async fn settle_after_outage(latency: Duration) -> (usize, usize) {
     let mut world = World::without_carrier(Config::default()).await;
     let ledger = Arc::new(SlowLedger {
-        away: AtomicBool::new(true),
+        is_away: AtomicBool::new(true),
         rows: AtomicUsize::new(0),
         latency,
     });
@@ -190,20 +194,20 @@ async fn after_an_outage(latency: Duration) -> (usize, usize) {
         });
         settler.add(effects);
     }
-    let early = drive(&mut settler, Duration::from_secs(60)).await;
-    assert!(early.is_empty(), "{} without a ledger", early.len());
-    ledger.away.store(false, Ordering::SeqCst);
-    let settled = drive(&mut settler, Duration::from_secs(60)).await;
-    (settled.len(), ledger.rows.load(Ordering::SeqCst))
+    let premature = drive(&mut settler, Duration::from_secs(60)).await;
+    assert!(premature.is_empty(), "{} without a ledger", premature.len());
+    ledger.is_away.store(false, Ordering::SeqCst);
+    let settle_times = drive(&mut settler, Duration::from_secs(60)).await;
+    (settle_times.len(), ledger.rows.load(Ordering::SeqCst))
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_ledger_missed_is_written_in_parts() {
-    let once = after_an_outage(Duration::from_millis(40)).await;
-    assert_eq!(once, (16_384, 16_384));
+async fn the_ledger_backlog_is_written_in_parts() {
+    let counts = settle_after_outage(Duration::from_millis(40)).await;
+    assert_eq!(counts, (16_384, 16_384));
     // So slow that the first portions miss their deadline: 2,048 rows take eight seconds.
-    let (settled, rows) = after_an_outage(Duration::from_millis(500)).await;
-    assert!(settled > 10_000, "{settled} of 16,384");
+    let (settled_count, rows) = settle_after_outage(Duration::from_millis(500)).await;
+    assert!(settled_count > 10_000, "{settled_count} of 16,384");
     assert!(rows < 20_000, "{rows} rows of 16,384");
 }
 
@@ -218,11 +222,11 @@ async fn redrive_all(world: &World) -> TaskOutcome {
         filter: Filter::default(),
         limit: 10,
     };
-    let done = world.redrive(&all).await.expect("redriven");
-    done[0].outcome
+    let outcomes = world.redrive(&all).await.expect("redriven");
+    outcomes[0].outcome
 }
 
-fn is_of(record: &NewRecord, retry: bool) -> bool {
+fn is_kind(record: &NewRecord, retry: bool) -> bool {
     matches!(record.partition.topic, Topic::Retry(_)) == retry
 }
 
@@ -231,9 +235,9 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
     let world = World::new().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
     let faults = &world.faults;
-    faults.refuse_records(|record| is_of(record, true).then_some(Kind::Conflict));
+    faults.refuse_records(|new_record| is_kind(new_record, true).then_some(Kind::Conflict));
     let id = world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let [letter] = &letters(&world).await[..] else {
         panic!("one letter");
     };
@@ -243,12 +247,12 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
         (Some(id), &["2/web".to_owned()][..])
     );
     let events = world.events(id).await;
-    let dead = |event: &LedgerEvent| matches!(event, LedgerEvent::Dead { letter: l, .. } if *l == letter.id);
+    let is_dead = |event: &LedgerEvent| matches!(event, LedgerEvent::Dead { letter: l, .. } if *l == letter.id);
     let target = Some(target(BOB, Platform::Web));
     assert!(
         events
             .iter()
-            .any(|(whose, event)| *whose == target && dead(event)),
+            .any(|(event_target, event)| *event_target == target && is_dead(event)),
         "{events:?}"
     );
 
@@ -257,7 +261,7 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
     assert_eq!(redrive_all(&world).await, TaskOutcome::ToRetry);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.boat.pushed_to(21), [id.get()]);
 }
 
@@ -268,10 +272,10 @@ async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
     let world = World::new().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
     let faults = &world.faults;
-    let refused = |record: &NewRecord| is_of(record, true) || !record.value.is_empty();
-    faults.refuse_records(move |record| refused(record).then_some(Kind::Conflict));
+    let is_too_large = |record: &NewRecord| is_kind(record, true) || !record.value.is_empty();
+    faults.refuse_records(move |record| is_too_large(record).then_some(Kind::Conflict));
     let id = world.send(ALICE, BOB).await;
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let [letter] = &letters(&world).await[..] else {
         panic!("one letter");
     };
@@ -282,44 +286,44 @@ async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
     assert_eq!(redrive_all(&world).await, TaskOutcome::ToMessage);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.boat.pushed_to(21), [id.get()]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_log_takes_in_no_shape_is_given_up_and_stands_in_the_ledger() {
+async fn records_refused_in_every_form_are_given_up_and_ledgered() {
     let world = World::new().await;
     world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
-    world.know(3, Platform::Ios).await;
+    world.register_device(3, Platform::Ios).await;
     let faults = &world.faults;
     faults.refuse_records(|_| Some(Kind::Conflict));
-    let pushed = world.send(ALICE, BOB).await;
-    let notified = world.send(ALICE, 3).await;
-    world.until_quiet().await;
-    let dead = |event: &LedgerEvent| matches!(event, LedgerEvent::Dead { .. });
+    let pushed_id = world.send(ALICE, BOB).await;
+    let notified_id = world.send(ALICE, 3).await;
+    world.wait_until_committed().await;
+    let is_dead = |event: &LedgerEvent| matches!(event, LedgerEvent::Dead { .. });
     assert!(
         world
-            .events(pushed)
+            .events(pushed_id)
             .await
             .iter()
-            .any(|(_, event)| dead(event))
+            .any(|(_, event)| is_dead(event))
     );
-    let untold =
+    let is_failed_notification =
         |event: &LedgerEvent| matches!(event, LedgerEvent::NotificationSent { ok: false, .. });
     assert!(
         world
-            .events(notified)
+            .events(notified_id)
             .await
             .iter()
-            .any(|(_, event)| untold(event))
+            .any(|(_, event)| is_failed_notification(event))
     );
     assert_eq!(world.waiting(3, Platform::Ios).await, 1);
-    let taken = Arc::new(AtomicBool::new(false));
-    let seen = taken.clone();
+    let was_tried = Arc::new(AtomicBool::new(false));
+    let was_tried_again = was_tried.clone();
     faults.refuse_records(move |_| {
-        seen.store(true, Ordering::SeqCst);
+        was_tried_again.store(true, Ordering::SeqCst);
         None
     });
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(!taken.load(Ordering::SeqCst), "nothing is tried again");
+    assert!(!was_tried.load(Ordering::SeqCst), "nothing is tried again");
 }

@@ -21,7 +21,7 @@ use protocol::{ConversationId, GroupId, MessageId, Options, Platform, Recipient,
 use super::damage::{damage, row_key};
 use super::groups::{CLOSED, create};
 use super::kickouts::kickout;
-use super::retrying::retry_of;
+use super::retrying::web_retry;
 use super::world::*;
 use crate::Config;
 
@@ -29,76 +29,80 @@ use crate::Config;
 const RECORDS: usize = 512;
 const CAROL: i64 = 3;
 /// Far below the 60 s after which the log gives partitions to others.
-const SOON: Duration = Duration::from_secs(20);
+const MEMBERSHIP_LIMIT: Duration = Duration::from_secs(20);
 
 fn group(number: usize) -> GroupId {
     GroupId::new(1000 + number as i64).expect("positive")
 }
 
 impl World {
-    async fn command_of(&self, number: usize, command: GroupCommand) {
+    async fn send_command(&self, number: usize, command: GroupCommand) {
         let change = Some((None, ChangeKind::GroupCommand(command)));
         let mut message = self.for_group(ALICE, change);
         message.to = Recipient::Group(group(number));
-        self.accept_of(message).await;
+        self.accept_from_sender(message).await;
     }
 
-    fn since(&self, began: Timestamp) -> Duration {
-        self.now().since(began)
+    fn since(&self, start: Timestamp) -> Duration {
+        self.now().since(start)
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_of_512_groups_stay_in_the_group_while_a_timeline_takes_150_ms() {
+async fn slow_timelines_of_512_groups_cost_no_membership() {
     let mut world = World::without_carrier(Config::default()).await;
     for number in 0..RECORDS {
-        world.command_of(number, create([BOB])).await;
+        world.send_command(number, create([BOB])).await;
     }
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.stop().await;
     for number in 0..RECORDS {
         let mut message = world.for_group(ALICE, None);
         message.to = Recipient::Group(group(number));
-        world.accept_of(message).await;
+        world.accept_from_sender(message).await;
     }
     world
         .faults
         .begin(TIMELINE, Fault::Delay(Duration::from_millis(150)));
-    let began = world.now();
+    let start = world.now();
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
-    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+    world.wait_until_committed().await;
+    assert!(
+        world.since(start) < MEMBERSHIP_LIMIT,
+        "{:?}",
+        world.since(start)
+    );
     // 64 at once, and the others as long as 200 ms have not passed.
     assert_eq!(world.faults.items("timeline", "push"), 2 * 64);
 }
 
 /// More groups than are pushed at once: each write waits for the fill tokens and for the timelines, 200 ms each.
 #[tokio::test(start_paused = true)]
-async fn caches_that_hang_cost_a_write_of_100_groups_less_than_a_second() {
+async fn hanging_caches_cost_a_write_of_100_groups_under_a_second() {
     const GROUPS_OF_BOB: usize = 100;
     let mut world = World::without_carrier(Config::default()).await;
     (world.sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)).await;
     for number in 0..GROUPS_OF_BOB {
-        world.command_of(number, create([BOB])).await;
+        world.send_command(number, create([BOB])).await;
     }
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.stop().await;
-    let pushed = world.boat.pushed_to(20).len();
+    let push_count = world.boat.pushed_to(20).len();
     for number in 0..GROUPS_OF_BOB {
         let mut message = world.for_group(ALICE, None);
         message.to = Recipient::Group(group(number));
-        world.accept_of(message).await;
+        world.accept_from_sender(message).await;
     }
     for cache in [TIMELINE, CACHE.named("find")] {
         world.faults.begin(cache, Fault::Hang);
     }
-    let began = world.now();
+    let start = world.now();
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
-    let took = world.since(began);
-    assert_eq!(world.boat.pushed_to(20).len(), pushed + GROUPS_OF_BOB);
+    world.wait_until_committed().await;
+    let took = world.since(start);
+    assert_eq!(world.boat.pushed_to(20).len(), push_count + GROUPS_OF_BOB);
     let writes = world.faults.calls("messages", "save") as u32;
     assert!(
         took < Duration::from_secs(1) * writes,
@@ -110,50 +114,56 @@ async fn caches_that_hang_cost_a_write_of_100_groups_less_than_a_second() {
 async fn recalls_in_512_groups_are_deleted_together() {
     let mut world = World::without_carrier(Config::default()).await;
     for number in 0..RECORDS {
-        world.command_of(number, create([BOB])).await;
+        world.send_command(number, create([BOB])).await;
     }
     let mut subjects = Vec::new();
     for number in 0..RECORDS {
         let mut message = world.for_group(ALICE, None);
         message.to = Recipient::Group(group(number));
-        subjects.push(world.accept_of(message).await);
+        subjects.push(world.accept_from_sender(message).await);
     }
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.stop().await;
     for (number, subject) in subjects.into_iter().enumerate() {
         let recall = Some((Some(subject), ChangeKind::Recall));
         let mut message = world.for_group(ALICE, recall);
         message.to = Recipient::Group(group(number));
-        world.accept_of(message).await;
+        world.accept_from_sender(message).await;
     }
     let deletes = Calls::to("messages").named("delete");
     world
         .faults
         .begin(deletes, Fault::Delay(Duration::from_millis(150)));
-    let began = world.now();
+    let start = world.now();
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
-    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+    world.wait_until_committed().await;
+    assert!(
+        world.since(start) < MEMBERSHIP_LIMIT,
+        "{:?}",
+        world.since(start)
+    );
     assert_eq!(world.faults.items("messages", "delete"), RECORDS);
     let calls = world.faults.calls("messages", "delete");
     assert!(calls <= 8, "{calls} calls");
 }
 
 #[tokio::test(start_paused = true)]
-async fn commands_of_one_group_are_each_saved_once_however_long_that_takes() {
+async fn slow_commands_of_one_group_are_each_saved_once() {
     let mut world = World::without_carrier(Config::default()).await;
-    world.command_of(0, create([BOB])).await;
+    world.send_command(0, create([BOB])).await;
     for number in 1..RECORDS {
-        let who = user(10 + number as i64);
-        world.command_of(0, GroupCommand::Add(vec![who])).await;
+        let new_member = user(10 + number as i64);
+        world
+            .send_command(0, GroupCommand::Add(vec![new_member]))
+            .await;
     }
     world.faults.begin(
         GROUPS.named("save"),
         Fault::Delay(Duration::from_millis(250)),
     );
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.faults.calls("groups", "save"), RECORDS);
 }
 
@@ -165,7 +175,7 @@ async fn reactions_are_judged_together() {
         subjects.push(world.send(ALICE, BOB).await);
     }
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.stop().await;
     for subject in subjects {
         let mut message = world.message(BOB, ALICE);
@@ -175,44 +185,48 @@ async fn reactions_are_judged_together() {
             subject: Some(subject),
             kind: ChangeKind::Recall,
         }));
-        world.accept_of(message).await;
+        world.accept_from_sender(message).await;
     }
     world.faults.begin(
         Calls::to("messages").named("rows"),
         Fault::Delay(Duration::from_millis(120)),
     );
-    let began = world.now();
+    let start = world.now();
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
-    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+    world.wait_until_committed().await;
+    assert!(
+        world.since(start) < MEMBERSHIP_LIMIT,
+        "{:?}",
+        world.since(start)
+    );
 }
 
 /// Retries for as many users, all due at once, while history takes `latency` for a call and cannot
-/// read each `damaged`th row: all others are delivered, once. Returns the time that took.
-async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Duration {
+/// read one row in `damage_interval`: all others are delivered, once. Returns the time that took.
+async fn retries_beside_damaged_rows(latency: Duration, damage_interval: usize) -> Duration {
     let mut world = World::without_carrier(Config::default()).await;
     let mut expected = Vec::new();
     for number in 0..RECORDS {
-        let whom = 1000 + number as i64;
-        (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
-        let retry = retry_of(&world, whom, Duration::from_secs(5));
+        let recipient = 1000 + number as i64;
+        (world.sign_in(recipient, Platform::Web, recipient, Manner::Acknowledges)).await;
+        let retry = web_retry(&world, recipient, Duration::from_secs(5));
         let id = retry.work.message().expect("of a message");
-        match number % damaged {
-            0 => _ = damage(&world, Table::Private, &row_key(whom, id)),
-            _ => expected.push((whom, id.get())),
+        match number % damage_interval {
+            0 => _ = damage(&world, Table::Private, &row_key(recipient, id)),
+            _ => expected.push((recipient, id.get())),
         }
         world.publish(Topic::Retry(2), &retry).await;
     }
     world
         .faults
         .begin(Calls::to("messages").named("rows"), Fault::Delay(latency));
-    let began = world.now();
+    let start = world.now();
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
-    let took = world.since(began);
-    let mut pushed = world.boat.pushed.lock().clone();
-    pushed.sort_unstable();
-    assert_eq!(pushed, expected, "each once");
+    world.wait_until_committed().await;
+    let took = world.since(start);
+    let mut pushes = world.boat.pushes.lock().clone();
+    pushes.sort_unstable();
+    assert_eq!(pushes, expected, "each once");
     let dead = world.records(Topic::Dead).await.len();
     assert_eq!(dead, RECORDS - expected.len());
     took
@@ -221,7 +235,7 @@ async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Durat
 #[tokio::test(start_paused = true)]
 async fn a_damaged_row_costs_no_tier_its_membership() {
     let took = retries_beside_damaged_rows(Duration::from_millis(150), RECORDS).await;
-    assert!(took < SOON, "{took:?}");
+    assert!(took < MEMBERSHIP_LIMIT, "{took:?}");
 }
 
 /// All calls together take longer than a member of the group may be silent.
@@ -234,28 +248,28 @@ async fn a_tier_polls_between_what_it_reads() {
 #[tokio::test(start_paused = true)]
 async fn a_stalled_partition_leaves_half_of_the_time_to_others() {
     let world = World::new().await;
-    let partition_of = |whom| {
-        let key = keys::record_key(between(ALICE, whom));
+    let partition_of = |recipient| {
+        let key = keys::record_key(between(ALICE, recipient));
         keys::partition_of(&key, world.backends.queue.partitions(Topic::Message))
     };
-    let other = (BOB + 1..100).find(|whom| partition_of(*whom) != partition_of(BOB));
+    let other = (BOB + 1..100).find(|recipient| partition_of(*recipient) != partition_of(BOB));
     let other = other.expect("several partitions");
-    let stalled = world.message(ALICE, BOB);
-    let save = ROWS.about(stalled.id.get());
+    let stalled_message = world.message(ALICE, BOB);
+    let save = ROWS.about(stalled_message.id.get());
     world.faults.begin(save, Fault::Hang);
-    world.accept(task(stalled)).await;
+    world.accept(task(stalled_message)).await;
     // Nobody knows yet that this partition will stall.
     tokio::time::sleep(Config::default().store_timeout + Duration::from_secs(1)).await;
-    let mut in_time = 0;
+    let mut timely_count = 0;
     for count in 1..=400 {
         world.send(ALICE, other).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let written = world.conversation(ALICE, other).await.len();
-        in_time += usize::from(written == count);
+        let row_count = world.conversation(ALICE, other).await.len();
+        timely_count += usize::from(row_count == count);
     }
-    assert!((180..=260).contains(&in_time), "{in_time} of 400");
+    assert!((180..=260).contains(&timely_count), "{timely_count} of 400");
     world.faults.end(save);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.conversation(ALICE, BOB).await.len(), 1);
 }
 
@@ -266,15 +280,15 @@ async fn operations_of_three_kinds_are_each_written_once() {
     (world.sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)).await;
     let newest = world.send(BOB, ALICE).await;
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     world.stop().await;
-    let pinned = ListArrangement {
+    let pin = ListArrangement {
         pinned: true,
         ..ListArrangement::default()
     };
     for kind in [
         ChangeKind::Clear,
-        ChangeKind::Arrange(pinned),
+        ChangeKind::Arrange(pin),
         ChangeKind::Hide,
     ] {
         let operation = world.about_list(ALICE, BOB, newest, kind);
@@ -284,10 +298,14 @@ async fn operations_of_three_kinds_are_each_written_once() {
     world
         .faults
         .begin(LISTS, Fault::Delay(Duration::from_secs(2)));
-    let began = world.now();
+    let start = world.now();
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
-    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+    world.wait_until_committed().await;
+    assert!(
+        world.since(start) < MEMBERSHIP_LIMIT,
+        "{:?}",
+        world.since(start)
+    );
     assert_eq!(world.faults.writes("conversations"), 3);
 }
 
@@ -302,34 +320,37 @@ async fn a_list_that_is_never_written_in_time_costs_no_membership() {
     for latency in [Duration::from_millis(5100), Duration::from_secs(7)] {
         let world = World::with(config.clone()).await;
         (world.sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)).await;
-        for whom in 100..120 {
-            (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
+        for user_id in 100..120 {
+            (world.sign_in(user_id, Platform::Web, user_id, Manner::Acknowledges)).await;
         }
         world.faults.begin(LISTS, Fault::Delay(latency));
         let id = world.send(ALICE, BOB).await;
         let command = create([BOB]);
-        world.command_of(0, command).await;
+        world.send_command(0, command).await;
         tokio::time::sleep(Duration::from_secs(120)).await;
         // Records that need no list, of partitions that do not wait.
-        for whom in 100..120 {
-            let task = kickout(&world, vec![world.key(whom, whom)]);
+        for user_id in 100..120 {
+            let task = kickout(&world, vec![world.key(user_id, user_id)]);
             world.publish(Topic::Message, &task).await;
         }
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert!(!world.boat.closed().is_empty(), "the log is polled");
+        assert!(
+            !world.boat.closed_sessions().is_empty(),
+            "the log is polled"
+        );
         assert_eq!(world.boat.pushed_to(20), [0i64; 0]);
         let key = [(group(0), user(BOB))];
         let members = world.backends.groups.members_of(&key).await;
         assert!(members.expect("reads")[0].is_some());
         world.faults.end(LISTS);
-        world.until_quiet().await;
-        let pushed = world.boat.pushed_to(20);
+        world.wait_until_committed().await;
+        let pushed_ids = world.boat.pushed_to(20);
         assert_eq!(
-            pushed.len(),
+            pushed_ids.len(),
             2,
-            "the message and the group, once: {pushed:?}"
+            "the message and the group, once: {pushed_ids:?}"
         );
-        assert!(pushed.contains(&id.get()));
+        assert!(pushed_ids.contains(&id.get()));
     }
 }
 
@@ -343,14 +364,14 @@ async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
         version: Version { epoch: 0, offset },
     };
     let alice = (user(ALICE), member(Some(Role::Owner), 0));
-    let others = (0..30_000).map(|n| (user(100 + n), member(None, n as u64)));
-    let members = others.chain([alice]).collect();
+    let former_members = (0..30_000).map(|n| (user(100 + n), member(None, n as u64)));
+    let members = former_members.chain([alice]).collect();
     let settings = Some((CLOSED, Version::default()));
-    let saved = world.backends.groups.save(group(0), settings, members);
-    saved.await.expect("saves");
+    let save = world.backends.groups.save(group(0), settings, members);
+    save.await.expect("saves");
     let mut message = world.for_group(ALICE, None);
     message.to = Recipient::Group(group(0));
-    world.accept_of(message).await;
+    world.accept_from_sender(message).await;
     world.faults.begin(
         GROUPS.named("members"),
         Fault::Delay(Duration::from_millis(900)),
@@ -359,10 +380,10 @@ async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
         .faults
         .begin(GROUPS.named("members"), Fault::UnavailableEvery(7));
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     let range = HistoryRange::Forward { after: Seq::ZERO };
-    let of = ConversationId::Group(group(0));
-    let rows = (world.backends.messages).page(Owner::Group(group(0)), of, range, 9);
+    let conversation = ConversationId::Group(group(0));
+    let rows = (world.backends.messages).page(Owner::Group(group(0)), conversation, range, 9);
     assert_eq!(rows.await.expect("reads").len(), 1);
     // 31 pages, and each that was broken off once more.
     assert_eq!(world.faults.calls("groups", "members"), 36);
@@ -399,18 +420,18 @@ async fn a_server_of_the_mailbox_that_hangs_delays_only_its_users() {
     for _ in 0..100 {
         world.send(ALICE, BOB).await;
     }
-    let (began, mut expected) = (world.now(), Vec::new());
+    let (start, mut expected) = (world.now(), Vec::new());
     for _ in 0..20 {
         expected.push(world.send(ALICE, CAROL).await.get());
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(world.boat.pushed_to(30), expected);
     }
-    assert!(world.since(began) < Duration::from_secs(5), "no call ended");
+    assert!(world.since(start) < Duration::from_secs(5), "no call ended");
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let settled = expected
+    let ids = expected
         .iter()
         .map(|&id| MessageId::new(id).expect("an id"));
-    for id in settled {
+    for id in ids {
         let events = world.events(id).await;
         assert_eq!(
             events.last(),

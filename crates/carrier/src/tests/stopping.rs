@@ -6,9 +6,9 @@ use protocol::keys::Topic;
 use protocol::{Platform, Seq};
 use tokio::time::timeout;
 
-use super::retrying::retry_of;
+use super::retrying::web_retry;
 use super::world::*;
-use crate::decoded_record::source_of;
+use crate::decoded_record::record_source;
 use crate::executor_queue::ExecutorHandle;
 use crate::offsets::PartitionOffsets;
 use crate::partition_consumer::{PartitionConsumer, UNCOMMITTED_MAX};
@@ -27,14 +27,14 @@ async fn a_stop_finishes_and_commits_what_is_in_flight() {
         world.send(ALICE, 3).await;
     }
     world
-        .until("pushed", async || world.boat.pushed.lock().len() == 20)
+        .wait_until("pushed", async || world.boat.pushes.lock().len() == 20)
         .await;
     world.stop().await;
     // Only records that now wait in the retry topic are left; a stop does not wait for those.
     assert_eq!(world.uncommitted().await, 10);
     assert_eq!(world.boat.pushed_to(30).len(), 10);
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 10);
     assert_eq!(
         world.boat.pushed_to(30).len(),
@@ -53,11 +53,11 @@ async fn a_stop_does_not_wait_for_ever() {
     world.sign_in(BOB, Platform::Web, 20, Manner::Lost).await;
     let id = world.send(ALICE, BOB).await;
     world
-        .until("pushed", async || world.boat.pushed_to(20).len() == 1)
+        .wait_until("pushed", async || world.boat.pushed_to(20).len() == 1)
         .await;
-    let begun = tokio::time::Instant::now();
+    let stop_at = tokio::time::Instant::now();
     world.stop().await;
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(stop_at.elapsed() < Duration::from_secs(1));
     assert_eq!(
         world.uncommitted().await,
         1,
@@ -65,7 +65,7 @@ async fn a_stop_does_not_wait_for_ever() {
     );
     world.boat.set(20, Manner::Acknowledges);
     world.carrier = Some(world.start().await);
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert_eq!(world.boat.pushed_to(20), [id.get(), id.get()]);
     assert_eq!(
         world.conversation(BOB, ALICE).await,
@@ -80,16 +80,16 @@ async fn a_stop_does_not_wait_for_ever() {
 async fn carriers_come_and_go_and_nothing_is_lost() {
     let mut world = World::new().await;
     let users: Vec<i64> = (2..12).collect();
-    for who in &users {
+    for user_id in &users {
         world
-            .sign_in(*who, Platform::Web, 100 + who, Manner::Acknowledges)
+            .sign_in(*user_id, Platform::Web, 100 + user_id, Manner::Acknowledges)
             .await;
     }
     let mut second = None;
-    let mut sent: Vec<(i64, i64)> = Vec::new();
+    let mut sends: Vec<(i64, i64)> = Vec::new();
     for round in 0..80 {
-        for who in &users {
-            sent.push((*who, world.send(ALICE, *who).await.get()));
+        for user_id in &users {
+            sends.push((*user_id, world.send(ALICE, *user_id).await.get()));
         }
         match round {
             10 => second = Some(world.start().await),
@@ -101,20 +101,20 @@ async fn carriers_come_and_go_and_nothing_is_lost() {
         }
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
-    world.until_quiet().await;
+    world.wait_until_committed().await;
     assert!(second.is_some());
-    for who in users {
-        let mine: Vec<i64> = sent
+    for user_id in users {
+        let sent_ids: Vec<i64> = sends
             .iter()
-            .filter(|(to, _)| *to == who)
+            .filter(|(to, _)| *to == user_id)
             .map(|(_, id)| *id)
             .collect();
-        let rows = world.conversation(who, ALICE).await;
+        let rows = world.conversation(user_id, ALICE).await;
         let ids: Vec<i64> = rows.iter().map(|(_, id)| id.get()).collect();
-        assert_eq!(ids, mine, "dense and in order");
-        let pushed = world.boat.pushed_to(100 + who);
+        assert_eq!(ids, sent_ids, "dense and in order");
+        let pushed_ids = world.boat.pushed_to(100 + user_id);
         assert!(
-            mine.iter().all(|id| pushed.contains(id)),
+            sent_ids.iter().all(|id| pushed_ids.contains(id)),
             "everybody got everything"
         );
     }
@@ -123,38 +123,38 @@ async fn carriers_come_and_go_and_nothing_is_lost() {
 /// One retry never settles: those behind it are held until they are too many.
 #[tokio::test(start_paused = true)]
 async fn a_tier_polls_no_partition_with_too_many_uncommitted_records() {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const POLL_TIMEOUT: Duration = Duration::from_secs(5);
     let world = World::without_carrier(Config::default()).await;
     let tier = Topic::Retry(1);
-    let retry = retry_of(&world, BOB, Duration::from_secs(1));
+    let retry = web_retry(&world, BOB, Duration::from_secs(1));
     world.publish(tier, &retry).await;
-    let consumer = world.backends.queue.subscribe(GROUP, tier).await;
-    let progress = Arc::new(PartitionOffsets::default());
-    let (shard, _batches, _abandons) = ExecutorHandle::new();
-    let mut line = PartitionConsumer::new(
-        consumer.expect("a member"),
-        progress.clone(),
+    let subscription = world.backends.queue.subscribe(GROUP, tier).await;
+    let offsets = Arc::new(PartitionOffsets::default());
+    let (shard, _batches, _releases) = ExecutorHandle::new();
+    let mut consumer = PartitionConsumer::new(
+        subscription.expect("a member"),
+        offsets.clone(),
         shard,
         &world.backends,
         Arc::new(world.config.clone()),
     );
-    let polled = line.consumer.poll(9).await.expect("polled");
-    let Polled::Assigned(partitions) = polled else {
-        panic!("{polled:?}");
+    let poll = consumer.inner.poll(9).await.expect("polled");
+    let Polled::Assigned(partitions) = poll else {
+        panic!("{poll:?}");
     };
-    line.assign(partitions);
-    let waiting = world.records(tier).await.remove(0);
+    consumer.assign(partitions);
+    let queued_record = world.records(tier).await.remove(0);
     let number = |number: usize| Record {
-        offset: waiting.offset + 1 + number as u64,
-        ..waiting.clone()
+        offset: queued_record.offset + 1 + number as u64,
+        ..queued_record.clone()
     };
-    let begun: Vec<Record> = (0..=UNCOMMITTED_MAX).map(number).collect();
-    progress.begin(&begun);
-    line.pause_where(|_| false);
-    let polled = timeout(PATIENCE, line.consumer.poll(9)).await;
-    assert!(polled.is_err(), "{polled:?}");
-    progress.settle([source_of(&begun[0])]);
-    line.pause_where(|_| false);
-    let polled = timeout(PATIENCE, line.consumer.poll(9)).await;
-    assert!(matches!(polled, Ok(Ok(Polled::Records(_)))), "{polled:?}");
+    let records: Vec<Record> = (0..=UNCOMMITTED_MAX).map(number).collect();
+    offsets.begin(&records);
+    consumer.pause_partitions(|_| false);
+    let poll = timeout(POLL_TIMEOUT, consumer.inner.poll(9)).await;
+    assert!(poll.is_err(), "{poll:?}");
+    offsets.settle([record_source(&records[0])]);
+    consumer.pause_partitions(|_| false);
+    let poll = timeout(POLL_TIMEOUT, consumer.inner.poll(9)).await;
+    assert!(matches!(poll, Ok(Ok(Polled::Records(_)))), "{poll:?}");
 }

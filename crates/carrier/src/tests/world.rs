@@ -76,20 +76,20 @@ pub(super) fn target(number: i64, platform: Platform) -> Target {
 pub(super) struct SteppingClock {
     timer: TimerClock,
     /// Milliseconds.
-    behind: AtomicI64,
+    lag_ms: AtomicI64,
 }
 
 impl SteppingClock {
-    pub(super) fn step_back(&self, by: Duration) {
-        let by = i64::try_from(by.as_millis()).expect("not for ever");
-        self.behind.fetch_add(by, Ordering::SeqCst);
+    pub(super) fn step_back(&self, step_ms: Duration) {
+        let step_ms = i64::try_from(step_ms.as_millis()).expect("not for ever");
+        self.lag_ms.fetch_add(step_ms, Ordering::SeqCst);
     }
 }
 
 impl Clock for SteppingClock {
     fn now(&self) -> Timestamp {
-        let behind = self.behind.load(Ordering::SeqCst);
-        Timestamp::from_millis(self.timer.now().millis() - behind)
+        let lag_ms = self.lag_ms.load(Ordering::SeqCst);
+        Timestamp::from_millis(self.timer.now().millis() - lag_ms)
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) struct World {
 }
 
 pub(super) struct Carrier {
-    pub(super) running: CarrierHandle,
+    pub(super) handle: CarrierHandle,
     pub(super) stop: CancellationToken,
 }
 
@@ -144,14 +144,14 @@ pub(super) enum Manner {
 #[derive(Default)]
 pub(super) struct Peer {
     sessions: Mutex<BTreeMap<i64, Manner>>,
-    pub(super) pushed: Mutex<Vec<(i64, i64)>>,
-    /// Time of each push in `pushed`.
+    pub(super) pushes: Mutex<Vec<(i64, i64)>>,
+    /// Time of each push in `pushes`.
     pub(super) pushed_at: Mutex<Vec<Instant>>,
     frames: Mutex<Vec<Bytes>>,
     /// Pushes without an outcome yet, and the most of them at a time.
     open: AtomicUsize,
     open_max: AtomicUsize,
-    pub(super) told: Mutex<Vec<v1::Notice>>,
+    pub(super) notices: Mutex<Vec<v1::Notice>>,
     /// Leaves notices by call without an answer.
     pub(super) hangs: AtomicBool,
 }
@@ -170,9 +170,9 @@ impl World {
 
     pub(super) async fn without_carrier(config: Config) -> World {
         let engine = Engine::memory();
-        let stepping = Arc::new(SteppingClock {
+        let clock = Arc::new(SteppingClock {
             timer: TimerClock::starting_at(BEGIN),
-            behind: AtomicI64::new(0),
+            lag_ms: AtomicI64::new(0),
         });
         let parts = EmbeddedConfig {
             queue: QueueConfig {
@@ -182,7 +182,7 @@ impl World {
             ..EmbeddedConfig::default()
         };
         let entropy = Arc::new(SeededEntropy::new(7));
-        let parts = Embedded::open(&engine, parts, stepping.clone(), entropy);
+        let parts = Embedded::open(&engine, parts, clock.clone(), entropy);
         let parts = parts.expect("good settings");
         let faults = Arc::new(Faults::default());
         let connector = Connector::default();
@@ -194,7 +194,7 @@ impl World {
             .register(Role::Boat, "boat-1", "inproc:boat-1");
         let lease = lease.await.expect("a lease");
         World {
-            clock: stepping,
+            clock,
             backends: parts.backends.hooked(&faults.hook()),
             faults,
             log: parts.queue,
@@ -214,14 +214,14 @@ impl World {
 
     pub(super) async fn start(&self) -> Carrier {
         let stop = CancellationToken::new();
-        let running = start(
+        let handle = start(
             self.config.clone(),
             self.backends.clone(),
             self.connector.clone(),
             stop.clone(),
         );
         Carrier {
-            running: running.await.expect("a carrier"),
+            handle: handle.await.expect("a carrier"),
             stop,
         }
     }
@@ -230,7 +230,7 @@ impl World {
     pub(super) async fn stop(&mut self) {
         let carrier = self.carrier.take().expect("a carrier runs");
         carrier.stop.cancel();
-        carrier.running.drained().await;
+        carrier.handle.drained().await;
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -238,8 +238,14 @@ impl World {
     }
 
     /// `number` names the session.
-    pub(super) async fn sign_in(&self, who: i64, platform: Platform, number: i64, manner: Manner) {
-        self.sign_in_with("device", who, platform, number, manner)
+    pub(super) async fn sign_in(
+        &self,
+        user_id: i64,
+        platform: Platform,
+        number: i64,
+        manner: Manner,
+    ) {
+        self.sign_in_with("device", user_id, platform, number, manner)
             .await;
     }
 
@@ -247,20 +253,20 @@ impl World {
     pub(super) async fn sign_in_with(
         &self,
         device: &str,
-        who: i64,
+        user_id: i64,
         platform: Platform,
         number: i64,
         manner: Manner,
     ) {
-        self.know(who, platform).await;
+        self.register_device(user_id, platform).await;
         let request = ConnectRequest {
-            user: user(who),
+            user: user(user_id),
             entry: NewSession {
-                key: self.key(who, number),
+                key: self.key(user_id, number),
                 platform,
                 device: DeviceId::new(device).expect("short"),
             },
-            denied: DeniedBoats::default(),
+            denied_boats: DeniedBoats::default(),
             now: self.now(),
         };
         self.backends
@@ -273,19 +279,23 @@ impl World {
     }
 
     /// Registers an earlier sign-in on the platform.
-    pub(super) async fn know(&self, who: i64, platform: Platform) {
-        let seen = DeviceSeen {
-            user: user(who),
+    pub(super) async fn register_device(&self, user_id: i64, platform: Platform) {
+        let device_seen = DeviceSeen {
+            user: user(user_id),
             platform,
             device: DeviceId::new("device").expect("short"),
             at: self.now(),
         };
-        self.backends.devices.seen(seen).await.expect("written");
+        self.backends
+            .devices
+            .seen(device_seen)
+            .await
+            .expect("written");
     }
 
-    pub(super) fn key(&self, who: i64, number: i64) -> SessionKey {
+    pub(super) fn key(&self, user_id: i64, number: i64) -> SessionKey {
         SessionKey {
-            user: user(who),
+            user: user(user_id),
             session: session(number),
             life: self.life.clone(),
         }
@@ -321,7 +331,7 @@ impl World {
     }
 
     pub(super) async fn publish(&self, topic: Topic, task: &Task) {
-        let key = protocol::record::key_of(&task.work).expect("it belongs to somebody");
+        let key = protocol::record::publish_key(&task.work).expect("it belongs to somebody");
         self.publish_raw(topic, &key, task.encode()).await;
     }
 
@@ -352,19 +362,19 @@ impl World {
     }
 
     /// Waits until `is_so` holds; time passes by itself meanwhile.
-    pub(super) async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
+    pub(super) async fn wait_until(&self, goal: &str, is_so: impl AsyncFn() -> bool) {
         for _ in 0..100_000 {
             if is_so().await {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("never: {what}");
+        panic!("never: {goal}");
     }
 
     /// Waits until the carrier has committed everything in its topics.
-    pub(super) async fn until_quiet(&self) {
-        self.until("everything committed", async || {
+    pub(super) async fn wait_until_committed(&self) {
+        self.wait_until("everything committed", async || {
             self.uncommitted().await == 0
         })
         .await;
@@ -377,8 +387,8 @@ impl World {
             for number in 0..self.backends.queue.partitions(topic) {
                 let partition = Partition { topic, number };
                 let (_, end) = self.backends.queue.bounds(partition).await.expect("bounds");
-                let committed = self.backends.queue.committed(crate::GROUP, partition);
-                open += end - committed.await.expect("an offset").unwrap_or(0);
+                let offset = self.backends.queue.committed(crate::GROUP, partition);
+                open += end - offset.await.expect("an offset").unwrap_or(0);
             }
         }
         open
@@ -399,9 +409,9 @@ impl World {
         records
     }
 
-    pub(super) async fn waiting(&self, who: i64, platform: Platform) -> u64 {
-        let waiting = self.backends.mailbox.waiting(target(who, platform));
-        waiting.await.expect("the mailbox is well")
+    pub(super) async fn waiting(&self, user_id: i64, platform: Platform) -> u64 {
+        let count = self.backends.mailbox.waiting(target(user_id, platform));
+        count.await.expect("the mailbox is well")
     }
 
     pub(super) async fn events(&self, id: MessageId) -> Vec<(Option<Target>, LedgerEvent)> {
@@ -441,8 +451,8 @@ impl World {
             );
             letters
         });
-        let patience = Duration::from_secs(60);
-        letters.redrive("ann", selection, patience).await
+        let timeout = Duration::from_secs(60);
+        letters.redrive("ann", selection, timeout).await
     }
 
     /// The boat answers again, in the same life.
@@ -502,15 +512,15 @@ impl Peer {
 
     /// Ids of the messages pushed to a session, in order.
     pub(super) fn pushed_to(&self, number: i64) -> Vec<i64> {
-        let pushed = self.pushed.lock();
-        let mine = pushed.iter().filter(|(session, _)| *session == number);
-        mine.map(|(_, id)| *id).collect()
+        let pushes = self.pushes.lock();
+        let own_pushes = pushes.iter().filter(|(session, _)| *session == number);
+        own_pushes.map(|(_, id)| *id).collect()
     }
 
     /// Pushed frames, decoded as a client would.
     pub(super) fn frames(&self) -> Vec<ServerFrame> {
         let frames = self.frames.lock();
-        let frames = frames.iter().map(|frame| decoded(frame.clone()));
+        let frames = frames.iter().map(|frame| decode_frame(frame.clone()));
         frames.collect()
     }
 
@@ -518,56 +528,56 @@ impl Peer {
         self.frames.lock().clear();
     }
 
-    pub(super) fn closed(&self) -> Vec<i64> {
-        self.told_of(|notice| matches!(notice, v1::notice::Notice::Close(_)))
+    pub(super) fn closed_sessions(&self) -> Vec<i64> {
+        self.notified_sessions(|notice| matches!(notice, v1::notice::Notice::Close(_)))
     }
 
-    pub(super) fn resynced(&self) -> Vec<i64> {
-        self.told_of(|notice| matches!(notice, v1::notice::Notice::Resync(_)))
+    pub(super) fn resynced_sessions(&self) -> Vec<i64> {
+        self.notified_sessions(|notice| matches!(notice, v1::notice::Notice::Resync(_)))
     }
 
-    pub(super) fn hinted(&self) -> Vec<i64> {
-        self.told_of(|notice| matches!(notice, v1::notice::Notice::Hint(_)))
+    pub(super) fn hinted_sessions(&self) -> Vec<i64> {
+        self.notified_sessions(|notice| matches!(notice, v1::notice::Notice::Hint(_)))
     }
 
-    fn told_of(&self, wanted: impl Fn(&v1::notice::Notice) -> bool) -> Vec<i64> {
-        let told = self.told.lock();
-        let wanted = told
+    fn notified_sessions(&self, is_match: impl Fn(&v1::notice::Notice) -> bool) -> Vec<i64> {
+        let notices = self.notices.lock();
+        let is_match = notices
             .iter()
-            .filter(|told| told.notice.as_ref().is_some_and(&wanted));
-        wanted.map(|told| told.session).collect()
+            .filter(|notices| notices.notice.as_ref().is_some_and(&is_match));
+        is_match.map(|notices| notices.session).collect()
     }
 
     /// Frames that a session got by notice.
-    pub(super) fn told_frames(&self, number: i64) -> Vec<ServerFrame> {
-        let told = self.told.lock();
-        let mine = told.iter().filter(|told| told.session == number);
-        let frames = mine.filter_map(|told| match &told.notice {
-            Some(v1::notice::Notice::Frame(frame)) => Some(decoded(frame.clone())),
+    pub(super) fn notice_frames(&self, number: i64) -> Vec<ServerFrame> {
+        let notices = self.notices.lock();
+        let own_notices = notices.iter().filter(|notices| notices.session == number);
+        let frames = own_notices.filter_map(|notices| match &notices.notice {
+            Some(v1::notice::Notice::Frame(frame)) => Some(decode_frame(frame.clone())),
             _ => None,
         });
         frames.collect()
     }
 
     /// Closes sessions as the notices ask, as a boat does. Returns those that are missing.
-    fn tell(&self, notices: Vec<v1::Notice>) -> Vec<i64> {
-        let mut missing = Vec::new();
+    fn accept_notices(&self, notices: Vec<v1::Notice>) -> Vec<i64> {
+        let mut unknown_sessions = Vec::new();
         for notice in notices {
             let mut sessions = self.sessions.lock();
             if !sessions.contains_key(&notice.session) {
-                missing.push(notice.session);
+                unknown_sessions.push(notice.session);
             }
             if matches!(notice.notice, Some(v1::notice::Notice::Close(_))) {
                 sessions.remove(&notice.session);
             }
             drop(sessions);
-            self.told.lock().push(notice);
+            self.notices.lock().push(notice);
         }
-        missing
+        unknown_sessions
     }
 
     fn take(&self, delivery: &v1::Delivery) -> Option<(Duration, Kind)> {
-        self.pushed.lock().push((delivery.session, delivery.msg_id));
+        self.pushes.lock().push((delivery.session, delivery.msg_id));
         self.pushed_at.lock().push(Instant::now());
         self.frames.lock().push(delivery.frame.clone());
         match self.sessions.lock().get(&delivery.session) {
@@ -581,7 +591,7 @@ impl Peer {
     }
 }
 
-fn decoded(frame: Bytes) -> ServerFrame {
+fn decode_frame(frame: Bytes) -> ServerFrame {
     api::codec::decode_server(frame, 1 << 20).expect("a frame of ours")
 }
 
@@ -600,16 +610,16 @@ impl BoatService for Door {
         tokio::spawn(async move {
             let mut batches = request.into_inner();
             while let Ok(Some(batch)) = batches.message().await {
-                peer.tell(batch.notices);
+                peer.accept_notices(batch.notices);
                 for delivery in batch.deliveries {
-                    let Some((after, kind)) = peer.take(&delivery) else {
+                    let Some((delay, kind)) = peer.take(&delivery) else {
                         continue;
                     };
                     let outcomes = outcomes.clone();
                     let peer = peer.clone();
                     peer.begin();
                     tokio::spawn(async move {
-                        tokio::time::sleep(after).await;
+                        tokio::time::sleep(delay).await;
                         peer.open.fetch_sub(1, Ordering::SeqCst);
                         let outcome = v1::Outcome {
                             token: delivery.token,
@@ -633,8 +643,10 @@ impl BoatService for Door {
         if self.0.hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
-        let missing = self.0.tell(request.into_inner().notices);
-        Ok(Response::new(v1::NoticeResponse { missing }))
+        let unknown_sessions = self.0.accept_notices(request.into_inner().notices);
+        Ok(Response::new(v1::NoticeResponse {
+            missing: unknown_sessions,
+        }))
     }
 
     async fn probe(

@@ -19,10 +19,10 @@ use super::{Halt, WriteFailure, Writer};
 use crate::deadline::StoreDeadline;
 
 /// Groups whose timelines are pushed at once.
-const TOGETHER: usize = 64;
+const MAX_CONCURRENT_PUSHES: usize = 64;
 /// Time of a lazy effect, for all its groups together; a renewal has it twice, to keep entries and to forget them. A
 /// cache that hangs slows a write down, and stalls none.
-const LAZY_TIME: Duration = Duration::from_millis(200);
+const LAZY_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Cache entries of groups, with their fill tokens, from before anything is written.
 type Permits = Vec<(GroupId, CacheLookup)>;
@@ -48,7 +48,7 @@ impl Writer {
     pub(super) async fn apply(
         &mut self,
         stages: Vec<Stage>,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<(), WriteFailure> {
         let mut results = EffectResults::default();
         for Stage(effects) in stages {
@@ -56,23 +56,23 @@ impl Writer {
             effects
                 .iter()
                 .for_each(|effect| self.forget_targets(effect));
-            let done = match <[Effect; 1]>::try_from(effects) {
+            let outcomes = match <[Effect; 1]>::try_from(effects) {
                 // Most stages: nothing is boxed.
-                Ok([effect]) => vec![self.effect(effect, &results, until).await],
+                Ok([effect]) => vec![self.effect(effect, &results, deadline).await],
                 Err(effects) => {
                     let effects = effects.into_iter();
-                    join_all(effects.map(|effect| self.effect(effect, &results, until))).await
+                    join_all(effects.map(|effect| self.effect(effect, &results, deadline))).await
                 }
             };
             let mut failure = None;
-            for done in done {
-                match done {
+            for outcome in outcomes {
+                match outcome {
                     Ok(Yield::Nothing) => {}
                     Ok(Yield::Permits(permits)) => results.permits = permits,
                     Ok(Yield::Heads(heads)) => {
-                        for moved in heads {
-                            results.heads.insert(moved.conversation, moved.head);
-                            self.heads.remember(moved);
+                        for head_move in heads {
+                            results.heads.insert(head_move.conversation, head_move.head);
+                            self.heads.remember(head_move);
                         }
                     }
                     Ok(Yield::Group(change)) => self.groups.remember(*change),
@@ -88,81 +88,82 @@ impl Writer {
         match effect {
             Effect::Group(change) => self.groups.forget_one(change.group),
             Effect::Heads(heads) => {
-                for moved in heads {
-                    self.heads.forget_one(moved.conversation);
+                for head_move in heads {
+                    self.heads.forget_one(head_move.conversation);
                 }
             }
             _ => {}
         }
     }
 
-    /// Applies one effect, stamped anew until a write is soon enough.
+    /// Applies one effect. Where a write took too long for its stamp, stamps and writes it again.
     async fn effect(
         &self,
         mut effect: Effect,
         results: &EffectResults,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<Yield, WriteFailure> {
         if !effect.stamp(self.clock.now()) {
             return self.call(effect, results).await;
         }
-        let mut stamping = StampRetry::new(self.clock.clone(), self.list_margin, until);
-        let mut done = Yield::Nothing;
-        while let Some(stamp) = stamping.next()? {
+        let mut stamp_retry = StampRetry::new(self.clock.clone(), self.list_margin, deadline);
+        let mut outcome = Yield::Nothing;
+        while let Some(stamp) = stamp_retry.next()? {
             effect.stamp(stamp);
-            done = self.call(effect.clone(), results).await?;
+            outcome = self.call(effect.clone(), results).await?;
         }
-        Ok(done)
+        Ok(outcome)
     }
 
     async fn call(&self, effect: Effect, results: &EffectResults) -> Result<Yield, WriteFailure> {
         let backends = &self.backends;
-        let stores = match effect.kind().is_lazy() {
-            true => self.stores.together(LAZY_TIME),
-            false => self.stores,
+        let store_deadline = if effect.kind().is_lazy() {
+            self.store_deadline.with_timeout(LAZY_TIMEOUT)
+        } else {
+            self.store_deadline
         };
         match effect {
             Effect::Group(change) => {
                 let members = change.update.members.iter();
                 let members = members.map(|(user, member)| (*user, *member)).collect();
                 let settings = change.update.settings;
-                let saved = backends.groups.save(change.group, settings, members);
-                stores.within(saved).await.map_err(refused)?;
+                let save = backends.groups.save(change.group, settings, members);
+                store_deadline.within(save).await.map_err(save_failure)?;
                 return Ok(Yield::Group(change));
             }
             Effect::Touch { lists, at } => {
-                let touched = backends.conversations.touch(lists, at);
-                stores.within(touched).await?;
+                let touch = backends.conversations.touch(lists, at);
+                store_deadline.within(touch).await?;
             }
             Effect::Invalidate(invalidations) => {
-                let invalidated = self.invalidate(&invalidations, stores).await;
-                invalidated.map_err(Halt::Store)?;
+                let invalidation = self.invalidate(&invalidations, store_deadline).await;
+                invalidation.map_err(Halt::Store)?;
             }
             Effect::Permits(groups) => {
-                let permits = self.permits(groups, stores).await;
+                let permits = self.permits(groups, store_deadline).await;
                 return Ok(Yield::Permits(permits));
             }
             Effect::Messages(rows) => {
-                let saved = backends.messages.save(rows);
-                stores.within(saved).await.map_err(refused)?;
+                let save = backends.messages.save(rows);
+                store_deadline.within(save).await.map_err(save_failure)?;
             }
             Effect::Changes(rows) => {
-                let saved = backends.changes.save(rows);
-                stores.within(saved).await.map_err(refused)?;
+                let save = backends.changes.save(rows);
+                store_deadline.within(save).await.map_err(save_failure)?;
             }
             Effect::Recalled(messages) => {
-                let deleted = backends.messages.delete(&messages);
-                stores.within(deleted).await?;
+                let delete = backends.messages.delete(&messages);
+                store_deadline.within(delete).await?;
             }
             Effect::Heads(heads) => {
                 self.heads.write(&heads).await?;
                 return Ok(Yield::Heads(heads));
             }
-            Effect::Renew(groups) => self.renew(groups, results, stores).await,
-            Effect::Timeline(entries) => self.push(entries, stores).await,
+            Effect::Renew(groups) => self.renew(groups, results, store_deadline).await,
+            Effect::Timeline(entries) => self.push(entries, store_deadline).await,
             Effect::ListRows(rows) => {
-                let saved = backends.conversations.save(rows);
-                stores.within(saved).await?;
+                let save = backends.conversations.save(rows);
+                store_deadline.within(save).await?;
             }
             Effect::ListOps { ops, at } => self.list_ops(&ops, at).await?,
         }
@@ -171,71 +172,74 @@ impl Writer {
 
     /// Operations of one kind.
     async fn list_ops(&self, ops: &[ListOp], at: Timestamp) -> Result<(), Error> {
-        let (mut cleared, mut arranged, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut clears, mut arrangements, mut hides) = (Vec::new(), Vec::new(), Vec::new());
         for op in ops {
             let (owner, conversation) = (op.owner, op.conversation);
             match op.kind {
-                ListOpKind::Clear(up_to) => cleared.push((owner, conversation, up_to)),
-                ListOpKind::Arrange(how) => arranged.push((owner, conversation, op.version, how)),
-                ListOpKind::Hide(seq) => hidden.push((owner, conversation, op.version, seq)),
+                ListOpKind::Clear(up_to) => clears.push((owner, conversation, up_to)),
+                ListOpKind::Arrange(arrangement) => {
+                    arrangements.push((owner, conversation, op.version, arrangement))
+                }
+                ListOpKind::Hide(seq) => hides.push((owner, conversation, op.version, seq)),
             }
         }
         let conversations = &self.backends.conversations;
-        if !cleared.is_empty() {
-            let cleared = conversations.set_cleared(cleared, at);
-            self.stores.within(cleared).await?;
+        if !clears.is_empty() {
+            let clears = conversations.set_cleared(clears, at);
+            self.store_deadline.within(clears).await?;
         }
-        if !arranged.is_empty() {
-            let arranged = conversations.arrange(arranged, at);
-            self.stores.within(arranged).await?;
+        if !arrangements.is_empty() {
+            let arrangements = conversations.arrange(arrangements, at);
+            self.store_deadline.within(arrangements).await?;
         }
-        if !hidden.is_empty() {
-            let hidden = conversations.hide(hidden, at);
-            self.stores.within(hidden).await?;
+        if !hides.is_empty() {
+            let hides = conversations.hide(hides, at);
+            self.store_deadline.within(hides).await?;
         }
         Ok(())
     }
 
-    async fn permits(&self, groups: Vec<GroupId>, stores: StoreDeadline) -> Permits {
+    async fn permits(&self, groups: Vec<GroupId>, store_deadline: StoreDeadline) -> Permits {
         let keys: Vec<CacheKey> = groups.iter().map(|group| CacheKey::Group(*group)).collect();
-        let found = self.backends.cache.find(&keys);
-        let found = stores.each(keys.len(), found).await;
+        let lookup = self.backends.cache.find(&keys);
+        let lookup = store_deadline.each(keys.len(), lookup).await;
         let (mut permits, mut failures) = (Permits::new(), Vec::new());
-        for (group, found) in groups.into_iter().zip(found) {
-            match found {
-                Ok(found) => permits.push((group, found)),
+        for (group, lookup) in groups.into_iter().zip(lookup) {
+            match lookup {
+                Ok(lookup) => permits.push((group, lookup)),
                 Err(error) => failures.push(error),
             }
         }
-        not_renewed(&failures);
+        report_cache_failures(&failures);
         permits
     }
 
-    /// Renews the cache entries of groups, where there are some, so that a returning member finds the newest head
-    /// without a store. An entry that somebody else was quicker with is invalidated: they may not have seen the last
-    /// stamp of the head. No record depends on it: whoever routes a delivery invalidates stale entries first.
+    /// Renews the cache entries of groups, where there are some, so that a returning member finds
+    /// the newest head without a store. An entry that another process has replaced meanwhile is
+    /// invalidated: that process may not have seen the last stamp of the head. No record depends on
+    /// it: whoever routes a delivery invalidates stale entries first.
     async fn renew(
         &self,
         groups: Vec<(GroupId, ChangedPlaces)>,
         results: &EffectResults,
-        stores: StoreDeadline,
+        store_deadline: StoreDeadline,
     ) {
         let changes: BTreeMap<GroupId, ChangedPlaces> = groups.into_iter().collect();
-        let renewed = results.permits.iter().filter_map(|(group, found)| {
+        let renewals = results.permits.iter().filter_map(|(group, lookup)| {
             let head = *results.heads.get(&ConversationId::Group(*group))?;
-            let entry = found.group()?.moved(head, changes.get(group)?)?;
-            let entry = CacheRecord::of_group(*group, found.token.clone(), &entry).ok()?;
+            let entry = lookup.group()?.moved(head, changes.get(group)?)?;
+            let entry = CacheRecord::from_group(*group, lookup.token.clone(), &entry).ok()?;
             Some((CacheKey::Group(*group), entry))
         });
-        let (keys, entries): (Vec<CacheKey>, Vec<CacheRecord>) = renewed.unzip();
+        let (keys, entries): (Vec<CacheKey>, Vec<CacheRecord>) = renewals.unzip();
         if entries.is_empty() {
             return;
         }
-        let kept = self.backends.cache.keep(entries);
-        let kept = stores.each(keys.len(), kept).await;
+        let answer = self.backends.cache.keep(entries);
+        let answer = store_deadline.each(keys.len(), answer).await;
         let (mut stale, mut failures) = (Vec::new(), Vec::new());
-        for (key, kept) in keys.into_iter().zip(kept) {
-            match kept {
+        for (key, answer) in keys.into_iter().zip(answer) {
+            match answer {
                 Ok(true) => {}
                 Ok(false) => stale.push(Invalidation::of(key)),
                 // Somebody else may have filled it meanwhile.
@@ -245,32 +249,37 @@ impl Writer {
                 }
             }
         }
-        let stores = self.stores.together(LAZY_TIME);
-        failures.extend(self.invalidate(&stale, stores).await.err());
-        not_renewed(&failures);
+        let store_deadline = self.store_deadline.with_timeout(LAZY_TIMEOUT);
+        failures.extend(self.invalidate(&stale, store_deadline).await.err());
+        report_cache_failures(&failures);
     }
 
     async fn invalidate(
         &self,
         invalidations: &[Invalidation],
-        stores: StoreDeadline,
+        store_deadline: StoreDeadline,
     ) -> Result<(), Error> {
         if invalidations.is_empty() {
             return Ok(());
         }
-        let forgotten = self.backends.cache.forget(invalidations);
-        let forgotten = stores.each(invalidations.len(), forgotten).await;
-        forgotten.into_iter().collect()
+        let answers = self.backends.cache.forget(invalidations);
+        let answers = store_deadline.each(invalidations.len(), answers).await;
+        answers.into_iter().collect()
     }
 
     /// Pushes the newest messages of groups to where pages are read first. It is a cache: what is not there is read from
     /// history, and no group waits for another's.
-    async fn push(&self, entries: Vec<(GroupId, Vec<TimelineEntry>)>, stores: StoreDeadline) {
+    async fn push(
+        &self,
+        entries: Vec<(GroupId, Vec<TimelineEntry>)>,
+        store_deadline: StoreDeadline,
+    ) {
         let timeline = &self.backends.timeline;
-        let pushes = stream::iter(entries)
-            .map(async |(group, entries)| stores.within(timeline.push(group, entries)).await);
+        let pushes = stream::iter(entries).map(async |(group, entries)| {
+            store_deadline.within(timeline.push(group, entries)).await
+        });
         let failures = pushes
-            .buffer_unordered(TOGETHER)
+            .buffer_unordered(MAX_CONCURRENT_PUSHES)
             .filter_map(async |it| it.err());
         let failures: Vec<Error> = failures.collect().await;
         if let Some(error) = failures.first() {
@@ -282,14 +291,14 @@ impl Writer {
 }
 
 /// A conflict is the fault of a record.
-fn refused(error: Error) -> WriteFailure {
+fn save_failure(error: Error) -> WriteFailure {
     match error.kind {
         Kind::Conflict => WriteFailure::Refused(error),
         Kind::Unavailable | Kind::Corrupt => error.into(),
     }
 }
 
-fn not_renewed(failures: &[Error]) {
+fn report_cache_failures(failures: &[Error]) {
     if let Some(error) = failures.first() {
         let groups = failures.len();
         tracing::warn!(%error, source = %error.source, groups, "cache entries of groups are not renewed");

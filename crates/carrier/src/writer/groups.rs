@@ -20,22 +20,22 @@ use crate::Config;
 use crate::deadline::{Result, StoreDeadline};
 
 /// Groups that are read at once.
-const TOGETHER: usize = 16;
+const MAX_CONCURRENT_LOADS: usize = 16;
 
 /// Groups whose pages are remembered until the rest is read.
-const LOADING_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+const MAX_PARTIAL_LOADS: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
 pub(super) struct Groups {
     store: Arc<dyn GroupStore>,
-    stores: StoreDeadline,
+    store_deadline: StoreDeadline,
     /// With the partition of each, whose owner alone changes it.
     cache: LruCache<GroupId, (u32, Arc<Group>)>,
     /// Groups whose reading was broken off.
-    loading: LruCache<GroupId, (u32, LoadProgress)>,
+    partial_loads: LruCache<GroupId, (u32, LoadProgress)>,
     /// Groups among these that are read anew.
-    reloading: LruCache<GroupId, ()>,
+    partial_reloads: LruCache<GroupId, ()>,
     /// Members of all that are remembered.
-    members: usize,
+    member_count: usize,
     members_max: usize,
 }
 
@@ -43,68 +43,69 @@ impl Groups {
     pub(super) fn new(store: Arc<dyn GroupStore>, config: &Config) -> Groups {
         Groups {
             store,
-            stores: StoreDeadline::new(config),
+            store_deadline: StoreDeadline::new(config),
             cache: LruCache::unbounded(),
-            loading: LruCache::new(LOADING_MAX),
-            reloading: LruCache::new(LOADING_MAX),
-            members: 0,
+            partial_loads: LruCache::new(MAX_PARTIAL_LOADS),
+            partial_reloads: LruCache::new(MAX_PARTIAL_LOADS),
+            member_count: 0,
             members_max: config.group_members_max,
         }
     }
 
-    /// Loads the groups of `wanted`, each with its partition, and returns those that exist. `None`:
-    /// time ran out before all were read. Of the first [`TOGETHER`] at least a page is read; others
+    /// Loads the `requested_groups`, each with its partition, and returns those that exist. `None`:
+    /// time ran out before all were read. Of the first [`MAX_CONCURRENT_LOADS`] at least a page is read; others
     /// are begun only while there is time, and none once one has failed. Pages that were read stay
     /// for the next call.
     pub(super) async fn load(
         &mut self,
-        wanted: &BTreeMap<GroupId, u32>,
-        until: Instant,
+        requested_groups: &BTreeMap<GroupId, u32>,
+        deadline: Instant,
     ) -> Result<Option<BTreeMap<GroupId, Arc<Group>>>> {
         let mut groups = BTreeMap::new();
-        let mut missing = Vec::new();
-        for (group, partition) in wanted {
+        let mut cache_misses = Vec::new();
+        for (group, partition) in requested_groups {
             match self.cache.get(group) {
-                Some((_, known)) => _ = groups.insert(*group, known.clone()),
+                Some((_, entry)) => _ = groups.insert(*group, entry.clone()),
                 None => {
-                    let loading = self.loading.pop(group).map(|(_, loading)| loading);
-                    let loading = loading.unwrap_or_else(|| LoadProgress::new(*group));
-                    missing.push((*group, *partition, loading));
+                    let progress = self.partial_loads.pop(group).map(|(_, progress)| progress);
+                    let progress = progress.unwrap_or_else(|| LoadProgress::new(*group));
+                    cache_misses.push((*group, *partition, progress));
                 }
             }
         }
-        let (store, stores) = (&*self.store, self.stores);
+        let (store, store_deadline) = (&*self.store, self.store_deadline);
         let has_failed = AtomicBool::new(false);
-        let loads = missing.into_iter().enumerate();
-        let loads = loads.map(|(number, (group, partition, mut loading))| {
+        let loads = cache_misses.into_iter().enumerate();
+        let loads = loads.map(|(number, (group, partition, mut progress))| {
             let has_failed = &has_failed;
             async move {
-                let is_late = number >= TOGETHER && Instant::now() >= until;
-                let page = match is_late || has_failed.load(Relaxed) {
-                    true => Ok(GroupLoad::Part),
-                    false => read_on(store, stores, &mut loading, until).await,
+                let is_late = number >= MAX_CONCURRENT_LOADS && Instant::now() >= deadline;
+                let page = if is_late || has_failed.load(Relaxed) {
+                    Ok(GroupLoad::Part)
+                } else {
+                    load_pages(store, store_deadline, &mut progress, deadline).await
                 };
                 has_failed.fetch_or(page.is_err(), Relaxed);
-                (group, partition, loading, page)
+                (group, partition, progress, page)
             }
         });
-        let loads = stream::iter(loads).buffered(TOGETHER);
-        let loaded: Vec<_> = loads.collect().await;
+        let loads = stream::iter(loads).buffered(MAX_CONCURRENT_LOADS);
+        let pages: Vec<_> = loads.collect().await;
         let (mut is_whole, mut failure) = (true, None);
-        for (group, partition, loading, page) in loaded {
+        for (group, partition, progress, page) in pages {
             match page {
-                Ok(GroupLoad::Whole(loaded)) => {
-                    let loaded = Arc::new(loaded);
-                    self.keep(group, partition, loaded.clone());
-                    groups.insert(group, loaded);
+                Ok(GroupLoad::Whole(entry)) => {
+                    let entry = Arc::new(entry);
+                    self.cache_group(group, partition, entry.clone());
+                    groups.insert(group, entry);
                 }
                 Ok(GroupLoad::Absent) => {}
                 Ok(GroupLoad::Part) => {
                     is_whole = false;
-                    self.loading.put(group, (partition, loading));
+                    self.partial_loads.put(group, (partition, progress));
                 }
                 Err(error) => {
-                    self.loading.put(group, (partition, loading));
+                    self.partial_loads.put(group, (partition, progress));
                     failure = Some(error);
                 }
             }
@@ -115,84 +116,88 @@ impl Groups {
         }
     }
 
-    /// Loads groups as the store has them now. One that was broken off here is read to its end by [`load`](Groups::load),
-    /// and is new enough: begun anew each time, a large one would never be whole.
+    /// Loads groups as the store has them now. A load that an earlier call here left unfinished is
+    /// continued by [`load`](Groups::load), and is fresh enough: if each call started over, a large
+    /// group would never be complete.
     pub(super) async fn reload(
         &mut self,
-        wanted: &BTreeMap<GroupId, u32>,
-        until: Instant,
+        requested_groups: &BTreeMap<GroupId, u32>,
+        deadline: Instant,
     ) -> Result<Option<BTreeMap<GroupId, Arc<Group>>>> {
-        for group in wanted.keys() {
-            if self.reloading.pop(group).is_none() {
+        for group in requested_groups.keys() {
+            if self.partial_reloads.pop(group).is_none() {
                 self.forget_one(*group);
             }
         }
-        let loaded = self.load(wanted, until).await;
-        if !matches!(loaded, Ok(Some(_))) {
-            for group in wanted.keys() {
-                self.reloading.put(*group, ());
+        let result = self.load(requested_groups, deadline).await;
+        if !matches!(result, Ok(Some(_))) {
+            for group in requested_groups.keys() {
+                self.partial_reloads.put(*group, ());
             }
         }
-        loaded
+        result
     }
 
     /// Remembers a group that is written.
     pub(super) fn remember(&mut self, change: GroupChange) {
-        self.keep(change.group, change.partition, change.after);
+        self.cache_group(change.group, change.partition, change.updated_group);
     }
 
-    fn keep(&mut self, group: GroupId, partition: u32, known: Arc<Group>) {
-        self.members += known.members.len();
-        let before = self.cache.put(group, (partition, known));
-        self.members -= before.map_or(0, |(_, before)| before.members.len());
+    fn cache_group(&mut self, group: GroupId, partition: u32, entry: Arc<Group>) {
+        self.member_count += entry.members.len();
+        let previous = self.cache.put(group, (partition, entry));
+        self.member_count -= previous.map_or(0, |(_, previous)| previous.members.len());
         // A group in use stays, whatever its size.
-        while self.members > self.members_max && self.cache.len() > 1 {
+        while self.member_count > self.members_max && self.cache.len() > 1 {
             let Some((_, (_, oldest))) = self.cache.pop_lru() else {
                 return;
             };
-            self.members -= oldest.members.len();
+            self.member_count -= oldest.members.len();
         }
     }
 
     pub(super) fn forget_one(&mut self, group: GroupId) {
-        self.loading.pop(&group);
-        self.reloading.pop(&group);
-        if let Some((_, known)) = self.cache.pop(&group) {
-            self.members -= known.members.len();
+        self.partial_loads.pop(&group);
+        self.partial_reloads.pop(&group);
+        if let Some((_, entry)) = self.cache.pop(&group) {
+            self.member_count -= entry.members.len();
         }
     }
 
     pub(super) fn forget(&mut self, partitions: &[Partition]) {
         let is_gone = |number: u32| {
             let mut partitions = partitions.iter();
-            partitions.any(|gone| gone.topic == Topic::Message && gone.number == number)
+            partitions
+                .any(|partition| partition.topic == Topic::Message && partition.number == number)
         };
         let groups = self
             .cache
             .iter()
             .map(|(group, (number, _))| (group, number));
-        let loading = self
-            .loading
+        let partial_loads = self
+            .partial_loads
             .iter()
             .map(|(group, (number, _))| (group, number));
-        let gone = groups
-            .chain(loading)
+        let lost_groups = groups
+            .chain(partial_loads)
             .filter(|(_, number)| is_gone(**number));
-        let gone: Vec<GroupId> = gone.map(|(group, _)| *group).collect();
-        gone.into_iter().for_each(|group| self.forget_one(group));
+        let lost_groups: Vec<GroupId> = lost_groups.map(|(group, _)| *group).collect();
+        lost_groups
+            .into_iter()
+            .for_each(|group| self.forget_one(group));
     }
 }
 
 /// Page by page, each under a deadline of its own, for as long as there is time.
-async fn read_on(
+async fn load_pages(
     store: &dyn GroupStore,
-    stores: StoreDeadline,
-    loading: &mut LoadProgress,
-    until: Instant,
+    store_deadline: StoreDeadline,
+    progress: &mut LoadProgress,
+    deadline: Instant,
 ) -> Result<GroupLoad> {
     loop {
-        let page = stores.within(loading.next(store, PAGE)).await?;
-        if !matches!(page, GroupLoad::Part) || Instant::now() >= until {
+        let page = store_deadline.within(progress.next(store, PAGE)).await?;
+        if !matches!(page, GroupLoad::Part) || Instant::now() >= deadline {
             return Ok(page);
         }
     }

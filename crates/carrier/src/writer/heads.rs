@@ -17,18 +17,18 @@ use crate::deadline::{Result, StoreDeadline};
 
 pub(super) struct Heads {
     store: Arc<dyn HeadStore>,
-    stores: StoreDeadline,
+    store_deadline: StoreDeadline,
     /// With the partition of the conversation.
     cache: LruCache<ConversationId, (u32, Head)>,
 }
 
 impl Heads {
     pub(super) fn new(store: Arc<dyn HeadStore>, config: &Config) -> Heads {
-        let most = NonZeroUsize::new(config.heads_max).unwrap_or(NonZeroUsize::MIN);
+        let capacity = NonZeroUsize::new(config.heads_max).unwrap_or(NonZeroUsize::MIN);
         Heads {
             store,
-            stores: StoreDeadline::new(config),
-            cache: LruCache::new(most),
+            store_deadline: StoreDeadline::new(config),
+            cache: LruCache::new(capacity),
         }
     }
 
@@ -38,20 +38,23 @@ impl Heads {
     /// the store (`doctor user N --repair`) is read again with the next message.
     pub(super) async fn load(
         &mut self,
-        wanted: &BTreeSet<ConversationId>,
+        conversations: &BTreeSet<ConversationId>,
     ) -> Result<BTreeMap<ConversationId, Head>> {
         let mut heads = BTreeMap::new();
-        let mut missing = Vec::new();
-        for conversation in wanted {
+        let mut cache_misses = Vec::new();
+        for conversation in conversations {
             match self.cache.get(conversation) {
                 Some((_, head)) => _ = heads.insert(*conversation, *head),
-                None => missing.push(*conversation),
+                None => cache_misses.push(*conversation),
             }
         }
-        if !missing.is_empty() {
-            let stored = self.stores.within(self.store.load(&missing)).await?;
-            let stored = stored.into_iter().map(Option::unwrap_or_default);
-            heads.extend(missing.into_iter().zip(stored));
+        if !cache_misses.is_empty() {
+            let stored_heads = self
+                .store_deadline
+                .within(self.store.load(&cache_misses))
+                .await?;
+            let stored_heads = stored_heads.into_iter().map(Option::unwrap_or_default);
+            heads.extend(cache_misses.into_iter().zip(stored_heads));
         }
         Ok(heads)
     }
@@ -59,24 +62,28 @@ impl Heads {
     /// Heads as the store has them now.
     pub(super) async fn reload(
         &mut self,
-        wanted: &BTreeSet<ConversationId>,
+        conversations: &BTreeSet<ConversationId>,
     ) -> Result<BTreeMap<ConversationId, Head>> {
-        wanted
+        conversations
             .iter()
             .for_each(|conversation| self.forget_one(*conversation));
-        self.load(wanted).await
+        self.load(conversations).await
     }
 
     pub(super) async fn write(&self, heads: &[HeadMove]) -> Result<()> {
-        let values = heads.iter().map(|moved| (moved.conversation, moved.head));
-        let saved = self.store.save(values.collect());
-        self.stores.within(saved).await
+        let values = heads
+            .iter()
+            .map(|head_move| (head_move.conversation, head_move.head));
+        let save = self.store.save(values.collect());
+        self.store_deadline.within(save).await
     }
 
     /// Remembers a head that is written.
-    pub(super) fn remember(&mut self, moved: HeadMove) {
-        self.cache
-            .put(moved.conversation, (moved.partition, moved.head));
+    pub(super) fn remember(&mut self, head_move: HeadMove) {
+        self.cache.put(
+            head_move.conversation,
+            (head_move.partition, head_move.head),
+        );
     }
 
     pub(super) fn forget_one(&mut self, conversation: ConversationId) {
@@ -84,18 +91,18 @@ impl Heads {
     }
 
     pub(super) fn forget(&mut self, partitions: &[Partition]) {
-        let gone: Vec<u32> = partitions
+        let numbers: Vec<u32> = partitions
             .iter()
             .filter(|partition| partition.topic == Topic::Message)
             .map(|partition| partition.number)
             .collect();
-        let theirs: Vec<ConversationId> = self
+        let conversations: Vec<ConversationId> = self
             .cache
             .iter()
-            .filter(|(_, (partition, _))| gone.contains(partition))
+            .filter(|(_, (partition, _))| numbers.contains(partition))
             .map(|(conversation, _)| *conversation)
             .collect();
-        theirs
+        conversations
             .iter()
             .for_each(|conversation| self.forget_one(*conversation));
     }

@@ -16,18 +16,22 @@ const WRITES_MAX: u32 = 3;
 pub(super) struct StampRetry {
     clock: Arc<dyn Clock>,
     list_margin: Duration,
-    until: Instant,
+    deadline: Instant,
     stamped_at: Option<Instant>,
     writes: u32,
 }
 
 impl StampRetry {
-    /// Nothing is stamped again after `until`.
-    pub(super) fn new(clock: Arc<dyn Clock>, list_margin: Duration, until: Instant) -> StampRetry {
+    /// Nothing is stamped again after `deadline`.
+    pub(super) fn new(
+        clock: Arc<dyn Clock>,
+        list_margin: Duration,
+        deadline: Instant,
+    ) -> StampRetry {
         StampRetry {
             clock,
             list_margin,
-            until,
+            deadline,
             stamped_at: None,
             writes: 0,
         }
@@ -40,7 +44,7 @@ impl StampRetry {
             if stamp_holds(now - at, self.list_margin) {
                 return Ok(None);
             }
-            if self.writes == WRITES_MAX || now >= self.until {
+            if self.writes == WRITES_MAX || now >= self.deadline {
                 let error = format!(
                     "no write ended within {:?} of its stamp",
                     self.list_margin / 2

@@ -12,10 +12,10 @@ use super::{Limits, Out};
 #[derive(Debug, Default)]
 pub(super) struct Acks {
     /// Acknowledgements that wait for this store to be durable.
-    storing: VecDeque<(u64, AckItem)>,
+    awaiting_store: VecDeque<(u64, AckItem)>,
     ready: VecDeque<AckItem>,
     /// Sent, but not confirmed.
-    unconfirmed: BTreeMap<MessageId, AckItem>,
+    unconfirmed_acks: BTreeMap<MessageId, AckItem>,
     /// Read positions not confirmed; true if one must be sent.
     reads: BTreeMap<ConversationId, (AckItem, bool)>,
     again_at: Option<Timestamp>,
@@ -35,7 +35,7 @@ impl Acks {
     /// Acknowledges `item` once `batch` is durable (`None`: at once).
     pub(super) fn received(&mut self, item: AckItem, batch: Option<u64>) {
         match batch {
-            Some(batch) => self.storing.push_back((batch, item)),
+            Some(batch) => self.awaiting_store.push_back((batch, item)),
             None => self.ready.push_back(item),
         }
     }
@@ -50,10 +50,10 @@ impl Acks {
     }
 
     pub(super) fn stored(&mut self, batch: u64) {
-        while let Some(&(needs, item)) = self.storing.front()
+        while let Some(&(needs, item)) = self.awaiting_store.front()
             && needs <= batch
         {
-            self.storing.pop_front();
+            self.awaiting_store.pop_front();
             self.ready.push_back(item);
         }
     }
@@ -63,7 +63,7 @@ impl Acks {
         while !self.ready.is_empty() {
             let batch = self.ready.len().min(limits.ack_batch);
             let items: Vec<AckItem> = self.ready.drain(..batch).collect();
-            self.unconfirmed
+            self.unconfirmed_acks
                 .extend(items.iter().map(|item| (item.id, *item)));
             self.again_at.get_or_insert(now + limits.ack_again);
             out.transmit(ClientFrame::Ack(Ack {
@@ -71,8 +71,8 @@ impl Acks {
                 items,
             }));
         }
-        while self.unconfirmed.len() > limits.acks_max {
-            self.unconfirmed.pop_first();
+        while self.unconfirmed_acks.len() > limits.acks_max {
+            self.unconfirmed_acks.pop_first();
         }
         let mut items = Vec::new();
         for (item, unsent) in self.reads.values_mut() {
@@ -91,35 +91,35 @@ impl Acks {
 
     /// Drops the acknowledgements that the server recorded or refused. Returns the read positions
     /// settled by that.
-    pub(super) fn confirmed(&mut self, acked: &Acked) -> Vec<(ConversationId, Seq)> {
-        let refused = (acked.refused.iter())
+    pub(super) fn confirmed(&mut self, reply: &Acked) -> Vec<(ConversationId, Seq)> {
+        let refused_ids = (reply.refusals.iter())
             .filter(|(_, refusal)| !refusal.code.retryable())
             .map(|(id, _)| *id);
-        let done: Vec<MessageId> = acked.ids.iter().copied().chain(refused).collect();
-        let mut moved = Vec::new();
-        if acked.kind == ReceiptKind::Read {
+        let settled_ids: Vec<MessageId> = reply.ids.iter().copied().chain(refused_ids).collect();
+        let mut read_seqs = Vec::new();
+        if reply.kind == ReceiptKind::Read {
             self.reads.retain(|&conversation, (item, _)| {
-                let confirmed = done.contains(&item.id);
-                if confirmed {
-                    moved.push((conversation, item.seq));
+                let is_settled = settled_ids.contains(&item.id);
+                if is_settled {
+                    read_seqs.push((conversation, item.seq));
                 }
-                !confirmed
+                !is_settled
             });
         } else {
-            for id in &done {
-                self.unconfirmed.remove(id);
+            for id in &settled_ids {
+                self.unconfirmed_acks.remove(id);
             }
         }
-        if self.unconfirmed.is_empty() && self.reads.is_empty() {
+        if self.unconfirmed_acks.is_empty() && self.reads.is_empty() {
             self.again_at = None;
         }
-        moved
+        read_seqs
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.storing.is_empty()
+        self.awaiting_store.is_empty()
             && self.ready.is_empty()
-            && self.unconfirmed.is_empty()
+            && self.unconfirmed_acks.is_empty()
             && self.reads.is_empty()
     }
 
@@ -139,8 +139,8 @@ impl Acks {
 
     fn send_all_again(&mut self) {
         self.again_at = None;
-        let unconfirmed = std::mem::take(&mut self.unconfirmed);
-        self.ready.extend(unconfirmed.into_values());
+        let unconfirmed_acks = std::mem::take(&mut self.unconfirmed_acks);
+        self.ready.extend(unconfirmed_acks.into_values());
         for (_, unsent) in self.reads.values_mut() {
             *unsent = true;
         }

@@ -17,7 +17,7 @@ use super::snapshot::{Account, Change};
 pub struct Settings {
     /// Empty if the driver is asked for the first token as well.
     pub token: String,
-    /// True if the driver answers `FetchToken`.
+    /// Whether the driver answers `FetchToken`.
     pub renews_token: bool,
     pub platform: Platform,
     pub device: DeviceId,
@@ -97,7 +97,7 @@ pub enum Event {
     Changed {
         number: u64,
         conversation: ConversationId,
-        changed: OrderedChange,
+        change: OrderedChange,
     },
     /// Messages the user hid, on whichever device: stop showing their content. Any of them shown
     /// from now on comes without content and bears the mark.
@@ -133,7 +133,7 @@ impl Event {
     /// Number of an event that the application must take.
     pub(crate) fn number(&self) -> Option<u64> {
         match self {
-            Event::Message(shown) => Some(shown.number),
+            Event::Message(message) => Some(message.number),
             Event::Changed { number, .. } | Event::Hidden { number, .. } => Some(*number),
             Event::Gap { number, .. } => *number,
             Event::Status { .. } | Event::Receipt(_) | Event::Reset(_) | Event::State(_) => None,
@@ -249,7 +249,7 @@ pub enum ConnectionState {
     Ready,
     /// Connection lost; the next attempt is at `until`.
     Reconnecting {
-        until: Timestamp,
+        retry_at: Timestamp,
         why: Refusal,
     },
     /// Ended for good.

@@ -9,7 +9,7 @@ use protocol::change::{MessageChange, OrderedChange};
 use protocol::frame::{ChangePage, Summary, SyncQuery};
 use protocol::{ConversationId, Refusal, Seq, Timestamp};
 
-use super::list::base_of;
+use super::list::unread_base;
 use super::queries::Query;
 use super::timeline::ShownKind;
 use super::{Core, Event};
@@ -21,59 +21,60 @@ const HELD_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct ChangeCursors {
     /// Last change handed to the application.
-    pub(super) shown: u64,
+    pub(super) last_shown: u64,
     /// Last change the server has.
-    known: u64,
-    held: BTreeMap<u64, OrderedChange>,
-    asked: bool,
+    last_known: u64,
+    held_changes: BTreeMap<u64, OrderedChange>,
+    is_querying: bool,
     /// The server seems to have fewer changes than were shown, so the core must ask.
     suspect: bool,
 }
 
 impl ChangeCursors {
-    pub(super) fn new(kept: u64) -> ChangeCursors {
+    pub(super) fn new(stored_rev: u64) -> ChangeCursors {
         ChangeCursors {
-            shown: kept,
-            known: kept,
+            last_shown: stored_rev,
+            last_known: stored_rev,
             ..ChangeCursors::default()
         }
     }
 
-    /// Cursors at the stored change `kept`, with the server at `known`.
-    pub(super) fn behind(kept: u64, known: u64) -> ChangeCursors {
+    /// Cursors at the stored change `stored_rev`, with the server at `server_rev`.
+    pub(super) fn behind(stored_rev: u64, server_rev: u64) -> ChangeCursors {
         ChangeCursors {
-            known: kept.max(known),
-            ..ChangeCursors::new(kept)
+            last_known: stored_rev.max(server_rev),
+            ..ChangeCursors::new(stored_rev)
         }
     }
 
-    /// True if changes must be requested: the next one is not held, or the server may have lost
+    /// Whether changes must be requested: the next one is not held, or the server may have lost
     /// some.
     pub(super) fn are_missing(&self) -> bool {
-        let is_next_missing = self.shown < self.known && !self.held.contains_key(&(self.shown + 1));
-        !self.asked && (self.suspect || is_next_missing)
+        let is_next_missing = self.last_shown < self.last_known
+            && !self.held_changes.contains_key(&(self.last_shown + 1));
+        !self.is_querying && (self.suspect || is_next_missing)
     }
 
     pub(super) fn disconnected(&mut self) {
-        self.asked = false;
+        self.is_querying = false;
         self.suspect = false;
     }
 
-    fn hold(&mut self, changed: OrderedChange) {
-        self.known = self.known.max(changed.rev);
-        let is_next = changed.rev == self.shown + 1;
-        if changed.rev > self.shown && (is_next || self.held.len() < HELD_MAX) {
-            self.held.insert(changed.rev, changed);
+    fn hold_change(&mut self, change: OrderedChange) {
+        self.last_known = self.last_known.max(change.rev);
+        let is_next = change.rev == self.last_shown + 1;
+        if change.rev > self.last_shown && (is_next || self.held_changes.len() < HELD_MAX) {
+            self.held_changes.insert(change.rev, change);
         }
     }
 
     /// Takes the next change, if its message is shown.
-    fn take_next(&mut self, shown: Seq) -> Option<OrderedChange> {
-        let next = self.held.first_entry()?;
-        if *next.key() != self.shown + 1 || next.get().seq > shown {
+    fn take_next(&mut self, shown_seq: Seq) -> Option<OrderedChange> {
+        let next = self.held_changes.first_entry()?;
+        if *next.key() != self.last_shown + 1 || next.get().seq > shown_seq {
             return None;
         }
-        self.shown += 1;
+        self.last_shown += 1;
         Some(next.remove())
     }
 }
@@ -91,22 +92,22 @@ impl Core {
         let revs = &mut track.revs;
         if let Some(seq) = fresh_to
             && rev > 0
-            && revs.shown == 0
-            && revs.held.is_empty()
+            && revs.last_shown == 0
+            && revs.held_changes.is_empty()
         {
             *revs = ChangeCursors::new(rev);
-            track.kept.rev = rev;
+            track.progress.rev = rev;
             track.fresh_to = seq;
         }
         let revs = &mut track.revs;
-        revs.known = revs.known.max(rev);
-        revs.suspect |= rev < revs.shown;
+        revs.last_known = revs.last_known.max(rev);
+        revs.suspect |= rev < revs.last_shown;
         self.look_for_changes(conversation);
     }
 
     /// Takes a change that the server pushed.
-    pub(super) fn changed(&mut self, conversation: ConversationId, changed: OrderedChange) {
-        self.track(conversation).revs.hold(changed);
+    pub(super) fn changed(&mut self, conversation: ConversationId, change: OrderedChange) {
+        self.track(conversation).revs.hold_change(change);
         self.show_changes(conversation);
     }
 
@@ -114,7 +115,7 @@ impl Core {
         &mut self,
         conversation: ConversationId,
         limit: u32,
-        until: Timestamp,
+        deadline: Timestamp,
     ) {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
@@ -122,19 +123,19 @@ impl Core {
         if !track.revs.are_missing() {
             return;
         }
-        track.revs.asked = true;
+        track.revs.is_querying = true;
         track.revs.suspect = false;
-        let after = track.revs.shown;
+        let after_rev = track.revs.last_shown;
         let question = Query::Changes {
             conversation,
-            after,
+            after: after_rev,
         };
         let query = SyncQuery::Changes {
             conversation,
-            after,
+            after: after_rev,
             limit,
         };
-        self.questions.ask(question, query, until, &mut self.out);
+        self.questions.ask(question, query, deadline, &mut self.out);
     }
 
     pub(super) fn changes_fetched(
@@ -144,29 +145,29 @@ impl Core {
         now: Timestamp,
     ) {
         let revs = &mut self.track(conversation).revs;
-        revs.asked = false;
-        revs.known = revs.known.max(page.last_rev);
+        revs.is_querying = false;
+        revs.last_known = revs.last_known.max(page.last_rev);
         if page.changes.is_empty() && revs.are_missing() {
             // The server does not have yet, or no longer has, changes that it announced.
             return self.look_again(conversation, now);
         }
         page.changes
             .into_iter()
-            .for_each(|changed| revs.hold(changed));
+            .for_each(|change| revs.hold_change(change));
         self.show_changes(conversation);
     }
 
     /// Falls back to the list's last change: the server has fewer than were shown, so it lost some
     /// and goes on from those it has.
     pub(super) fn changes_behind(&mut self, conversation: ConversationId) {
-        let listed = self.list.rev(conversation);
+        let listed_rev = self.list.rev(conversation);
         let track = self.track(conversation);
         // A row from before the server's loss may name changes that are still to come again.
-        let rev = listed.min(track.revs.shown);
+        let rev = listed_rev.min(track.revs.last_shown);
         track.revs = ChangeCursors::new(rev);
-        track.kept.rev = rev;
-        let kept = track.kept;
-        self.keep(conversation, kept);
+        track.progress.rev = rev;
+        let progress = track.progress;
+        self.store_progress(conversation, progress);
     }
 
     pub(super) fn changes_not_fetched(
@@ -176,10 +177,11 @@ impl Core {
         now: Timestamp,
     ) {
         let revs = &mut self.track(conversation).revs;
-        revs.asked = false;
-        match refusal.code.retryable() {
-            true => self.look_again(conversation, now),
-            false => revs.known = revs.shown,
+        revs.is_querying = false;
+        if refusal.code.retryable() {
+            self.look_again(conversation, now)
+        } else {
+            revs.last_known = revs.last_shown
         }
     }
 
@@ -198,22 +200,22 @@ impl Core {
                 self.timeline.stall(conversation);
                 return;
             }
-            let shown = track.shown.seq;
-            let Some(mut changed) = track.revs.take_next(shown) else {
+            let shown_seq = track.shown_cursor.seq;
+            let Some(mut change) = track.revs.take_next(shown_seq) else {
                 break;
             };
-            let asked = &changed.asked;
-            (self.outbox).changed(asked.send_id, asked.id, changed.seq, &mut self.out);
-            self.note_changed(conversation, &changed);
+            let request = &change.asked;
+            (self.outbox).changed(request.send_id, request.id, change.seq, &mut self.out);
+            self.note_changed(conversation, &change);
             let number = self.timeline.next_number();
-            let rev = changed.rev;
-            self.veil_change(conversation, &mut changed);
+            let rev = change.rev;
+            self.hide_edit(conversation, &mut change);
             self.timeline
                 .untaken(conversation, ShownKind::Change { rev });
-            self.out.tell(Event::Changed {
+            self.out.emit_event(Event::Changed {
                 number,
                 conversation,
-                changed,
+                change,
             });
         }
         self.look_for_changes(conversation);
@@ -231,17 +233,17 @@ impl Core {
     }
 
     /// Applies a change to the conversation's row in the list.
-    fn note_changed(&mut self, conversation: ConversationId, changed: &OrderedChange) {
+    fn note_changed(&mut self, conversation: ConversationId, change: &OrderedChange) {
         let me = self.account.map(|account| account.user);
-        let is_recall = changed.asked.change == MessageChange::Recall;
-        let is_others = Some(changed.asked.by) != me;
+        let is_recall = change.asked.change == MessageChange::Recall;
+        let is_others = Some(change.asked.by) != me;
         let is_group = matches!(conversation, ConversationId::Group(_));
         let row = self
             .list
-            .change(conversation, changed, is_recall && is_others && !is_group);
+            .change(conversation, change, is_recall && is_others && !is_group);
         // An administrator may recall another member's message: only the server knows whether it
         // counted as unread.
-        let may_count = |row: &Summary| row.unread > 0 && changed.seq > base_of(row);
+        let may_count = |row: &Summary| row.unread > 0 && change.seq > unread_base(row);
         if is_group && is_recall && row.as_ref().is_some_and(may_count) {
             self.row_moved(conversation);
         }

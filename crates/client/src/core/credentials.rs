@@ -8,7 +8,7 @@ use super::{Action, Out};
 
 pub(super) struct Credentials {
     token: String,
-    /// True if the driver can get another token.
+    /// Whether the driver can get another token.
     renews: bool,
     /// The token has ended, or was refused: the next hello needs another one.
     is_stale: bool,
@@ -50,7 +50,7 @@ impl Credentials {
 
     /// Requests a token if the next hello needs one. False: it needs none.
     pub(super) fn fetch_if_needed(&mut self, now: Timestamp, out: &mut Out) -> bool {
-        self.resume = self.resume.filter(|(_, until)| now < *until);
+        self.resume = self.resume.filter(|(_, deadline)| now < *deadline);
         let is_needed = self.is_stale && self.resume.is_none();
         if is_needed {
             self.fetch(out);
@@ -66,7 +66,7 @@ impl Credentials {
 
     /// Token or ticket for a hello: only one of them is set.
     pub(super) fn present(&mut self, now: Timestamp) -> (String, Option<ResumeTicket>) {
-        self.resume = self.resume.filter(|(_, until)| now < *until);
+        self.resume = self.resume.filter(|(_, deadline)| now < *deadline);
         self.has_resumed = self.resume.is_some();
         match self.resume {
             Some((ticket, _)) => (String::new(), Some(ticket)),

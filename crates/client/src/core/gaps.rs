@@ -14,12 +14,12 @@ use super::{Change, Core};
 
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
-    loaded: BTreeMap<ConversationId, LoadedRanges>,
+    loaded_ranges: BTreeMap<ConversationId, LoadedRanges>,
 }
 
 impl Gaps {
-    pub(super) fn new(loaded: BTreeMap<ConversationId, LoadedRanges>) -> Gaps {
-        Gaps { loaded }
+    pub(super) fn new(loaded_ranges: BTreeMap<ConversationId, LoadedRanges>) -> Gaps {
+        Gaps { loaded_ranges }
     }
 
     fn add(
@@ -27,39 +27,39 @@ impl Gaps {
         conversation: ConversationId,
         seqs: impl Iterator<Item = Seq>,
     ) -> LoadedRanges {
-        let loaded = self.loaded.entry(conversation).or_default();
+        let ranges = self.loaded_ranges.entry(conversation).or_default();
         for seq in seqs {
-            loaded.add(seq..=seq);
+            ranges.add(seq..=seq);
         }
-        loaded.clone()
+        ranges.clone()
     }
 }
 
 impl Core {
     /// Source of the messages before `seq`: this device, the server, or none.
     pub fn older(&self, conversation: ConversationId, seq: Seq) -> OlderRange {
-        match self.edges.loaded.get(&conversation) {
-            Some(loaded) => loaded.older(seq),
+        match self.edges.loaded_ranges.get(&conversation) {
+            Some(ranges) => ranges.older(seq),
             None => LoadedRanges::default().older(seq),
         }
     }
 
     /// Positions below which messages are to be loaded, in ascending order.
     pub fn edges(&self, conversation: ConversationId) -> Vec<Seq> {
-        let loaded = self.edges.loaded.get(&conversation);
-        loaded.map(LoadedRanges::edges).unwrap_or_default()
+        let ranges = self.edges.loaded_ranges.get(&conversation);
+        ranges.map(LoadedRanges::edges).unwrap_or_default()
     }
 
     /// Records that the application has these messages.
     pub(super) fn has(&mut self, conversation: ConversationId, seqs: impl Iterator<Item = Seq>) {
         if self.settings.acks {
-            let loaded = self.edges.add(conversation, seqs);
-            self.out.change(Change::Loaded(conversation, loaded));
+            let ranges = self.edges.add(conversation, seqs);
+            self.out.change(Change::Loaded(conversation, ranges));
         }
     }
 
     pub(super) fn has_page(&mut self, conversation: ConversationId, messages: &[Placed]) {
-        let seqs: Vec<Seq> = messages.iter().map(|placed| placed.position.seq).collect();
+        let seqs: Vec<Seq> = messages.iter().map(|entry| entry.position.seq).collect();
         self.has(conversation, seqs.into_iter());
     }
 }

@@ -21,29 +21,29 @@ use super::{Core, Event};
 pub(super) struct HiddenMessages {
     seqs: BTreeSet<Seq>,
     /// Number of the last hiding handed to the application.
-    told: u64,
-    asked: Option<HiddenQuery>,
+    last_delivered: u64,
+    open_query: Option<HiddenQuery>,
 }
 
 /// Query under way.
 #[derive(Clone, Copy, Debug)]
 struct HiddenQuery {
-    after: u64,
+    start: u64,
     /// Number of the last hiding when the query was sent; the answer may lack later ones.
-    known: u64,
+    server_number: u64,
 }
 
 impl HiddenMessages {
-    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64) -> HiddenMessages {
+    pub(super) fn new(seqs: BTreeSet<Seq>, last_delivered: u64) -> HiddenMessages {
         HiddenMessages {
             seqs,
-            told,
-            asked: None,
+            last_delivered,
+            open_query: None,
         }
     }
 
     pub(super) fn disconnected(&mut self) {
-        self.asked = None;
+        self.open_query = None;
     }
 
     fn has(&self, seq: Seq) -> bool {
@@ -52,28 +52,28 @@ impl HiddenMessages {
 }
 
 impl Track {
-    /// True if the server has hidings that the application was not handed yet.
+    /// Whether the server has hidings that the application was not handed yet.
     pub(super) fn is_missing_hidden(&self) -> bool {
-        self.hidden.told < self.kept.hidden_known
+        self.hidden_messages.last_delivered < self.progress.hidden_known
     }
 }
 
 impl Core {
     /// Compares the number of the last hiding in the list with ours.
-    pub(super) fn compare_hidden(&mut self, conversation: ConversationId, known: u64) {
+    pub(super) fn compare_hidden(&mut self, conversation: ConversationId, server_number: u64) {
         let track = self.track(conversation);
-        if known < track.hidden.told {
+        if server_number < track.hidden_messages.last_delivered {
             // The server lost some, or an answer that was further ahead came first: requesting all
             // again does no harm.
-            track.hidden.told = 0;
-            track.hidden.asked = None;
-            track.kept.hidden = 0;
-        } else if known <= track.kept.hidden_known {
+            track.hidden_messages.last_delivered = 0;
+            track.hidden_messages.open_query = None;
+            track.progress.hide_number = 0;
+        } else if server_number <= track.progress.hidden_known {
             return;
         }
-        track.kept.hidden_known = known;
-        let kept = track.kept;
-        self.keep(conversation, kept);
+        track.progress.hidden_known = server_number;
+        let progress = track.progress;
+        self.store_progress(conversation, progress);
         self.questions.look_at(conversation);
     }
 
@@ -81,54 +81,64 @@ impl Core {
         &mut self,
         conversation: ConversationId,
         limit: u32,
-        until: Timestamp,
+        deadline: Timestamp,
     ) {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
         };
-        if track.hidden.asked.is_some() || !track.is_missing_hidden() {
+        if track.hidden_messages.open_query.is_some() || !track.is_missing_hidden() {
             return;
         }
-        let (after, known) = (track.hidden.told, track.kept.hidden_known);
-        track.hidden.asked = Some(HiddenQuery { after, known });
+        let (start, server_number) = (
+            track.hidden_messages.last_delivered,
+            track.progress.hidden_known,
+        );
+        track.hidden_messages.open_query = Some(HiddenQuery {
+            start,
+            server_number,
+        });
         let query = SyncQuery::Hidden {
             conversation,
-            after,
+            after: start,
             limit,
         };
         let question = Query::Hidden {
             conversation,
-            after,
+            after: start,
         };
-        self.questions.ask(question, query, until, &mut self.out);
+        self.questions.ask(question, query, deadline, &mut self.out);
     }
 
     pub(super) fn hidden_fetched(
         &mut self,
         conversation: ConversationId,
-        after: u64,
+        start: u64,
         page: HiddenPage,
         now: Timestamp,
     ) {
-        let hidden = &mut self.track(conversation).hidden;
-        let Some(asked) = hidden.asked.take_if(|asked| asked.after == after) else {
+        let hidden_messages = &mut self.track(conversation).hidden_messages;
+        let Some(query) = hidden_messages
+            .open_query
+            .take_if(|query| query.start == start)
+        else {
             // Superseded: the hidings are requested anew.
             return;
         };
-        let before = hidden.told;
-        hidden.told = hidden.told.max(page.last);
+        let previous = hidden_messages.last_delivered;
+        hidden_messages.last_delivered = hidden_messages.last_delivered.max(page.last);
         if !page.more {
             // The page is the last one, whatever the list said.
-            hidden.told = hidden.told.max(asked.known);
+            hidden_messages.last_delivered =
+                hidden_messages.last_delivered.max(query.server_number);
         }
-        let told = hidden.told;
+        let last_delivered = hidden_messages.last_delivered;
         let track = self.track(conversation);
-        match (track.is_missing_hidden(), told > before) {
+        match (track.is_missing_hidden(), last_delivered > previous) {
             (true, false) => return self.look_again(conversation, now),
             (true, true) => self.questions.look_at(conversation),
             (false, _) => track.failures = 0,
         }
-        self.hide(conversation, page.seqs, Some(told));
+        self.hide(conversation, page.seqs, Some(last_delivered));
         self.show_the_rest(conversation);
     }
 
@@ -149,11 +159,11 @@ impl Core {
         now: Timestamp,
     ) {
         let track = self.track(conversation);
-        track.hidden.asked = None;
+        track.hidden_messages.open_query = None;
         if refusal.code.retryable() {
             self.look_again(conversation, now);
         } else {
-            track.hidden.told = track.kept.hidden_known;
+            track.hidden_messages.last_delivered = track.progress.hidden_known;
             self.show_the_rest(conversation);
         }
     }
@@ -162,10 +172,11 @@ impl Core {
     /// take their positions.
     pub(super) fn hidden_behind(&mut self, conversation: ConversationId, end: Seq) {
         let track = self.track(conversation);
-        let gone = track.hidden.seqs.split_off(&end.next());
-        track.hidden = HiddenMessages::new(std::mem::take(&mut track.hidden.seqs), 0);
-        (track.kept.hidden, track.kept.hidden_known) = (0, 0);
-        if !gone.is_empty() && self.settings.acks {
+        let removed_seqs = track.hidden_messages.seqs.split_off(&end.next());
+        track.hidden_messages =
+            HiddenMessages::new(std::mem::take(&mut track.hidden_messages.seqs), 0);
+        (track.progress.hide_number, track.progress.hidden_known) = (0, 0);
+        if !removed_seqs.is_empty() && self.settings.acks {
             self.out.change(SavedChange::HiddenUpTo(conversation, end));
         }
     }
@@ -185,20 +196,20 @@ impl Core {
 
     /// Hides these messages; `to` is the number of the last hiding they complete.
     fn hide(&mut self, conversation: ConversationId, mut seqs: Vec<Seq>, to: Option<u64>) {
-        let hidden = &mut self.track(conversation).hidden;
-        seqs.retain(|seq| hidden.seqs.insert(*seq));
-        let what = ShownKind::Hidden {
+        let hidden_messages = &mut self.track(conversation).hidden_messages;
+        seqs.retain(|seq| hidden_messages.seqs.insert(*seq));
+        let kind = ShownKind::Hidden {
             seqs: seqs.clone(),
             to,
         };
         if seqs.is_empty() {
-            self.timeline.untaken(conversation, what);
-            self.taken(0);
+            self.timeline.untaken(conversation, kind);
+            self.mark_taken(0);
             return;
         }
         let number = self.timeline.next_number();
-        self.timeline.untaken(conversation, what);
-        self.out.tell(Event::Hidden {
+        self.timeline.untaken(conversation, kind);
+        self.out.emit_event(Event::Hidden {
             number,
             conversation,
             seqs,
@@ -207,13 +218,17 @@ impl Core {
 
     fn is_hidden(&self, conversation: ConversationId, seq: Seq) -> bool {
         let track = self.timeline.get(conversation);
-        track.is_some_and(|track| track.hidden.has(seq))
+        track.is_some_and(|track| track.hidden_messages.has(seq))
     }
 
     /// Empties the content of a message that is hidden.
-    pub(super) fn veil(&self, placed: &mut Placed, marks: &mut Option<MessageMarks>) {
-        if self.is_hidden(placed.conversation, placed.position.seq) {
-            let content = &mut placed.message.content;
+    pub(super) fn hide_content(
+        &self,
+        placed_message: &mut Placed,
+        marks: &mut Option<MessageMarks>,
+    ) {
+        if self.is_hidden(placed_message.conversation, placed_message.position.seq) {
+            let content = &mut placed_message.message.content;
             *content = content.emptied();
             marks.get_or_insert_with(MessageMarks::default).hidden = true;
         }
@@ -221,10 +236,10 @@ impl Core {
 
     /// Empties the hidden messages of a page.
     pub(super) fn veil_page(&self, (messages, mut marks): PageMut<'_>) {
-        for placed in messages {
-            let seq = placed.position.seq;
+        for placed_message in messages {
+            let seq = placed_message.position.seq;
             let mut of_it = marks.as_mut().and_then(|marks| marks.remove(&seq));
-            self.veil(placed, &mut of_it);
+            self.hide_content(placed_message, &mut of_it);
             if let Some(marks) = &mut marks {
                 marks.extend(of_it.map(|of_it| (seq, of_it)));
             }
@@ -234,7 +249,7 @@ impl Core {
     /// Row with its newest message emptied if that is hidden, or may be.
     pub(super) fn veiled_row(&self, mut row: Summary) -> Summary {
         if let Some(newest) = &mut row.newest {
-            self.veil(newest, &mut row.marks);
+            self.hide_content(newest, &mut row.marks);
             let track = self.timeline.get(row.conversation);
             if track.is_some_and(Track::is_missing_hidden) {
                 newest.message.content = newest.message.content.emptied();
@@ -244,9 +259,9 @@ impl Core {
     }
 
     /// Empties an edit of a hidden message.
-    pub(super) fn veil_change(&self, conversation: ConversationId, changed: &mut OrderedChange) {
-        if let MessageChange::Edit(content) = &mut changed.asked.change
-            && self.is_hidden(conversation, changed.seq)
+    pub(super) fn hide_edit(&self, conversation: ConversationId, change: &mut OrderedChange) {
+        if let MessageChange::Edit(content) = &mut change.asked.change
+            && self.is_hidden(conversation, change.seq)
         {
             *content = content.emptied();
         }

@@ -13,7 +13,7 @@ pub struct Limits {
     /// Pause of a send that was refused for now without a hint when to come again.
     pub refused_wait: Duration,
     /// Time an accepted send waits for its position; then its conversation is checked.
-    pub placed: Duration,
+    pub placement: Duration,
     /// Sends transmitted per second; further ones wait for the next second. Stays below the rate at
     /// which a boat ends a connection as *rate limited*.
     pub sends_per_second: u32,
@@ -71,7 +71,7 @@ impl Default for Limits {
             resend_after: [secs(1), secs(2), secs(4)],
             last_answer: secs(4),
             refused_wait: Duration::from_millis(200),
-            placed: secs(10),
+            placement: secs(10),
             sends_per_second: 1500,
             outbox_max: 10_000,
             followed_max: 1024,

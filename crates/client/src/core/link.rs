@@ -14,7 +14,7 @@ pub(super) struct Link {
     /// Consecutive failed connections.
     failures: u32,
     /// Connections since the last stable one that another connection of this device replaced.
-    replaced: u32,
+    replaced_count: u32,
     /// Refusal the server sent before it ended the connection.
     farewell: Option<Refusal>,
     nonce: u64,
@@ -29,21 +29,21 @@ enum Phase {
     Connecting,
     /// Hello sent; waits for the welcome.
     Greeting {
-        since: Timestamp,
-        until: Timestamp,
+        hello_at: Timestamp,
+        deadline: Timestamp,
     },
     Live(Live),
     /// We asked the driver to disconnect.
     Leaving,
     Waiting {
-        until: Timestamp,
+        retry_at: Timestamp,
     },
     Closed,
 }
 
 #[derive(Debug)]
 struct Live {
-    since: Timestamp,
+    welcomed_at: Timestamp,
     heartbeat: Duration,
     sent_at: Timestamp,
     heard_at: Timestamp,
@@ -56,7 +56,7 @@ impl Default for Link {
         Link {
             phase: Phase::Idle,
             failures: 0,
-            replaced: 0,
+            replaced_count: 0,
             farewell: None,
             nonce: 0,
             state: ConnectionState::Idle,
@@ -88,7 +88,7 @@ impl Link {
         }
     }
 
-    /// Connects, now that a token is at hand or none is needed.
+    /// Connects, now that a token is available or none is needed.
     pub(super) fn handle_token(&mut self, out: &mut Out) {
         if matches!(self.phase, Phase::Fetching) {
             self.phase = Phase::Connecting;
@@ -113,8 +113,8 @@ impl Link {
         let expected = matches!(self.phase, Phase::Connecting);
         if expected {
             self.phase = Phase::Greeting {
-                since: now,
-                until: now + welcome_within,
+                hello_at: now,
+                deadline: now + welcome_within,
             };
         }
         expected
@@ -145,18 +145,18 @@ impl Link {
         now: Timestamp,
         out: &mut Out,
     ) -> Option<Duration> {
-        let Phase::Greeting { since, .. } = self.phase else {
+        let Phase::Greeting { hello_at, .. } = self.phase else {
             return None;
         };
         self.phase = Phase::Live(Live {
-            since: now,
+            welcomed_at: now,
             heartbeat: welcome.heartbeat.max(Duration::from_secs(1)),
             sent_at: now,
             heard_at: now,
             pinged_at: None,
         });
         self.enter(ConnectionState::Syncing, out);
-        Some(now.since(since))
+        Some(now.since(hello_at))
     }
 
     pub(super) fn closing(&mut self, refusal: Refusal) {
@@ -193,17 +193,17 @@ impl Link {
     ) {
         match &self.phase {
             Phase::Idle | Phase::Fetching | Phase::Waiting { .. } | Phase::Closed => return,
-            Phase::Live(live) if now.since(live.since) >= limits.stable => {
+            Phase::Live(live) if now.since(live.welcomed_at) >= limits.stable => {
                 self.failures = 0;
-                self.replaced = 0;
+                self.replaced_count = 0;
             }
             Phase::Live(_) | Phase::Connecting | Phase::Greeting { .. } | Phase::Leaving => {}
         }
         let why = self.farewell.take().unwrap_or(why);
         let mut why = credentials.handle_disconnected(why);
         if why.code == Code::Replaced {
-            self.replaced += 1;
-            if self.replaced > limits.replaced_max {
+            self.replaced_count += 1;
+            if self.replaced_count > limits.replaced_max {
                 why = Refusal::new(
                     Code::Displaced,
                     "another program signs in again and again under this device's name; give each its own",
@@ -226,15 +226,17 @@ impl Link {
             self.enter(ConnectionState::Closed(why), out);
             return;
         }
-        let until = now + pause_after(&why, self.failures, jitter, limits);
+        let retry_at = now + pause_after(&why, self.failures, jitter, limits);
         self.failures = self.failures.saturating_add(1);
-        self.phase = Phase::Waiting { until };
-        self.enter(ConnectionState::Reconnecting { until, why }, out);
+        self.phase = Phase::Waiting { retry_at };
+        self.enter(ConnectionState::Reconnecting { retry_at, why }, out);
     }
 
     pub(super) fn deadline(&self, limits: &Limits) -> Option<Timestamp> {
         match &self.phase {
-            Phase::Greeting { until, .. } | Phase::Waiting { until } => Some(*until),
+            Phase::Greeting { deadline, .. } | Phase::Waiting { retry_at: deadline } => {
+                Some(*deadline)
+            }
             Phase::Live(live) => Some(match live.pinged_at {
                 Some(pinged) => pinged + limits.pong,
                 // A client that only sends does not notice a dead connection: frames must come
@@ -280,7 +282,7 @@ impl Link {
     fn enter(&mut self, state: ConnectionState, out: &mut Out) {
         if self.state != state {
             self.state = state.clone();
-            out.tell(Event::State(state));
+            out.emit_event(Event::State(state));
         }
     }
 }
@@ -305,11 +307,11 @@ pub fn reconnect_pause(
     jitter: u64,
     limits: &Limits,
 ) -> Duration {
-    let bound = (limits.backoff)
+    let max_backoff = (limits.backoff)
         .saturating_mul(1 << failures.min(16))
         .max(hint.unwrap_or_default())
         .min(limits.backoff_max);
-    Duration::from_millis(jitter % (bound.as_millis() as u64 + 1))
+    Duration::from_millis(jitter % (max_backoff.as_millis() as u64 + 1))
 }
 
 #[cfg(test)]
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_are_spread_under_a_bound_that_doubles_up_to_thirty_seconds() {
+    fn backoff_is_random_below_a_limit_that_doubles_to_30_seconds() {
         assert_eq!(longest(0, None), 1000);
         assert_eq!(longest(1, None), 2000);
         assert_eq!(longest(4, None), 16_000);

@@ -13,7 +13,7 @@ use super::{Action, Core};
 pub(super) struct ConversationListState {
     rows: BTreeMap<ConversationId, Summary>,
     /// Recalls of others' messages, by rev, that the server's last row may not have counted.
-    recalled: BTreeMap<ConversationId, BTreeMap<u64, Seq>>,
+    recalls: BTreeMap<ConversationId, BTreeMap<u64, Seq>>,
     /// Own group messages newer than the server's last row: a group's row does not count others'
     /// messages apart.
     own: BTreeMap<ConversationId, BTreeSet<Seq>>,
@@ -48,7 +48,7 @@ impl ConversationListState {
     pub(super) fn new(rows: BTreeMap<ConversationId, Summary>) -> ConversationListState {
         ConversationListState {
             rows,
-            recalled: BTreeMap::new(),
+            recalls: BTreeMap::new(),
             own: BTreeMap::new(),
             early: BTreeMap::new(),
         }
@@ -62,7 +62,7 @@ impl ConversationListState {
         self.early.entry(conversation).or_default()
     }
 
-    /// True if the server's list named the conversation.
+    /// Whether the server's list named the conversation.
     pub(super) fn is_named(&self, conversation: ConversationId) -> bool {
         let row = self.rows.get(&conversation);
         row.is_some_and(|row| row.version > Timestamp::ZERO)
@@ -75,7 +75,7 @@ impl ConversationListState {
     /// Takes a row from the server and adds the messages newer than it. The second part: the
     /// server did not know yet how far the user has read, and must be asked again.
     fn listed(&mut self, summary: Summary) -> (Summary, Option<Unsure>) {
-        let base = base_of(&summary);
+        let base = unread_base(&summary);
         let early = self.early.remove(&summary.conversation);
         let row = self.rows.entry(summary.conversation);
         let row = row.or_insert_with(|| summary.clone());
@@ -83,7 +83,7 @@ impl ConversationListState {
             row.read_seq = row.read_seq.max(early.read_seq);
             row.cleared_seq = row.cleared_seq.max(early.cleared_seq);
         }
-        let later = match summary.conversation {
+        let later_count = match summary.conversation {
             ConversationId::Group(_) => {
                 let own = self.own.get_mut(&summary.conversation);
                 let own = own.map_or(0, |own| {
@@ -100,27 +100,30 @@ impl ConversationListState {
         let is_newer = row.seq == summary.seq && row.rev > summary.rev;
         let ours = std::mem::replace(row, summary);
         if is_ahead {
-            row.unread += later;
+            row.unread += later_count;
             (row.seq, row.incoming) = (ours.seq, ours.incoming);
         }
         if is_ahead || is_newer {
             (row.newest, row.marks) = (ours.newest, ours.marks);
         }
         row.cleared_seq = row.cleared_seq.max(ours.cleared_seq);
-        let recalled = self.recalled.remove(&row.conversation).unwrap_or_default();
-        let uncounted: BTreeMap<u64, Seq> = (recalled.into_iter())
+        let recalls = self.recalls.remove(&row.conversation).unwrap_or_default();
+        let uncounted_recalls: BTreeMap<u64, Seq> = (recalls.into_iter())
             .filter(|(rev, _)| *rev > row.rev)
             .collect();
-        let base_now = base_of(row);
-        let less = uncounted.values().filter(|seq| **seq > base_now).count();
+        let base_now = unread_base(row);
+        let less = uncounted_recalls
+            .values()
+            .filter(|seq| **seq > base_now)
+            .count();
         row.unread = row.unread.saturating_sub(less as u64);
-        if !uncounted.is_empty() {
-            self.recalled.insert(row.conversation, uncounted);
+        if !uncounted_recalls.is_empty() {
+            self.recalls.insert(row.conversation, uncounted_recalls);
         }
         row.rev = row.rev.max(ours.rev);
         let is_open = ours.read_seq > row.read_seq && row.unread > 0;
         row.read_seq = row.read_seq.max(ours.read_seq);
-        if base_of(row) >= row.seq || is_left(row) {
+        if unread_base(row) >= row.seq || is_left(row) {
             row.unread = 0;
         }
         let is_early = early.is_some_and(|early| early.read_seq.max(early.cleared_seq) > base);
@@ -133,8 +136,8 @@ impl ConversationListState {
     }
 
     /// Counts a shown message.
-    fn shown(&mut self, placed: &Placed, me: UserId) -> Option<Summary> {
-        let conversation = placed.conversation;
+    fn shown(&mut self, placed_message: &Placed, me: UserId) -> Option<Summary> {
+        let conversation = placed_message.conversation;
         let early = self.early.remove(&conversation).unwrap_or_default();
         let row = self.rows.entry(conversation);
         let row = row.or_insert_with(|| Summary {
@@ -142,21 +145,21 @@ impl ConversationListState {
             cleared_seq: early.cleared_seq,
             ..empty(conversation)
         });
-        if placed.position.seq <= row.seq {
+        if placed_message.position.seq <= row.seq {
             return None;
         }
-        let is_others = u64::from(placed.message.from != me);
+        let is_others = u64::from(placed_message.message.from != me);
         if is_others == 0 && matches!(conversation, ConversationId::Group(_)) {
             let own = self.own.entry(conversation).or_default();
-            own.insert(placed.position.seq);
+            own.insert(placed_message.position.seq);
             if own.len() > OWN_MAX {
                 own.pop_first();
             }
         }
-        row.seq = placed.position.seq;
+        row.seq = placed_message.position.seq;
         row.incoming += is_others;
-        row.unread += u64::from(is_others > 0 && placed.position.seq > base_of(row));
-        row.newest = Some(placed.clone());
+        row.unread += u64::from(is_others > 0 && placed_message.position.seq > unread_base(row));
+        row.newest = Some(placed_message.clone());
         row.marks = None;
         Some(row.clone())
     }
@@ -165,28 +168,28 @@ impl ConversationListState {
     pub(super) fn change(
         &mut self,
         conversation: ConversationId,
-        changed: &OrderedChange,
+        change: &OrderedChange,
         is_less: bool,
     ) -> Option<Summary> {
         let row = self.rows.get_mut(&conversation)?;
-        if changed.rev <= row.rev {
+        if change.rev <= row.rev {
             // The server's row already counts this change.
             return None;
         }
-        row.rev = changed.rev;
-        let is_unread = changed.seq > base_of(row);
+        row.rev = change.rev;
+        let is_unread = change.seq > unread_base(row);
         if is_less {
-            let recalled = self.recalled.entry(conversation).or_default();
-            recalled.insert(changed.rev, changed.seq);
+            let recalls = self.recalls.entry(conversation).or_default();
+            recalls.insert(change.rev, change.seq);
         }
         row.unread = row.unread.saturating_sub(u64::from(is_less && is_unread));
-        if changed.seq == row.seq
+        if change.seq == row.seq
             && let Some(newest) = &mut row.newest
         {
-            changed.asked.change.apply_to(&mut newest.message.content);
+            change.asked.change.apply_to(&mut newest.message.content);
             row.marks
                 .get_or_insert_with(MessageMarks::default)
-                .apply(&changed.asked);
+                .apply(&change.asked);
         }
         Some(row.clone())
     }
@@ -236,9 +239,9 @@ impl ConversationListState {
 impl Core {
     pub(super) fn note_listed(&mut self, summary: Summary) {
         let conversation = summary.conversation;
-        if let Some((seq, id, kept)) = self.timeline.read_lost(conversation, summary.read_seq) {
+        if let Some((seq, id, progress)) = self.timeline.read_lost(conversation, summary.read_seq) {
             self.acks.read(conversation, seq, id);
-            self.keep(conversation, kept);
+            self.store_progress(conversation, progress);
         }
         let (row, unsure) = self.list.listed(summary);
         match unsure {
@@ -249,8 +252,8 @@ impl Core {
         self.tell_row(Some(row));
     }
 
-    pub(super) fn note_shown(&mut self, placed: &Placed, me: UserId) {
-        let row = self.list.shown(placed, me);
+    pub(super) fn note_shown(&mut self, placed_message: &Placed, me: UserId) {
+        let row = self.list.shown(placed_message, me);
         self.tell_row(row);
     }
 
@@ -314,7 +317,7 @@ pub(super) fn is_left(row: &Summary) -> bool {
 }
 
 /// Position behind which messages may be unread.
-pub(super) fn base_of(row: &Summary) -> Seq {
+pub(super) fn unread_base(row: &Summary) -> Seq {
     row.read_seq.max(row.cleared_seq)
 }
 

@@ -89,34 +89,39 @@ pub struct Core {
 impl Core {
     /// Client that continues from `saved`; it does nothing before [`start`](Self::start). Statuses
     /// of sends still in the outbox come first.
-    pub fn new(settings: Settings, saved: Snapshot) -> Core {
+    pub fn new(settings: Settings, snapshot: Snapshot) -> Core {
         let mut out = Out::default();
         let outbox = Outbox::new(
             settings.device.clone(),
-            saved.outbox,
-            saved.followed,
+            snapshot.outbox,
+            snapshot.followed_rows,
             &mut out,
         );
-        let acks = Acks::new(&saved.conversations);
-        let unsure_unread = (saved.conversations.iter())
-            .filter(|(_, kept)| kept.unconfirmed_read().is_some())
+        let acks = Acks::new(&snapshot.conversations);
+        let unsure_unread = (snapshot.conversations.iter())
+            .filter(|(_, progress)| progress.unconfirmed_read().is_some())
             .map(|(conversation, _)| *conversation)
             .collect();
-        let list = ConversationListState::new(saved.list);
+        let list = ConversationListState::new(snapshot.list);
         // A list that starts over does not name conversations that were taken from it.
-        let was_listed = saved.list_version > Timestamp::ZERO;
+        let was_listed = snapshot.list_version > Timestamp::ZERO;
         let is_named = |conversation| was_listed && list.is_named(conversation);
         let listed_rev = |conversation| list.rev(conversation);
-        let timeline = Timeline::new(saved.conversations, saved.hidden, is_named, listed_rev);
+        let timeline = Timeline::new(
+            snapshot.conversations,
+            snapshot.hidden_seqs,
+            is_named,
+            listed_rev,
+        );
         Core {
-            account: saved.account,
+            account: snapshot.account,
             other: None,
-            marker: saved.marker,
+            marker: snapshot.marker,
             link: Link::default(),
             credentials: Credentials::new(settings.token.clone(), settings.renews_token),
             acks,
-            questions: QueryQueue::new(saved.list_version),
-            edges: Gaps::new(saved.loaded),
+            questions: QueryQueue::new(snapshot.list_version),
+            edges: Gaps::new(snapshot.loaded_ranges),
             list,
             unsure_unread,
             timeline,
@@ -191,10 +196,10 @@ impl Core {
                 self.link.closing(refusal);
             }
             _ if !self.link.is_live() => {}
-            ServerFrame::Accepted(accepted) => {
+            ServerFrame::Accepted(acceptance) => {
                 if let Some(me) = self.account.map(|account| account.user) {
                     let limits = &self.settings.limits;
-                    (self.outbox).accepted(&accepted, me, now, limits, &mut self.out);
+                    (self.outbox).accepted(&acceptance, me, now, limits, &mut self.out);
                 }
             }
             ServerFrame::Refused { send_id, refusal } => {
@@ -202,19 +207,19 @@ impl Core {
                 (self.outbox).refused(send_id, refusal, now, limits, &mut self.out);
             }
             ServerFrame::Placed(echo) => self.echoed(&echo),
-            ServerFrame::Message(placed) => self.place(placed, ArrivalPath::Pushed),
+            ServerFrame::Message(message) => self.accept_message(message, ArrivalPath::Pushed),
             ServerFrame::Changed {
                 conversation,
                 changed,
             } => self.changed(conversation, changed),
             ServerFrame::Listed(event) => self.list_event(&event),
-            ServerFrame::Acked(acked) => {
-                for (conversation, seq) in self.acks.confirmed(&acked) {
+            ServerFrame::Acked(reply) => {
+                for (conversation, seq) in self.acks.confirmed(&reply) {
                     if self.unsure_unread.remove(&conversation) {
                         self.questions.list_again();
                     }
-                    if let Some(kept) = self.timeline.read_acked(conversation, seq) {
-                        self.keep(conversation, kept);
+                    if let Some(progress) = self.timeline.read_acked(conversation, seq) {
+                        self.store_progress(conversation, progress);
                     }
                 }
             }
@@ -257,7 +262,7 @@ impl Core {
             self.credentials.handle_timeout(now, &mut self.out);
             (self.outbox).timeout(now, &self.settings.limits, &mut self.out);
             self.acks.timeout(now);
-            for conversation in self.outbox.sent.unplaced(now, &self.settings.limits) {
+            for conversation in self.outbox.tracker.unplaced(now, &self.settings.limits) {
                 self.suspect(conversation);
             }
             for (request, question) in self.questions.overdue(now) {
@@ -278,7 +283,7 @@ impl Core {
 
     /// Notes that the application has everything shown up to this number.
     pub fn handle_taken(&mut self, number: u64, now: Timestamp) {
-        self.taken(number);
+        self.mark_taken(number);
         self.go_on(now);
     }
 
@@ -297,7 +302,7 @@ impl Core {
             options: Options::CHAT,
             content,
             created_at: now,
-            failed: None,
+            refusal: None,
         };
         (self.outbox).add(row, &self.settings.limits, &mut self.out)
     }
@@ -305,28 +310,28 @@ impl Core {
     /// Retries a failed send under the same `send_id`. False: it is not in the outbox or has not
     /// failed.
     pub fn retry(&mut self, send_id: SendId, now: Timestamp) -> bool {
-        let found = self.outbox.retry(send_id, &mut self.out);
+        let was_failed = self.outbox.retry(send_id, &mut self.out);
         self.go_on(now);
-        found
+        was_failed
     }
 
     /// Forgets a send that was not accepted, so that later ones in its conversation go on. If it
     /// was tried, the server may accept it all the same. False: it is not in the outbox.
     pub fn give_up(&mut self, send_id: SendId, now: Timestamp) -> bool {
         let live = self.link.is_live();
-        let found = self.outbox.give_up(send_id, live, &mut self.out);
+        let was_in_outbox = self.outbox.give_up(send_id, live, &mut self.out);
         self.go_on(now);
-        found
+        was_in_outbox
     }
 
     /// Marks this message and all before it as seen by the user.
     pub fn read(&mut self, conversation: ConversationId, seq: Seq, id: MessageId, now: Timestamp) {
-        if let Some(kept) = self.timeline.read(conversation, seq, id) {
+        if let Some(progress) = self.timeline.read(conversation, seq, id) {
             self.acks.read(conversation, seq, id);
             if self.note_read(conversation, seq) {
                 self.unsure_unread.insert(conversation);
             }
-            self.keep(conversation, kept);
+            self.store_progress(conversation, progress);
         }
         self.go_on(now);
     }
@@ -337,20 +342,27 @@ impl Core {
     pub fn load_older(
         &mut self,
         conversation: ConversationId,
-        before: Option<Seq>,
+        before_seq: Option<Seq>,
         limit: u32,
         now: Timestamp,
     ) -> u32 {
         let live = self.link.is_live();
-        let until = now + self.settings.limits.answer;
-        (self.questions).older(conversation, before, limit, live, until, &mut self.out)
+        let deadline = now + self.settings.limits.answer;
+        (self.questions).older(
+            conversation,
+            before_seq,
+            limit,
+            live,
+            deadline,
+            &mut self.out,
+        )
     }
 
     /// Sends a query that changes nothing here, such as for members or missed messages. An `Asked` action with the returned number answers.
     pub fn ask_server(&mut self, query: SyncQuery, now: Timestamp) -> u32 {
         let live = self.link.is_live();
-        let until = now + self.settings.limits.answer;
-        (self.questions).asked(query, live, until, &mut self.out)
+        let deadline = now + self.settings.limits.answer;
+        (self.questions).asked(query, live, deadline, &mut self.out)
     }
 
     /// Next action for the driver. Call until it returns `None`.
@@ -387,11 +399,11 @@ impl Core {
         self.timeline.untaken_len()
     }
 
-    /// True if nothing waits to be stored and, on a live connection, every acknowledgement is
+    /// Whether nothing waits to be stored and, on a live connection, every acknowledgement is
     /// confirmed: the client may leave.
     pub fn is_flushed(&self) -> bool {
-        let confirmed = !self.link.is_live() || self.acks.is_empty();
-        self.out.durable_with().is_none() && confirmed
+        let is_confirmed = !self.link.is_live() || self.acks.is_empty();
+        self.out.durable_with().is_none() && is_confirmed
     }
 
     fn welcomed(&mut self, welcome: Welcome, now: Timestamp) {
@@ -399,24 +411,24 @@ impl Core {
             cluster: welcome.cluster,
             user: welcome.user,
         };
-        if let Some(saved) = self.account
-            && saved != account
+        if let Some(stored_account) = self.account
+            && stored_account != account
         {
-            if saved.user == account.user && !self.believes(account, now) {
+            if stored_account.user == account.user && !self.believes(account, now) {
                 let text = "another installation answers; connecting again before that is believed";
                 let why = Refusal::new(Code::Unavailable, text);
                 self.link.leave(why, &mut self.out);
                 return;
             }
-            self.out.tell(Event::Reset(Reset::OtherAccount {
-                saved,
+            self.out.emit_event(Event::Reset(Reset::OtherAccount {
+                saved: stored_account,
                 now: account,
             }));
             let why = Refusal::new(Code::Reset, "what is saved belongs to another account");
             self.link.leave(why, &mut self.out);
             return;
         }
-        let Some(waited) = self.link.welcomed(&welcome, now, &mut self.out) else {
+        let Some(round_trip) = self.link.welcomed(&welcome, now, &mut self.out) else {
             return;
         };
         self.other = None;
@@ -430,7 +442,7 @@ impl Core {
             self.out.change(Change::Marker(welcome.marker));
         }
         let (window, frame_bytes_max) = (welcome.send_window, welcome.frame_bytes_max);
-        self.outbox.connected(window, frame_bytes_max, waited);
+        self.outbox.connected(window, frame_bytes_max, round_trip);
         self.questions.list_again();
         self.timeline.connected(&mut self.questions);
         self.ask_status(now);
@@ -438,18 +450,18 @@ impl Core {
 
     /// Requests the statuses of messages whose receipts were missed.
     fn ask_status(&mut self, now: Timestamp) {
-        let until = now + self.settings.limits.answer;
-        (self.questions).ask_status(self.outbox.sent.unread_ids(), until, &mut self.out);
+        let deadline = now + self.settings.limits.answer;
+        (self.questions).ask_status(self.outbox.tracker.unread_ids(), deadline, &mut self.out);
     }
 
-    /// True if this installation, and no other, has answered for long enough.
+    /// Whether this installation, and no other, has answered for long enough.
     fn believes(&mut self, account: Account, now: Timestamp) -> bool {
-        let since = match self.other {
-            Some((other, since)) if other == account => since,
+        let first_seen = match self.other {
+            Some((other, first_seen)) if other == account => first_seen,
             _ => now,
         };
-        self.other = Some((account, since));
-        now.since(since) >= self.settings.limits.other_installation
+        self.other = Some((account, first_seen));
+        now.since(first_seen) >= self.settings.limits.other_installation
     }
 
     fn receipt(&mut self, receipt: &Receipt) {
@@ -457,15 +469,15 @@ impl Core {
             .account
             .is_some_and(|account| account.user == receipt.by);
         if !is_own {
-            if self.outbox.sent.receipt(receipt, &mut self.out) {
+            if self.outbox.tracker.receipt(receipt, &mut self.out) {
                 let track = self.track(receipt.conversation);
-                track.kept.known = track.kept.known.max(receipt.seq);
+                track.progress.known_seq = track.progress.known_seq.max(receipt.seq);
                 self.fetch_if_missing(receipt.conversation);
             }
         } else if receipt.kind == ReceiptKind::Read {
             // Read on another device of the user.
-            if let Some(kept) = self.timeline.read_acked(receipt.conversation, receipt.seq) {
-                self.keep(receipt.conversation, kept);
+            if let Some(progress) = self.timeline.read_acked(receipt.conversation, receipt.seq) {
+                self.store_progress(receipt.conversation, progress);
             }
             let is_open = self.note_read(receipt.conversation, receipt.seq);
             // The server may have named the row without this read, lost with its power.
@@ -490,7 +502,7 @@ impl Core {
             (
                 Query::Fetch {
                     conversation,
-                    after,
+                    after_seq: after,
                 },
                 SyncAnswer::History(page),
             ) => self.fetched(conversation, after, page, now),
@@ -514,7 +526,7 @@ impl Core {
                 SyncAnswer::Hidden(page),
             ) => self.hidden_fetched(conversation, after, page, now),
             (Query::Status, SyncAnswer::Status(statuses)) => {
-                self.outbox.sent.statuses(&statuses, &mut self.out);
+                self.outbox.tracker.statuses(&statuses, &mut self.out);
             }
             (Query::Older, SyncAnswer::History(mut page)) => {
                 self.has_page(page.conversation, &page.messages);
@@ -560,9 +572,10 @@ impl Core {
         }
     }
 
-    fn keep(&mut self, conversation: ConversationId, kept: ConversationProgress) {
+    fn store_progress(&mut self, conversation: ConversationId, progress: ConversationProgress) {
         if self.settings.acks {
-            self.out.change(Change::Conversation(conversation, kept));
+            self.out
+                .change(Change::Conversation(conversation, progress));
         }
     }
 }
@@ -573,10 +586,10 @@ struct Out {
     actions: VecDeque<Action>,
     changes: Vec<Change>,
     /// Number of the last store handed out.
-    issued: u64,
+    last_batch: u64,
     /// True until that store is confirmed.
-    storing: bool,
-    transmitted: bool,
+    is_storing: bool,
+    has_transmitted: bool,
 }
 
 impl Out {
@@ -585,7 +598,7 @@ impl Out {
     }
 
     fn transmit(&mut self, frame: protocol::frame::ClientFrame) {
-        self.transmitted = true;
+        self.has_transmitted = true;
         self.actions.push_back(Action::Transmit(frame));
     }
 
@@ -593,45 +606,45 @@ impl Out {
         self.changes.push(change);
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit_event(&mut self, event: Event) {
         self.push(Action::Event(event));
     }
 
     fn status(&mut self, send_id: SendId, status: SendStatus) {
-        self.tell(Event::Status { send_id, status });
+        self.emit_event(Event::Status { send_id, status });
     }
 
     /// Store after which all changes so far are durable; `None`: they already are.
     fn durable_with(&self) -> Option<u64> {
-        match (self.changes.is_empty(), self.storing) {
-            (false, _) => Some(self.issued + 1),
-            (true, true) => Some(self.issued),
+        match (self.changes.is_empty(), self.is_storing) {
+            (false, _) => Some(self.last_batch + 1),
+            (true, true) => Some(self.last_batch),
             (true, false) => None,
         }
     }
 
     fn stored(&mut self, batch: u64) {
-        if batch >= self.issued {
-            self.storing = false;
+        if batch >= self.last_batch {
+            self.is_storing = false;
         }
     }
 
-    /// True if anything was transmitted since the last call.
+    /// Whether anything was transmitted since the last call.
     fn transmits(&mut self) -> bool {
-        std::mem::take(&mut self.transmitted)
+        std::mem::take(&mut self.has_transmitted)
     }
 
     fn poll(&mut self) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
-        if self.storing || self.changes.is_empty() {
+        if self.is_storing || self.changes.is_empty() {
             return None;
         }
-        self.issued += 1;
-        self.storing = true;
+        self.last_batch += 1;
+        self.is_storing = true;
         Some(Action::Store {
-            batch: self.issued,
+            batch: self.last_batch,
             changes: std::mem::take(&mut self.changes),
         })
     }

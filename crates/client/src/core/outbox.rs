@@ -31,14 +31,14 @@ pub(super) struct Outbox {
     device: DeviceId,
     entries: BTreeMap<u64, Entry>,
     /// Accepted sends, which have left the outbox.
-    pub(super) sent: SendTracker,
+    pub(super) tracker: SendTracker,
     by_send: BTreeMap<SendId, u64>,
     lanes: BTreeMap<LaneKey, Lane>,
     /// First sends of their lanes that may be transmitted.
     open: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
     /// Sends that wait for a store to be durable: its number, then the send's order.
-    storing: VecDeque<(u64, u64)>,
+    awaiting_store: VecDeque<(u64, u64)>,
     in_flight: usize,
     window: usize,
     frame_bytes_max: usize,
@@ -70,38 +70,38 @@ struct Entry {
 enum Phase {
     Storing,
     Waiting,
-    InFlight { until: Timestamp },
-    Backoff { until: Timestamp },
+    InFlight { deadline: Timestamp },
+    Backoff { retry_at: Timestamp },
     Failed,
 }
 
 /// Sends to one recipient: those waiting, unless failed for good, and those in flight.
 #[derive(Debug, Default)]
 struct Lane {
-    waiting: BTreeSet<u64>,
+    waiting_orders: BTreeSet<u64>,
     in_flight: BTreeSet<u64>,
     /// The lane's entry in `open`.
-    offered: Option<u64>,
+    open_order: Option<u64>,
 }
 
 impl Outbox {
     pub(super) fn new(
         device: DeviceId,
         rows: BTreeMap<u64, OutboxRow>,
-        followed: BTreeMap<u64, FollowedRow>,
+        followed_rows: BTreeMap<u64, FollowedRow>,
         out: &mut Out,
     ) -> Outbox {
-        let last_order = rows.keys().chain(followed.keys()).max();
+        let last_order = rows.keys().chain(followed_rows.keys()).max();
         let mut outbox = Outbox {
             device,
             orders: last_order.copied().unwrap_or_default(),
             entries: BTreeMap::new(),
-            sent: SendTracker::new(followed),
+            tracker: SendTracker::new(followed_rows),
             by_send: BTreeMap::new(),
             lanes: BTreeMap::new(),
             open: BTreeSet::new(),
             timers: BTreeSet::new(),
-            storing: VecDeque::new(),
+            awaiting_store: VecDeque::new(),
             in_flight: 0,
             window: 1,
             frame_bytes_max: usize::MAX,
@@ -111,13 +111,13 @@ impl Outbox {
             in_second: 0,
         };
         for row in rows.into_values() {
-            let failed = row.failed.clone();
+            let refusal = row.refusal.clone();
             out.status(
                 row.send_id,
-                failed.map_or(SendStatus::Pending, SendStatus::Failed),
+                refusal.map_or(SendStatus::Pending, SendStatus::Failed),
             );
             let phase = row
-                .failed
+                .refusal
                 .as_ref()
                 .map_or(Phase::Waiting, |_| Phase::Failed);
             // A send may have been tried before the restart.
@@ -143,23 +143,23 @@ impl Outbox {
         if self.entries.len() >= limits.outbox_max {
             return Err(SendError::OutboxFull(self.entries.len()));
         }
-        if self.by_send.contains_key(&row.send_id) || self.sent.has(row.send_id) {
+        if self.by_send.contains_key(&row.send_id) || self.tracker.has(row.send_id) {
             return Err(SendError::Repeated);
         }
         self.orders = row.order;
         out.status(row.send_id, SendStatus::Pending);
         out.change(Change::Outbox(row.clone()));
         let batch = out.durable_with().unwrap_or_default();
-        self.storing.push_back((batch, row.order));
+        self.awaiting_store.push_back((batch, row.order));
         self.insert(row, Phase::Storing, 0);
         Ok(())
     }
 
     pub(super) fn stored(&mut self, batch: u64) {
-        while let Some(&(needs, order)) = self.storing.front()
+        while let Some(&(needs, order)) = self.awaiting_store.front()
             && needs <= batch
         {
-            self.storing.pop_front();
+            self.awaiting_store.pop_front();
             if self.phase(order) == Some(Phase::Storing) {
                 self.set_phase(order, Phase::Waiting);
             }
@@ -174,7 +174,7 @@ impl Outbox {
             return false;
         }
         entry.failures = 0;
-        entry.row.failed = None;
+        entry.row.refusal = None;
         out.status(send_id, SendStatus::Pending);
         out.change(Change::Outbox(entry.row.clone()));
         self.set_phase(order, Phase::Waiting);
@@ -206,20 +206,20 @@ impl Outbox {
 
     /// Requeues everything under way, to be retried in order on the next connection.
     pub(super) fn disconnected(&mut self) {
-        let again: Vec<u64> = (self.entries.iter())
+        let resend_orders: Vec<u64> = (self.entries.iter())
             .filter(|(_, entry)| {
                 matches!(entry.phase, Phase::InFlight { .. } | Phase::Backoff { .. })
             })
             .map(|(&order, _)| order)
             .collect();
-        for order in again {
+        for order in resend_orders {
             if let Some(entry) = self.entries.get_mut(&order) {
                 entry.asked_at = None;
             }
             self.set_phase(order, Phase::Waiting);
         }
         // The next sync brings the positions of accepted sends.
-        self.sent.disconnected();
+        self.tracker.disconnected();
     }
 
     /// Transmits the sends that may go. The caller makes sure of a live connection.
@@ -244,8 +244,12 @@ impl Outbox {
         // A send could go, were it not for the rate.
         let is_paced = !self.open.is_empty() && self.in_flight < self.window;
         let next_second = is_paced.then(|| self.second + SECOND);
-        let unplaced = self.sent.deadline();
-        timer.into_iter().chain(next_second).chain(unplaced).min()
+        let placement_deadline = self.tracker.deadline();
+        timer
+            .into_iter()
+            .chain(next_second)
+            .chain(placement_deadline)
+            .min()
     }
 
     pub(super) fn timeout(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
@@ -284,7 +288,7 @@ impl Outbox {
         out: &mut Out,
     ) {
         let Some((order, entry)) = self.unsettled(send_id) else {
-            if self.sent.came_to_nothing(send_id, &refusal, out) {
+            if self.tracker.came_to_nothing(send_id, &refusal, out) {
                 return;
             }
             // The send was placed meanwhile: the boat must not wait for a resend.
@@ -305,14 +309,14 @@ impl Outbox {
             self.set_phase(order, Phase::Waiting);
             return;
         }
-        let paced = matches!(
+        let is_paced = matches!(
             refusal.code,
             Code::WindowFull | Code::RateLimited | Code::Draining | Code::Full
         );
         let Some(entry) = self.entries.get_mut(&order) else {
             return;
         };
-        let wait = if paced {
+        let wait = if is_paced {
             limits.refused_wait
         } else if let Some(wait) = limits.resend_after.get(entry.failures) {
             entry.failures += 1;
@@ -321,35 +325,39 @@ impl Outbox {
             self.fail(order, refusal, out);
             return;
         };
-        let until = now + refusal.retry_after.unwrap_or(wait);
-        self.set_phase(order, Phase::Backoff { until });
+        let retry_at = now + refusal.retry_after.unwrap_or(wait);
+        self.set_phase(order, Phase::Backoff { retry_at });
     }
 
     pub(super) fn accepted(
         &mut self,
-        accepted: &Accepted,
+        acceptance: &Accepted,
         me: UserId,
         now: Timestamp,
         limits: &Limits,
         out: &mut Out,
     ) {
-        let id = accepted.id;
+        let id = acceptance.id;
         let device = self.device.clone();
-        let Some((order, entry)) = self.unsettled(accepted.send_id) else {
+        let Some((order, entry)) = self.unsettled(acceptance.send_id) else {
             return;
         };
         let row = &entry.row;
         // The writer's final refusal may overtake the station's answer.
-        if row.failed.as_ref().is_some_and(|why| !why.code.retryable()) {
+        if row
+            .refusal
+            .as_ref()
+            .is_some_and(|why| !why.code.retryable())
+        {
             return;
         }
         let message = Message {
             id,
             from: me,
             to: row.to,
-            accepted_at: accepted.accepted_at,
+            accepted_at: acceptance.accepted_at,
             device,
-            send_id: accepted.send_id,
+            send_id: acceptance.send_id,
             options: row.options,
             content: row.content.clone(),
         };
@@ -360,10 +368,10 @@ impl Outbox {
         self.settle(order, id, conversation, out);
         // A change has no position of its own; the server says when it is done.
         if message.content.change.is_none() {
-            (self.sent).expect_place(order, message, now + limits.placed);
+            (self.tracker).expect_place(order, message, now + limits.placement);
         }
-        self.sent.follow_fewer(limits, out);
-        out.status(accepted.send_id, SendStatus::Accepted { id });
+        self.tracker.follow_fewer(limits, out);
+        out.status(acceptance.send_id, SendStatus::Accepted { id });
     }
 
     /// Settles the send that got its position: it is accepted, even if the answer was lost. Returns
@@ -381,9 +389,11 @@ impl Outbox {
             self.release(order, out);
             self.settle(order, id, conversation, out);
         }
-        let placed = self.sent.placed(send_id, id, conversation, position, out);
-        self.sent.follow_fewer(limits, out);
-        placed
+        let message = self
+            .tracker
+            .placed(send_id, id, conversation, position, out);
+        self.tracker.follow_fewer(limits, out);
+        message
     }
 
     /// Settles a change that is done, if this device sent it: it is accepted, even if the answer
@@ -396,7 +406,7 @@ impl Outbox {
             out.change(Change::Forget { order });
             out.status(send_id, SendStatus::Placed { id, seq });
         } else {
-            self.sent.changed(send_id, seq, out);
+            self.tracker.changed(send_id, seq, out);
         }
     }
 
@@ -418,7 +428,7 @@ impl Outbox {
         if let Some(entry) = self.remove(order) {
             let send_id = entry.row.send_id;
             self.by_send.remove(&send_id);
-            self.sent.follow(order, send_id, conversation, id, out);
+            self.tracker.follow(order, send_id, conversation, id, out);
         }
     }
 
@@ -429,7 +439,7 @@ impl Outbox {
         };
         let wait = limits.resend_after.get(entry.failures);
         let wait = wait.copied().unwrap_or(limits.last_answer);
-        let until = now + wait.max(round_trip.wait());
+        let deadline = now + wait.max(round_trip.wait());
         entry.asked_at.get_or_insert(now);
         out.transmit(ClientFrame::Send(Send {
             send_id: entry.row.send_id,
@@ -443,7 +453,7 @@ impl Outbox {
         }));
         entry.tries = entry.tries.saturating_add(1);
         entry.tried_on = connection;
-        self.set_phase(order, Phase::InFlight { until });
+        self.set_phase(order, Phase::InFlight { deadline });
         self.count_from(now);
         self.in_second += 1;
     }
@@ -468,7 +478,7 @@ impl Outbox {
         let Some(entry) = self.entries.get_mut(&order) else {
             return;
         };
-        entry.row.failed = Some(refusal.clone());
+        entry.row.refusal = Some(refusal.clone());
         // What a later retry takes says nothing of the line now.
         entry.asked_at = None;
         out.change(Change::Outbox(entry.row.clone()));
@@ -492,8 +502,9 @@ impl Outbox {
         let Some(lane) = self.lanes.get(&lane_key(entry.row.to)) else {
             return false;
         };
-        let before = |orders: &BTreeSet<u64>| orders.first().is_some_and(|first| *first < order);
-        before(&lane.waiting) || before(&lane.in_flight)
+        let has_before =
+            |orders: &BTreeSet<u64>| orders.first().is_some_and(|first| *first < order);
+        has_before(&lane.waiting_orders) || has_before(&lane.in_flight)
     }
 
     fn insert(&mut self, row: OutboxRow, phase: Phase, tries: u32) {
@@ -529,21 +540,21 @@ impl Outbox {
         entry.phase = phase;
         let key = lane_key(entry.row.to);
         // A send that can never be accepted holds up nothing.
-        let is_out = (entry.row.failed.as_ref()).is_some_and(|failed| !failed.code.retryable());
+        let is_out = (entry.row.refusal.as_ref()).is_some_and(|refusal| !refusal.code.retryable());
         let lane = self.lanes.entry(key).or_default();
         match phase {
-            Phase::InFlight { until } => {
+            Phase::InFlight { deadline } => {
                 self.in_flight += 1;
                 lane.in_flight.insert(order);
-                self.timers.insert((until, order));
+                self.timers.insert((deadline, order));
             }
-            Phase::Backoff { until } => {
-                lane.waiting.insert(order);
-                self.timers.insert((until, order));
+            Phase::Backoff { retry_at: deadline } => {
+                lane.waiting_orders.insert(order);
+                self.timers.insert((deadline, order));
             }
             Phase::Failed if is_out => {}
             Phase::Storing | Phase::Waiting | Phase::Failed => {
-                lane.waiting.insert(order);
+                lane.waiting_orders.insert(order);
             }
         }
         self.refresh(key);
@@ -554,13 +565,13 @@ impl Outbox {
             return;
         };
         if let Some(lane) = self.lanes.get_mut(&lane_key(entry.row.to)) {
-            lane.waiting.remove(&order);
+            lane.waiting_orders.remove(&order);
             if lane.in_flight.remove(&order) {
                 self.in_flight -= 1;
             }
         }
-        if let Phase::InFlight { until } | Phase::Backoff { until } = entry.phase {
-            self.timers.remove(&(until, order));
+        if let Phase::InFlight { deadline } | Phase::Backoff { retry_at: deadline } = entry.phase {
+            self.timers.remove(&(deadline, order));
         }
     }
 
@@ -569,18 +580,18 @@ impl Outbox {
         let Some(lane) = self.lanes.get_mut(&key) else {
             return;
         };
-        let first = lane.waiting.first().copied().filter(|order| {
+        let first = lane.waiting_orders.first().copied().filter(|order| {
             let entry = self.entries.get(order);
             entry.is_some_and(|entry| entry.phase == Phase::Waiting)
         });
-        if lane.offered != first {
-            if let Some(offered) = lane.offered {
-                self.open.remove(&offered);
+        if lane.open_order != first {
+            if let Some(open_order) = lane.open_order {
+                self.open.remove(&open_order);
             }
             self.open.extend(first);
-            lane.offered = first;
+            lane.open_order = first;
         }
-        if lane.waiting.is_empty() && lane.in_flight.is_empty() {
+        if lane.waiting_orders.is_empty() && lane.in_flight.is_empty() {
             self.lanes.remove(&key);
         }
     }

@@ -13,7 +13,7 @@ pub(super) enum Query {
     /// Messages upward from `after`.
     Fetch {
         conversation: ConversationId,
-        after: Seq,
+        after_seq: Seq,
     },
     /// The newest few messages.
     Newest {
@@ -52,9 +52,9 @@ pub(super) struct QueryQueue {
     pub(super) list: List,
     /// Conversations to check, each once.
     queue: VecDeque<ConversationId>,
-    queued: BTreeSet<ConversationId>,
+    queued_ids: BTreeSet<ConversationId>,
     /// Conversations to check again later.
-    later: BTreeSet<(Timestamp, ConversationId)>,
+    delayed_checks: BTreeSet<(Timestamp, ConversationId)>,
 }
 
 /// List difference under way.
@@ -64,11 +64,11 @@ pub(super) struct List {
     pub(super) version: Timestamp,
     pub(super) phase: ListPhase,
     /// Smallest version of the pages so far.
-    pub(super) coming: Option<Timestamp>,
-    pub(super) after: Option<ConversationId>,
+    pub(super) min_version: Option<Timestamp>,
+    pub(super) cursor: Option<ConversationId>,
     pub(super) failures: u32,
     /// Begin anew once this difference is complete.
-    again: bool,
+    must_restart: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +86,14 @@ impl QueryQueue {
             list: List {
                 version,
                 phase: ListPhase::Done,
-                coming: None,
-                after: None,
+                min_version: None,
+                cursor: None,
                 failures: 0,
-                again: false,
+                must_restart: false,
             },
             queue: VecDeque::new(),
-            queued: BTreeSet::new(),
-            later: BTreeSet::new(),
+            queued_ids: BTreeSet::new(),
+            delayed_checks: BTreeSet::new(),
         }
     }
 
@@ -101,23 +101,23 @@ impl QueryQueue {
     pub(super) fn list_again(&mut self) {
         if self.list.phase == ListPhase::Done {
             self.list.phase = ListPhase::Due(Timestamp::ZERO);
-            self.list.coming = None;
-            self.list.after = None;
+            self.list.min_version = None;
+            self.list.cursor = None;
         } else {
-            self.list.again = true;
+            self.list.must_restart = true;
         }
     }
 
     /// Completes a comparison after its last page. Returns the version that it brings.
     pub(super) fn list_complete(&mut self) -> Option<Timestamp> {
-        let version = self.list.coming.take();
+        let version = self.list.min_version.take();
         self.list.phase = ListPhase::Done;
-        self.list.after = None;
+        self.list.cursor = None;
         self.list.failures = 0;
         if let Some(version) = version {
             self.list.version = version;
         }
-        if std::mem::take(&mut self.list.again) {
+        if std::mem::take(&mut self.list.must_restart) {
             self.list_again();
         }
         version
@@ -131,9 +131,9 @@ impl QueryQueue {
         matches!(self.list.phase, ListPhase::Due(at) if at <= now)
     }
 
-    /// True if no conversation is being checked or waits for it.
+    /// Whether no conversation is being checked or waits for it.
     pub(super) fn is_quiet(&self) -> bool {
-        self.queue.is_empty() && self.later.is_empty() && self.fetches() == 0
+        self.queue.is_empty() && self.delayed_checks.is_empty() && self.fetches() == 0
     }
 
     pub(super) fn fetches(&self) -> usize {
@@ -152,28 +152,28 @@ impl QueryQueue {
     }
 
     pub(super) fn look_at(&mut self, conversation: ConversationId) {
-        if self.queued.insert(conversation) {
+        if self.queued_ids.insert(conversation) {
             self.queue.push_back(conversation);
         }
     }
 
     pub(super) fn look_later(&mut self, conversation: ConversationId, at: Timestamp) {
-        self.later.insert((at, conversation));
+        self.delayed_checks.insert((at, conversation));
     }
 
     /// Queues the conversations whose time has come.
     pub(super) fn wake(&mut self, now: Timestamp) {
-        while let Some(&(at, conversation)) = self.later.first()
+        while let Some(&(at, conversation)) = self.delayed_checks.first()
             && at <= now
         {
-            self.later.pop_first();
+            self.delayed_checks.pop_first();
             self.look_at(conversation);
         }
     }
 
     pub(super) fn next(&mut self) -> Option<ConversationId> {
         let conversation = self.queue.pop_front()?;
-        self.queued.remove(&conversation);
+        self.queued_ids.remove(&conversation);
         Some(conversation)
     }
 
@@ -181,28 +181,28 @@ impl QueryQueue {
         &mut self,
         question: Query,
         query: SyncQuery,
-        until: Timestamp,
+        deadline: Timestamp,
         out: &mut Out,
     ) -> u32 {
         let request = self.number();
-        self.open.insert(request, (question, until));
+        self.open.insert(request, (question, deadline));
         out.transmit(ClientFrame::Sync(SyncRequest { request, query }));
         request
     }
 
-    pub(super) fn ask_status(&mut self, ids: Vec<MessageId>, until: Timestamp, out: &mut Out) {
+    pub(super) fn ask_status(&mut self, ids: Vec<MessageId>, deadline: Timestamp, out: &mut Out) {
         if !ids.is_empty() {
-            self.ask(Query::Status, SyncQuery::Status { ids }, until, out);
+            self.ask(Query::Status, SyncQuery::Status { ids }, deadline, out);
         }
     }
 
     pub(super) fn older(
         &mut self,
         conversation: ConversationId,
-        before: Option<Seq>,
+        before_seq: Option<Seq>,
         limit: u32,
         live: bool,
-        until: Timestamp,
+        deadline: Timestamp,
         out: &mut Out,
     ) -> u32 {
         if !live {
@@ -215,21 +215,21 @@ impl QueryQueue {
         }
         let query = SyncQuery::History {
             conversation,
-            range: HistoryRange::Backward { before },
+            range: HistoryRange::Backward { before: before_seq },
             limit,
         };
-        self.ask(Query::Older, query, until, out)
+        self.ask(Query::Older, query, deadline, out)
     }
 
     pub(super) fn asked(
         &mut self,
         query: SyncQuery,
         live: bool,
-        until: Timestamp,
+        deadline: Timestamp,
         out: &mut Out,
     ) -> u32 {
         if live {
-            return self.ask(Query::Asked, query, until, out);
+            return self.ask(Query::Asked, query, deadline, out);
         }
         let request = self.number();
         out.push(Action::Asked {
@@ -245,7 +245,7 @@ impl QueryQueue {
 
     pub(super) fn overdue(&mut self, now: Timestamp) -> Vec<(u32, Query)> {
         let overdue: Vec<(u32, Query)> = (self.open.iter())
-            .filter(|(_, (_, until))| *until <= now)
+            .filter(|(_, (_, deadline))| *deadline <= now)
             .map(|(&request, &(question, _))| (request, question))
             .collect();
         for (request, _) in &overdue {
@@ -259,10 +259,10 @@ impl QueryQueue {
             ListPhase::Due(at) => Some(at),
             ListPhase::Asked | ListPhase::Done => None,
         };
-        let later = self.later.first().map(|(at, _)| *at);
-        (self.open.values().map(|(_, until)| *until))
+        let next_check = self.delayed_checks.first().map(|(at, _)| *at);
+        (self.open.values().map(|(_, deadline)| *deadline))
             .chain(list)
-            .chain(later)
+            .chain(next_check)
             .min()
     }
 
@@ -282,11 +282,11 @@ impl QueryQueue {
             }
         }
         self.queue.clear();
-        self.queued.clear();
-        self.later.clear();
+        self.queued_ids.clear();
+        self.delayed_checks.clear();
         self.list.phase = ListPhase::Done;
-        self.list.again = false;
-        self.list.coming = None;
+        self.list.must_restart = false;
+        self.list.min_version = None;
         self.list.failures = 0;
     }
 

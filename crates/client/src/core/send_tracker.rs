@@ -17,11 +17,11 @@ const STATUSES_MAX: usize = 100;
 /// Accepted sends whose status is followed, by their order.
 #[derive(Debug)]
 pub(super) struct SendTracker {
-    followed: BTreeMap<u64, TrackedSend>,
+    tracked_sends: BTreeMap<u64, TrackedSend>,
     by_send: BTreeMap<SendId, u64>,
     by_id: BTreeMap<MessageId, u64>,
     /// Sends accepted on this connection, with the time by which their position should be known.
-    unplaced: VecDeque<(Timestamp, u64)>,
+    unplaced_sends: VecDeque<(Timestamp, u64)>,
 }
 
 #[derive(Debug)]
@@ -39,11 +39,11 @@ impl SendTracker {
                 .map(|(&order, row)| (row.send_id, order))
                 .collect(),
             by_id: rows.iter().map(|(&order, row)| (row.id, order)).collect(),
-            followed: rows
+            tracked_sends: rows
                 .into_iter()
                 .map(|(order, row)| (order, TrackedSend { row, message: None }))
                 .collect(),
-            unplaced: VecDeque::new(),
+            unplaced_sends: VecDeque::new(),
         }
     }
 
@@ -70,40 +70,41 @@ impl SendTracker {
         };
         self.by_send.insert(send_id, order);
         self.by_id.insert(id, order);
-        self.followed
+        self.tracked_sends
             .insert(order, TrackedSend { row, message: None });
         out.change(Change::Followed(row));
     }
 
     /// Keeps the message until it is placed, which should be known at `until`.
-    pub(super) fn expect_place(&mut self, order: u64, message: Message, until: Timestamp) {
-        if let Some(followed) = self.followed.get_mut(&order) {
-            followed.message = Some(message);
-            self.unplaced.push_back((until, order));
+    pub(super) fn expect_place(&mut self, order: u64, message: Message, deadline: Timestamp) {
+        if let Some(tracked_send) = self.tracked_sends.get_mut(&order) {
+            tracked_send.message = Some(message);
+            self.unplaced_sends.push_back((deadline, order));
         }
     }
 
     /// Forgets the expected positions: the next sync brings those missing.
     pub(super) fn disconnected(&mut self) {
-        self.unplaced.clear();
+        self.unplaced_sends.clear();
     }
 
     pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.unplaced.front().map(|(at, _)| *at)
+        self.unplaced_sends.front().map(|(at, _)| *at)
     }
 
     /// Conversations of accepted sends whose position should be known by now.
     pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> Vec<ConversationId> {
         let mut late = Vec::new();
-        while let Some(&(at, order)) = self.unplaced.front()
+        while let Some(&(at, order)) = self.unplaced_sends.front()
             && at <= now
         {
-            self.unplaced.pop_front();
-            if let Some(followed) = self.followed.get(&order)
-                && followed.row.seq.is_none()
+            self.unplaced_sends.pop_front();
+            if let Some(tracked_send) = self.tracked_sends.get(&order)
+                && tracked_send.row.seq.is_none()
             {
-                late.push(followed.row.conversation);
-                self.unplaced.push_back((now + limits.placed, order));
+                late.push(tracked_send.row.conversation);
+                self.unplaced_sends
+                    .push_back((now + limits.placement, order));
             }
         }
         late
@@ -111,7 +112,7 @@ impl SendTracker {
 
     #[cfg(test)]
     pub(super) fn all_placed(&self) -> bool {
-        self.unplaced.is_empty()
+        self.unplaced_sends.is_empty()
     }
 
     /// Records the position of a send. Returns the whole message if this device still has it.
@@ -124,27 +125,27 @@ impl SendTracker {
         out: &mut Out,
     ) -> Option<Placed> {
         let order = *self.by_send.get(&send_id)?;
-        let followed = self.followed.get_mut(&order)?;
+        let tracked_send = self.tracked_sends.get_mut(&order)?;
         // A resend that the server took for a new message is dropped in favour of the first: that
         // one is ours, of which only the id says when it was accepted.
-        let message = followed
-            .message
-            .take()
-            .map(|message| match message.id == id {
-                true => message,
-                false => Message {
+        let message = tracked_send.message.take().map(|message| {
+            if message.id == id {
+                message
+            } else {
+                Message {
                     id,
                     accepted_at: id.timestamp(),
                     ..message
-                },
-            });
-        let renamed = std::mem::replace(&mut followed.row.id, id);
-        if followed.row.seq.is_none() || renamed != id {
-            self.by_id.remove(&renamed);
+                }
+            }
+        });
+        let old_id = std::mem::replace(&mut tracked_send.row.id, id);
+        if tracked_send.row.seq.is_none() || old_id != id {
+            self.by_id.remove(&old_id);
             self.by_id.insert(id, order);
-            followed.row.seq = Some(position.seq);
-            out.change(Change::Followed(followed.row));
-            if followed.row.status == ReceiptStatus::Sent {
+            tracked_send.row.seq = Some(position.seq);
+            out.change(Change::Followed(tracked_send.row));
+            if tracked_send.row.status == ReceiptStatus::Sent {
                 let seq = position.seq;
                 out.status(send_id, SendStatus::Placed { id, seq });
             }
@@ -156,36 +157,36 @@ impl SendTracker {
         })
     }
 
-    /// Applies a receipt. True if it is the first sign that the message has a position.
+    /// Applies a receipt. Returns whether it is the first sign that the message has a position.
     pub(super) fn receipt(&mut self, receipt: &Receipt, out: &mut Out) -> bool {
-        let known = self.by_id.get(&receipt.id).copied();
-        let followed = known.and_then(|order| self.followed.get(&order));
-        let is_unplaced = followed.is_some_and(|followed| followed.row.seq.is_none());
-        if let Some(order) = known {
+        let order_of_id = self.by_id.get(&receipt.id).copied();
+        let tracked_send = order_of_id.and_then(|order| self.tracked_sends.get(&order));
+        let is_unplaced = tracked_send.is_some_and(|tracked_send| tracked_send.row.seq.is_none());
+        if let Some(order) = order_of_id {
             self.advance(order, receipt.kind, out);
         }
         if receipt.kind == ReceiptKind::Read {
-            let before: Vec<u64> = (self.followed.iter())
-                .filter(|(_, followed)| {
-                    followed.row.conversation == receipt.conversation
-                        && followed.row.seq.is_some_and(|seq| seq <= receipt.seq)
+            let earlier_orders: Vec<u64> = (self.tracked_sends.iter())
+                .filter(|(_, tracked_send)| {
+                    tracked_send.row.conversation == receipt.conversation
+                        && tracked_send.row.seq.is_some_and(|seq| seq <= receipt.seq)
                 })
                 .map(|(&order, _)| order)
                 .collect();
-            for order in before {
+            for order in earlier_orders {
                 self.advance(order, ReceiptKind::Read, out);
             }
         }
-        if known.is_none() {
-            out.tell(Event::Receipt(*receipt));
+        if order_of_id.is_none() {
+            out.emit_event(Event::Receipt(*receipt));
         }
         is_unplaced
     }
 
     /// Newest messages whose status may have moved while we were away.
     pub(super) fn unread_ids(&self) -> Vec<MessageId> {
-        (self.followed.values().rev())
-            .map(|followed| followed.row.id)
+        (self.tracked_sends.values().rev())
+            .map(|tracked_send| tracked_send.row.id)
             .take(STATUSES_MAX)
             .collect()
     }
@@ -205,19 +206,19 @@ impl SendTracker {
 
     /// Advances the status of a followed send. Read is final: the send is no longer followed.
     fn advance(&mut self, order: u64, kind: ReceiptKind, out: &mut Out) {
-        let Some(followed) = self.followed.get_mut(&order) else {
+        let Some(tracked_send) = self.tracked_sends.get_mut(&order) else {
             return;
         };
-        let (send_id, id) = (followed.row.send_id, followed.row.id);
-        let status = followed.row.status.advanced_by(kind);
-        if status == followed.row.status {
+        let (send_id, id) = (tracked_send.row.send_id, tracked_send.row.id);
+        let status = tracked_send.row.status.advanced_by(kind);
+        if status == tracked_send.row.status {
             return;
         }
-        followed.row.status = status;
+        tracked_send.row.status = status;
         match status {
             ReceiptStatus::Sent => {}
             ReceiptStatus::Delivered => {
-                out.change(Change::Followed(followed.row));
+                out.change(Change::Followed(tracked_send.row));
                 out.status(send_id, SendStatus::Delivered { id });
             }
             ReceiptStatus::Read => {
@@ -228,8 +229,8 @@ impl SendTracker {
     }
 
     pub(super) fn follow_fewer(&mut self, limits: &Limits, out: &mut Out) {
-        while self.followed.len() > limits.followed_max
-            && let Some((&order, _)) = self.followed.first_key_value()
+        while self.tracked_sends.len() > limits.followed_max
+            && let Some((&order, _)) = self.tracked_sends.first_key_value()
         {
             self.unfollow(order, out);
         }
@@ -238,9 +239,9 @@ impl SendTracker {
     /// Settles an accepted change that is done.
     pub(super) fn changed(&mut self, send_id: SendId, seq: Seq, out: &mut Out) {
         if let Some(order) = self.by_send.get(&send_id).copied()
-            && let Some(followed) = self.followed.get(&order)
+            && let Some(tracked_send) = self.tracked_sends.get(&order)
         {
-            let id = followed.row.id;
+            let id = tracked_send.row.id;
             self.unfollow(order, out);
             out.status(send_id, SendStatus::Placed { id, seq });
         }
@@ -257,7 +258,7 @@ impl SendTracker {
         let Some(order) = self.by_send.get(&send_id).copied() else {
             return false;
         };
-        let is_open = (self.followed.get(&order)).is_some_and(|f| f.row.seq.is_none());
+        let is_open = (self.tracked_sends.get(&order)).is_some_and(|f| f.row.seq.is_none());
         let is_change = is_open && !refusal.code.retryable();
         if is_change {
             self.unfollow(order, out);
@@ -267,9 +268,9 @@ impl SendTracker {
     }
 
     fn unfollow(&mut self, order: u64, out: &mut Out) {
-        if let Some(followed) = self.followed.remove(&order) {
-            self.by_id.remove(&followed.row.id);
-            self.by_send.remove(&followed.row.send_id);
+        if let Some(tracked_send) = self.tracked_sends.remove(&order) {
+            self.by_id.remove(&tracked_send.row.id);
+            self.by_send.remove(&tracked_send.row.send_id);
             out.change(Change::Forget { order });
         }
     }

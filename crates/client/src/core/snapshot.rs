@@ -35,13 +35,13 @@ pub struct Snapshot {
     /// The conversation list, as far as it is known here.
     pub list: BTreeMap<ConversationId, Summary>,
     /// Messages that the user hid.
-    pub hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
+    pub hidden_seqs: BTreeMap<ConversationId, BTreeSet<Seq>>,
     /// Ranges of messages that the application has.
-    pub loaded: BTreeMap<ConversationId, LoadedRanges>,
+    pub loaded_ranges: BTreeMap<ConversationId, LoadedRanges>,
     /// Sends neither accepted nor given up, by their order.
     pub outbox: BTreeMap<u64, OutboxRow>,
     /// Accepted sends whose status is followed, by their order.
-    pub followed: BTreeMap<u64, FollowedRow>,
+    pub followed_rows: BTreeMap<u64, FollowedRow>,
 }
 
 /// Progress of a device in one conversation.
@@ -50,7 +50,7 @@ pub struct ConversationProgress {
     /// Cursor up to which the application has everything.
     pub cursor: Cursor,
     /// Newest position the server is known to have.
-    pub known: Seq,
+    pub known_seq: Seq,
     /// Last message read by the user, with its id.
     pub read: Option<(Seq, MessageId)>,
     /// Read position that the server knows.
@@ -58,7 +58,7 @@ pub struct ConversationProgress {
     /// Last change that the application has, with all before it.
     pub rev: u64,
     /// Number of the last hiding that the application knows, then of the last that the server has.
-    pub hidden: u64,
+    pub hide_number: u64,
     pub hidden_known: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct OutboxRow {
     pub content: Content,
     pub created_at: Timestamp,
     /// Refusal of a failed send, until it is retried or given up.
-    pub failed: Option<Refusal>,
+    pub refusal: Option<Refusal>,
 }
 
 /// An accepted send.
@@ -137,21 +137,25 @@ impl Snapshot {
             Change::Account(account) => self.account = Some(account),
             Change::Marker(marker) => self.marker = Some(marker),
             Change::ListVersion(version) => self.list_version = version,
-            Change::Conversation(conversation, kept) => {
-                self.conversations.insert(conversation, kept);
+            Change::Conversation(conversation, progress) => {
+                self.conversations.insert(conversation, progress);
             }
-            Change::Loaded(conversation, loaded) => {
-                self.loaded.insert(conversation, loaded);
+            Change::Loaded(conversation, loaded_ranges) => {
+                self.loaded_ranges.insert(conversation, loaded_ranges);
             }
             Change::Hidden(_, seqs) if seqs.is_empty() => {}
             Change::Hidden(conversation, seqs) => {
-                self.hidden.entry(conversation).or_default().extend(seqs);
+                self.hidden_seqs
+                    .entry(conversation)
+                    .or_default()
+                    .extend(seqs);
             }
             Change::HiddenUpTo(conversation, end) => {
-                if let Some(hidden) = self.hidden.get_mut(&conversation) {
-                    hidden.retain(|seq| *seq <= end);
+                if let Some(hidden_seqs) = self.hidden_seqs.get_mut(&conversation) {
+                    hidden_seqs.retain(|seq| *seq <= end);
                 }
-                self.hidden.retain(|_, hidden| !hidden.is_empty());
+                self.hidden_seqs
+                    .retain(|_, hidden_seqs| !hidden_seqs.is_empty());
             }
             Change::Listed(summary) => {
                 self.list.insert(summary.conversation, *summary);
@@ -161,11 +165,11 @@ impl Snapshot {
             }
             Change::Followed(row) => {
                 self.outbox.remove(&row.order);
-                self.followed.insert(row.order, row);
+                self.followed_rows.insert(row.order, row);
             }
             Change::Forget { order } => {
                 self.outbox.remove(&order);
-                self.followed.remove(&order);
+                self.followed_rows.remove(&order);
             }
         }
     }

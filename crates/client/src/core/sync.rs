@@ -18,7 +18,7 @@ impl Core {
     /// Sends the queries that are due and that there is room for.
     pub(super) fn ask(&mut self, now: Timestamp) {
         let limits = self.settings.limits.clone();
-        let until = now + limits.answer;
+        let deadline = now + limits.answer;
         self.questions.wake(now);
         if self.questions.list_is_due(now) {
             self.timeline.ask_rows_again();
@@ -26,9 +26,9 @@ impl Core {
             list.phase = ListPhase::Asked;
             let query = SyncQuery::List {
                 since: list.version,
-                after: list.after,
+                cursor: list.cursor,
             };
-            (self.questions).ask(Query::List, query, until, &mut self.out);
+            (self.questions).ask(Query::List, query, deadline, &mut self.out);
         }
         let page = limits
             .page
@@ -45,15 +45,15 @@ impl Core {
                 track.waits = false;
             }
             let limit = page.min(room);
-            self.ask_for_row(conversation, until);
-            self.ask_for_hidden(conversation, limit, until);
-            self.ask_for(conversation, limit, until);
-            self.ask_for_changes(conversation, limit, until);
+            self.ask_for_row(conversation, deadline);
+            self.ask_for_hidden(conversation, limit, deadline);
+            self.ask_for(conversation, limit, deadline);
+            self.ask_for_changes(conversation, limit, deadline);
         }
     }
 
     /// Requests the conversation's row, if no list named it or an event moved it.
-    fn ask_for_row(&mut self, conversation: ConversationId, until: Timestamp) {
+    fn ask_for_row(&mut self, conversation: ConversationId, deadline: Timestamp) {
         let is_listing = !self.questions.list_is_done();
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
@@ -64,7 +64,7 @@ impl Core {
         (track.is_row_asked, track.is_row_moved) = (true, false);
         let query = SyncQuery::Row { conversation };
         let question = Query::Row { conversation };
-        self.questions.ask(question, query, until, &mut self.out);
+        self.questions.ask(question, query, deadline, &mut self.out);
     }
 
     pub(super) fn row_answered(
@@ -82,12 +82,12 @@ impl Core {
         self.questions.look_at(conversation);
     }
 
-    fn ask_for(&mut self, conversation: ConversationId, limit: u32, until: Timestamp) {
+    fn ask_for(&mut self, conversation: ConversationId, limit: u32, deadline: Timestamp) {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
         };
         // Wait for the row: it says how far the hidden messages go.
-        if track.asked || track.is_row_asked {
+        if track.is_querying || track.is_row_asked {
             return;
         }
         let (question, range, limit) = match self.settings.catch_up {
@@ -99,21 +99,21 @@ impl Core {
                 if !track.suspect && !track.is_missing_something() {
                     return;
                 }
-                let after = track.shown.seq;
+                let after_seq = track.shown_cursor.seq;
                 let question = Query::Fetch {
                     conversation,
-                    after,
+                    after_seq,
                 };
-                (question, HistoryRange::Forward { after }, limit)
+                (question, HistoryRange::Forward { after: after_seq }, limit)
             }
         };
-        track.asked = true;
+        track.is_querying = true;
         let query = SyncQuery::History {
             conversation,
             range,
             limit,
         };
-        self.questions.ask(question, query, until, &mut self.out);
+        self.questions.ask(question, query, deadline, &mut self.out);
     }
 
     pub(super) fn listed(&mut self, page: ListPage, now: Timestamp) {
@@ -122,11 +122,13 @@ impl Core {
             self.compare(summary, now);
         }
         let list = &mut self.questions.list;
-        let coming = list.coming.map_or(page.version, |v| v.min(page.version));
-        list.coming = Some(coming);
+        let min_version = list
+            .min_version
+            .map_or(page.version, |v| v.min(page.version));
+        list.min_version = Some(min_version);
         list.failures = 0;
         if page.more && last.is_some() {
-            list.after = last;
+            list.cursor = last;
             list.phase = ListPhase::Due(Timestamp::ZERO);
             return;
         }
@@ -149,44 +151,45 @@ impl Core {
         let catch_up = self.settings.catch_up;
         let track = self.track(conversation);
         track.is_unnamed = false;
-        let shown = track.shown;
-        let is_fresh = shown.seq == Seq::ZERO && track.held.is_empty();
+        let shown_cursor = track.shown_cursor;
+        let is_fresh = shown_cursor.seq == Seq::ZERO && track.held_messages.is_empty();
         self.compare_hidden(conversation, summary.hidden);
         self.note_listed(summary.clone());
         if is_left(&summary) {
             // The group can no longer be queried, and messages shown stay.
             let track = self.track(conversation);
-            track.undecided = false;
-            track.kept.known = track.shown.seq;
+            track.is_undecided = false;
+            track.progress.known_seq = track.shown_cursor.seq;
             self.drop_held(conversation);
             return;
         }
         let fresh_to = is_fresh.then_some(summary.seq);
         self.compare_changes(conversation, summary.rev, fresh_to);
         let track = self.track(conversation);
-        if summary.seq < shown.seq {
+        if summary.seq < shown_cursor.seq {
             self.suspect(conversation);
             return;
         }
-        track.kept.known = track.kept.known.max(summary.seq);
-        let fresh = std::mem::take(&mut track.undecided);
-        let missing = summary.seq.0 - shown.seq.0;
-        if missing == 0 {
+        track.progress.known_seq = track.progress.known_seq.max(summary.seq);
+        let fresh = std::mem::take(&mut track.is_undecided);
+        let missing_count = summary.seq.0 - shown_cursor.seq.0;
+        if missing_count == 0 {
             self.show_held(conversation);
             return;
         }
-        let kept = track.kept;
+        let progress = track.progress;
         if let CatchUp::Recent(newest) = catch_up {
-            let away = shown.seq > Seq::ZERO && now.since(shown.at) >= absence_max;
+            let was_away =
+                shown_cursor.seq > Seq::ZERO && now.since(shown_cursor.at) >= absence_max;
             // A group may have said very much, however short the absence was.
             let is_group = matches!(conversation, ConversationId::Group(_));
-            if (fresh || away || is_group) && missing > u64::from(newest) {
-                self.keep(conversation, kept);
+            if (fresh || was_away || is_group) && missing_count > u64::from(newest) {
+                self.store_progress(conversation, progress);
                 self.only_newest(conversation, &summary, newest);
                 return;
             }
         }
-        self.keep(conversation, kept);
+        self.store_progress(conversation, progress);
         match summary.newest {
             Some(newest) => self.place_marked(newest, summary.marks, ArrivalPath::Fetched),
             None => self.fetch_if_missing(conversation),
@@ -197,7 +200,7 @@ impl Core {
     /// Asks the server for messages behind the last shown one: its history may differ from ours.
     pub(super) fn suspect(&mut self, conversation: ConversationId) {
         let track = self.track(conversation);
-        if !track.asked && !track.undecided {
+        if !track.is_querying && !track.is_undecided {
             track.suspect = true;
             self.questions.look_at(conversation);
         }
@@ -212,8 +215,10 @@ impl Core {
             return;
         }
         // Only new messages: any pushed since we connected is new.
-        let pushed = track.first_held().map(|seq| Seq(seq.0 - 1));
-        let end = pushed.map_or(summary.seq, |pushed| pushed.min(summary.seq));
+        let last_before_push = track.first_held().map(|seq| Seq(seq.0 - 1));
+        let end = last_before_push.map_or(summary.seq, |last_before_push| {
+            last_before_push.min(summary.seq)
+        });
         let id = summary
             .newest
             .as_ref()
@@ -221,14 +226,14 @@ impl Core {
         let cursor = Cursor {
             seq: end,
             id: id.map(|newest| newest.message.id),
-            at: id.map_or(track.shown.at, |newest| newest.message.accepted_at),
+            at: id.map_or(track.shown_cursor.at, |newest| newest.message.accepted_at),
         };
         self.leave_out(conversation, cursor);
     }
 
     /// Reports the positions up to `cursor` as a gap, and goes on after it.
     fn leave_out(&mut self, conversation: ConversationId, cursor: Cursor) {
-        let from = self.track(conversation).shown.seq.next();
+        let from = self.track(conversation).shown_cursor.seq.next();
         if from <= cursor.seq {
             // A device that shows only the newest messages passes the gap at once: otherwise it
             // would load all of it after a restart.
@@ -239,7 +244,7 @@ impl Core {
                 self.timeline
                     .untaken(conversation, ShownKind::Gap { cursor });
             }
-            self.out.tell(Event::Gap {
+            self.out.emit_event(Event::Gap {
                 number,
                 conversation,
                 from,
@@ -253,19 +258,19 @@ impl Core {
     pub(super) fn fetched(
         &mut self,
         conversation: ConversationId,
-        after: Seq,
+        after_seq: Seq,
         page: HistoryPage,
         now: Timestamp,
     ) {
-        if page.last_seq < after {
-            self.end_found(conversation, after, &page, now);
+        if page.last_seq < after_seq {
+            self.end_found(conversation, after_seq, &page, now);
             return;
         }
         let track = self.track(conversation);
-        track.asked = false;
+        track.is_querying = false;
         track.trust();
-        track.kept.known = track.kept.known.max(page.last_seq);
-        if page.messages.is_empty() && !page.more && page.last_seq > after {
+        track.progress.known_seq = track.progress.known_seq.max(page.last_seq);
+        if page.messages.is_empty() && !page.more && page.last_seq > after_seq {
             self.nothing_before(conversation, page.last_seq);
             return;
         }
@@ -282,11 +287,11 @@ impl Core {
     /// Takes the newest few messages, newest first.
     pub(super) fn newest_fetched(&mut self, conversation: ConversationId, page: HistoryPage) {
         let track = self.track(conversation);
-        track.asked = false;
+        track.is_querying = false;
         track.trust();
         track.failures = 0;
         track.newest_only = false;
-        track.kept.known = track.kept.known.max(page.last_seq);
+        track.progress.known_seq = track.progress.known_seq.max(page.last_seq);
         if page.messages.is_empty() && !page.more {
             self.nothing_before(conversation, page.last_seq);
             return;
@@ -304,9 +309,9 @@ impl Core {
         let cursor = Cursor {
             seq: last,
             id: None,
-            at: track.shown.at,
+            at: track.shown_cursor.at,
         };
-        if last > track.shown.seq {
+        if last > track.shown_cursor.seq {
             self.leave_out(conversation, cursor);
         }
         self.show_held(conversation);
@@ -323,17 +328,17 @@ impl Core {
     ) {
         messages.retain(|message| message.conversation == conversation);
         messages.sort_by_key(|message| message.position.seq);
-        let shown = self.track(conversation).shown;
+        let shown_cursor = self.track(conversation).shown_cursor;
         let first = messages
             .iter()
-            .find(|message| message.position.seq > shown.seq);
+            .find(|message| message.position.seq > shown_cursor.seq);
         if let Some(first) = first
-            && first.position.seq > shown.seq.next()
+            && first.position.seq > shown_cursor.seq.next()
         {
             let cursor = Cursor {
                 seq: Seq(first.position.seq.0 - 1),
                 id: first.position.prev,
-                at: shown.at,
+                at: shown_cursor.at,
             };
             self.leave_out(conversation, cursor);
         }
@@ -354,7 +359,7 @@ impl Core {
         now: Timestamp,
     ) {
         let track = self.track(conversation);
-        track.asked = false;
+        track.is_querying = false;
         if page.last_seq >= ours {
             track.failures = 0;
             track.trust();
@@ -366,12 +371,12 @@ impl Core {
         let end = Cursor {
             seq: page.last_seq,
             id: newest.map(|newest| newest.message.id),
-            at: track.shown.at,
+            at: track.shown_cursor.at,
         };
         let early = track.early_end.get_or_insert_with(|| EarlyEnd::new(end));
         early.answered(end, now);
-        let EarlyEnd { end, lasting, .. } = *early;
-        if lasting < CATCH_UP_MAX {
+        let EarlyEnd { end, duration, .. } = *early;
+        if duration < CATCH_UP_MAX {
             track.suspect = true;
             self.look_again(conversation, now);
             return;
@@ -379,8 +384,8 @@ impl Core {
         track.failures = 0;
         track.trust();
         // New messages may have come in the place of those shown: the lowest end counts.
-        track.kept.known = page.last_seq;
-        self.out.tell(Event::Reset(Reset::Behind {
+        track.progress.known_seq = page.last_seq;
+        self.out.emit_event(Event::Reset(Reset::Behind {
             conversation,
             ours,
             theirs: end.seq,
@@ -402,24 +407,24 @@ impl Core {
             Query::List => self.list_refused(&refusal, now),
             Query::Fetch {
                 conversation,
-                after,
+                after_seq: after,
             } if refusal.code == Code::Reset => {
                 let query = SyncQuery::History {
                     conversation,
                     range: HistoryRange::Backward { before: None },
                     limit: 1,
                 };
-                let until = now + self.settings.limits.answer;
+                let deadline = now + self.settings.limits.answer;
                 let question = Query::End {
                     conversation,
                     ours: after,
                 };
-                self.questions.ask(question, query, until, &mut self.out);
+                self.questions.ask(question, query, deadline, &mut self.out);
             }
             Query::Fetch { conversation, .. }
             | Query::Newest { conversation }
             | Query::End { conversation, .. } => {
-                self.track(conversation).asked = false;
+                self.track(conversation).is_querying = false;
                 if refusal.code.retryable() {
                     self.look_again(conversation, now);
                 } else {
@@ -463,17 +468,17 @@ impl Core {
         let list = &mut self.questions.list;
         if refusal.code == Code::Reset && list.version > Timestamp::ZERO {
             list.version = Timestamp::ZERO;
-            list.after = None;
-            list.coming = None;
+            list.cursor = None;
+            list.min_version = None;
             list.phase = ListPhase::Due(Timestamp::ZERO);
             self.timeline.forget_names();
-            self.out.tell(Event::Reset(Reset::ListAhead));
+            self.out.emit_event(Event::Reset(Reset::ListAhead));
         } else if refusal.code.retryable() {
             list.failures += 1;
             let pause = pause(list.failures, ask_again_max);
             list.phase = ListPhase::Due(now + refusal.retry_after.unwrap_or(pause));
         } else {
-            list.coming = None;
+            list.min_version = None;
             self.questions.list_complete();
             self.look_at_missing_rows();
         }
@@ -501,13 +506,13 @@ impl Core {
         track.trust();
         track.newest_only = false;
         let before_held = track.first_held().map(|seq| Seq(seq.0 - 1));
-        let seq = before_held.unwrap_or(track.kept.known);
+        let seq = before_held.unwrap_or(track.progress.known_seq);
         let cursor = Cursor {
             seq,
             id: None,
-            at: track.shown.at,
+            at: track.shown_cursor.at,
         };
-        if seq > track.shown.seq {
+        if seq > track.shown_cursor.seq {
             self.leave_out(conversation, cursor);
         }
     }

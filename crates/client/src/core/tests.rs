@@ -32,10 +32,10 @@ fn weather(seed: u64) -> Weather {
 // back. Replay one with CLIENT_SEED=123, try more with CLIENT_SEEDS=20000.
 #[test]
 fn random_worlds_come_to_rest_with_each_message_shown_once() {
-    let only: Option<u64> = std::env::var("CLIENT_SEED")
+    let single_seed: Option<u64> = std::env::var("CLIENT_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
-    let seeds = only.map_or(0..2000, |seed| seed..seed + 1);
+    let seeds = single_seed.map_or(0..2000, |seed| seed..seed + 1);
     let mut repeats = 0;
     for seed in seeds {
         let result = std::panic::catch_unwind(|| World::new(seed, weather(seed)).run().trace());
@@ -48,7 +48,7 @@ fn random_worlds_come_to_rest_with_each_message_shown_once() {
         }
     }
     assert!(
-        only.is_some() || repeats > 1000,
+        single_seed.is_some() || repeats > 1000,
         "the weather is too fine: {repeats}"
     );
 }

@@ -1,9 +1,9 @@
 //! Received messages: each shown once, in the order of its conversation.
 //!
-//! A conversation has three positions that only move forward: *kept* (stored here, so it survives),
-//! *shown* (handed to the application) and *known* (the server has it). The message right after
-//! *shown* is shown; one at or before it is a repeat; one further on is held until the gap before
-//! it is filled.
+//! A conversation has three positions that only move forward: *stored* (on this device, so that it
+//! survives a restart), *shown* (handed to the application) and *known* (the server has it). The
+//! message right after *shown* is shown next; one at or before it is a repeat; one further on is
+//! held until the gap before it is filled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,12 +27,12 @@ pub(super) struct Timeline {
     /// Items shown and not taken, oldest first.
     untaken: VecDeque<UntakenItem>,
     /// Number of the last item shown, and of the last one taken.
-    shown: u64,
-    taken: u64,
-    /// Messages in all tracks' `held`.
-    held: usize,
+    last_shown: u64,
+    last_taken: u64,
+    /// Number of messages held in all tracks.
+    held_count: usize,
     /// Conversations whose next item is here, but the application must take some first.
-    stalled: BTreeSet<ConversationId>,
+    stalled_conversations: BTreeSet<ConversationId>,
     repeats: Repeats,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct EarlyEnd {
     pub(super) end: Cursor,
     /// Time that it has lasted: between answers on one connection, since a server that loses its
     /// power also loses its connections.
-    pub(super) lasting: Duration,
+    pub(super) duration: Duration,
     /// Time of the last answer on this connection.
     answered_at: Option<Timestamp>,
 }
@@ -52,7 +52,7 @@ impl EarlyEnd {
     pub(super) const fn new(end: Cursor) -> EarlyEnd {
         EarlyEnd {
             end,
-            lasting: Duration::ZERO,
+            duration: Duration::ZERO,
             answered_at: None,
         }
     }
@@ -62,19 +62,19 @@ impl EarlyEnd {
         if end.seq < self.end.seq {
             self.end = end;
         }
-        let before = self.answered_at.replace(now);
-        self.lasting += now.since(before.unwrap_or(now));
+        let previous_answer = self.answered_at.replace(now);
+        self.duration += now.since(previous_answer.unwrap_or(now));
     }
 }
 
 /// One conversation.
 #[derive(Debug, Default)]
 pub(super) struct Track {
-    pub(super) kept: ConversationProgress,
-    pub(super) shown: Cursor,
-    pub(super) held: BTreeMap<Seq, HeldMessage>,
+    pub(super) progress: ConversationProgress,
+    pub(super) shown_cursor: Cursor,
+    pub(super) held_messages: BTreeMap<Seq, HeldMessage>,
     /// Fresh device that does not show everything: the list decides where the conversation begins.
-    pub(super) undecided: bool,
+    pub(super) is_undecided: bool,
     /// Only the newest messages are to be fetched.
     pub(super) newest_only: bool,
     /// The server's end seems to lie before *shown*, so the core must ask until it has an answer.
@@ -82,11 +82,11 @@ pub(super) struct Track {
     /// Set while all ends that the server names lie before *shown*.
     pub(super) early_end: Option<EarlyEnd>,
     /// A query for its messages is under way.
-    pub(super) asked: bool,
+    pub(super) is_querying: bool,
     /// Consecutive queries without an answer.
     pub(super) failures: u32,
     pub(super) revs: ChangeCursors,
-    pub(super) hidden: HiddenMessages,
+    pub(super) hidden_messages: HiddenMessages,
     /// No list named the conversation: it is new, or was taken from the list before this device had
     /// one. Its row is queried by name.
     pub(super) is_unnamed: bool,
@@ -101,12 +101,12 @@ pub(super) struct Track {
     /// than those changes: it is fetched.
     pub(super) fresh_to: Seq,
     /// Positions pushed but not held as pushed. Once fetched, they are acknowledged as pushed.
-    pushed: BTreeSet<Seq>,
+    pushed_seqs: BTreeSet<Seq>,
 }
 
 #[derive(Debug)]
 pub(super) struct HeldMessage {
-    placed: Placed,
+    message: Placed,
     marks: Option<MessageMarks>,
     source: ArrivalPath,
 }
@@ -115,7 +115,7 @@ pub(super) struct HeldMessage {
 struct UntakenItem {
     number: u64,
     conversation: ConversationId,
-    what: ShownKind,
+    kind: ShownKind,
 }
 
 #[derive(Clone, Debug)]
@@ -154,21 +154,25 @@ impl Timeline {
     /// according to the list, which may not have been shown when the client ended.
     pub(super) fn new(
         conversations: BTreeMap<ConversationId, ConversationProgress>,
-        mut hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
+        mut hidden_seqs: BTreeMap<ConversationId, BTreeSet<Seq>>,
         is_named: impl Fn(ConversationId) -> bool,
         listed_rev: impl Fn(ConversationId) -> u64,
     ) -> Timeline {
-        let tracks = conversations.into_iter().map(|(conversation, kept)| {
-            let hidden = hidden.remove(&conversation).unwrap_or_default();
+        let tracks = conversations.into_iter().map(|(conversation, progress)| {
+            let hidden_seqs = hidden_seqs.remove(&conversation).unwrap_or_default();
             let track = Track {
-                hidden: HiddenMessages::new(hidden, kept.hidden),
+                hidden_messages: HiddenMessages::new(hidden_seqs, progress.hide_number),
                 is_unnamed: !is_named(conversation),
-                shown: kept.cursor,
-                revs: ChangeCursors::behind(kept.rev, listed_rev(conversation)),
+                shown_cursor: progress.cursor,
+                revs: ChangeCursors::behind(progress.rev, listed_rev(conversation)),
                 // Pages did not cover all of it: a pushed message may be older than the changes
                 // that count as known.
-                fresh_to: if kept.rev > 0 { kept.known } else { Seq::ZERO },
-                kept,
+                fresh_to: if progress.rev > 0 {
+                    progress.known_seq
+                } else {
+                    Seq::ZERO
+                },
+                progress,
                 ..Track::default()
             };
             (conversation, track)
@@ -176,10 +180,10 @@ impl Timeline {
         Timeline {
             tracks: tracks.collect(),
             untaken: VecDeque::new(),
-            shown: 0,
-            taken: 0,
-            held: 0,
-            stalled: BTreeSet::new(),
+            last_shown: 0,
+            last_taken: 0,
+            held_count: 0,
+            stalled_conversations: BTreeSet::new(),
             repeats: Repeats::default(),
         }
     }
@@ -197,10 +201,10 @@ impl Timeline {
     pub(super) fn disconnected(&mut self) {
         self.ask_rows_again();
         for track in self.tracks.values_mut() {
-            track.asked = false;
+            track.is_querying = false;
             track.revs.disconnected();
-            track.hidden.disconnected();
-            track.pushed.clear();
+            track.hidden_messages.disconnected();
+            track.pushed_seqs.clear();
             track.is_row_asked = false;
             track.waits = false;
             if let Some(early) = &mut track.early_end {
@@ -224,12 +228,12 @@ impl Timeline {
         seq: Seq,
         id: MessageId,
     ) -> Option<ConversationProgress> {
-        let kept = &mut self.tracks.get_mut(&conversation)?.kept;
-        if seq <= kept.read_acked || kept.read.is_some_and(|(read, _)| seq <= read) {
+        let progress = &mut self.tracks.get_mut(&conversation)?.progress;
+        if seq <= progress.read_acked || progress.read.is_some_and(|(read, _)| seq <= read) {
             return None;
         }
-        kept.read = Some((seq, id));
-        Some(*kept)
+        progress.read = Some((seq, id));
+        Some(*progress)
     }
 
     pub(super) fn read_acked(
@@ -237,15 +241,15 @@ impl Timeline {
         conversation: ConversationId,
         seq: Seq,
     ) -> Option<ConversationProgress> {
-        let kept = &mut self.tracks.get_mut(&conversation)?.kept;
-        kept.read_acked = kept.read_acked.max(seq);
-        Some(*kept)
+        let progress = &mut self.tracks.get_mut(&conversation)?.progress;
+        progress.read_acked = progress.read_acked.max(seq);
+        Some(*progress)
     }
 
     /// True while a read of this device waits for the server.
     pub(super) fn is_reading(&self, conversation: ConversationId) -> bool {
         let track = self.tracks.get(&conversation);
-        track.is_some_and(|track| track.kept.unconfirmed_read().is_some())
+        track.is_some_and(|track| track.progress.unconfirmed_read().is_some())
     }
 
     /// Read position that the server confirmed and then lost.
@@ -254,13 +258,13 @@ impl Timeline {
         conversation: ConversationId,
         theirs: Seq,
     ) -> Option<(Seq, MessageId, ConversationProgress)> {
-        let kept = &mut self.tracks.get_mut(&conversation)?.kept;
-        let (seq, id) = kept.read?;
-        if seq <= theirs || seq > kept.read_acked {
+        let progress = &mut self.tracks.get_mut(&conversation)?.progress;
+        let (seq, id) = progress.read?;
+        if seq <= theirs || seq > progress.read_acked {
             return None;
         }
-        kept.read_acked = theirs;
-        Some((seq, id, *kept))
+        progress.read_acked = theirs;
+        Some((seq, id, *progress))
     }
 
     pub(super) fn untaken_len(&self) -> usize {
@@ -268,22 +272,22 @@ impl Timeline {
     }
 
     /// Adds an item shown under the current number.
-    pub(super) fn untaken(&mut self, conversation: ConversationId, what: ShownKind) {
+    pub(super) fn untaken(&mut self, conversation: ConversationId, kind: ShownKind) {
         self.untaken.push_back(UntakenItem {
-            number: self.shown,
+            number: self.last_shown,
             conversation,
-            what,
+            kind,
         });
     }
 
     pub(super) fn next_number(&mut self) -> u64 {
-        self.shown += 1;
-        self.shown
+        self.last_shown += 1;
+        self.last_shown
     }
 
-    /// Notes that an item waits for the application to take some.
+    /// Records that an item of the conversation waits until the application has taken others.
     pub(super) fn stall(&mut self, conversation: ConversationId) {
-        self.stalled.insert(conversation);
+        self.stalled_conversations.insert(conversation);
     }
 
     /// Number of further items that may be shown.
@@ -298,8 +302,8 @@ impl Timeline {
         tracks.for_each(|track| track.is_unnamed = true);
     }
 
-    /// Has the rows under query asked for once more: no answer will come, or one older than the
-    /// list requested now.
+    /// Marks the rows that are being queried to be queried again: either no answer will come, or
+    /// it will be older than the list that is requested now.
     pub(super) fn ask_rows_again(&mut self) {
         for track in self.tracks.values_mut() {
             track.is_row_moved |= track.is_row_asked;
@@ -308,16 +312,16 @@ impl Timeline {
 
     /// Conversations whose row must be requested: no list named them, or an event moved it.
     pub(super) fn missing_rows(&self) -> Vec<ConversationId> {
-        let missing = (self.tracks.iter()).filter(|(_, track)| track.is_row_missing());
-        missing.map(|(conversation, _)| *conversation).collect()
+        let tracks = (self.tracks.iter()).filter(|(_, track)| track.is_row_missing());
+        tracks.map(|(conversation, _)| *conversation).collect()
     }
 
     /// Lets conversations that the list did not name begin with their first message. Returns them.
     pub(super) fn decide_all(&mut self) -> Vec<ConversationId> {
-        let undecided = (self.tracks.iter_mut()).filter(|(_, track)| track.undecided);
-        undecided
+        let tracks = (self.tracks.iter_mut()).filter(|(_, track)| track.is_undecided);
+        tracks
             .map(|(&conversation, track)| {
-                track.undecided = false;
+                track.is_undecided = false;
                 conversation
             })
             .collect()
@@ -329,54 +333,56 @@ impl Timeline {
 }
 
 impl Track {
-    /// Ends all doubt that the server has what is shown here.
+    /// Records that the server has every message shown here.
     pub(super) fn trust(&mut self) {
         self.suspect = false;
         self.early_end = None;
     }
 
     pub(super) fn is_missing_something(&self) -> bool {
-        !self.undecided
-            && self.shown.seq < self.kept.known
-            && !self.held.contains_key(&self.shown.seq.next())
+        !self.is_undecided
+            && self.shown_cursor.seq < self.progress.known_seq
+            && !self
+                .held_messages
+                .contains_key(&self.shown_cursor.seq.next())
     }
 
     pub(super) fn is_row_missing(&self) -> bool {
         (self.is_unnamed || self.is_row_moved) && !self.is_row_asked
     }
 
-    /// True if the next item may be shown now.
+    /// Whether the next item may be shown now.
     pub(super) fn may_show(&self) -> bool {
-        !self.undecided && !self.newest_only && !self.is_missing_hidden()
+        !self.is_undecided && !self.newest_only && !self.is_missing_hidden()
     }
 
     pub(super) fn first_held(&self) -> Option<Seq> {
-        self.held.first_key_value().map(|(seq, _)| *seq)
+        self.held_messages.first_key_value().map(|(seq, _)| *seq)
     }
 }
 
 impl Core {
     /// Track of the conversation, created on first use.
     pub(super) fn track(&mut self, conversation: ConversationId) -> &mut Track {
-        let undecided = self.settings.catch_up != CatchUp::Everything
+        let is_undecided = self.settings.catch_up != CatchUp::Everything
             && self.questions.list.version == Timestamp::ZERO;
         let tracks = &mut self.timeline.tracks;
         tracks.entry(conversation).or_insert_with(|| Track {
-            undecided,
+            is_undecided,
             is_unnamed: true,
             ..Track::default()
         })
     }
 
     /// Takes a message and its position, on whichever path it came.
-    pub(super) fn place(&mut self, placed: Placed, source: ArrivalPath) {
-        self.place_marked(placed, None, source);
+    pub(super) fn accept_message(&mut self, message: Placed, source: ArrivalPath) {
+        self.place_marked(message, None, source);
     }
 
-    /// As `place`, with the marks of earlier changes.
+    /// As `accept_message`, with the marks of earlier changes.
     pub(super) fn place_marked(
         &mut self,
-        placed: Placed,
+        placed_message: Placed,
         marks: Option<MessageMarks>,
         source: ArrivalPath,
     ) {
@@ -387,7 +393,7 @@ impl Core {
             ref message,
             conversation,
             position,
-        } = placed;
+        } = placed_message;
         if position.seq == Seq::ZERO {
             return;
         }
@@ -397,18 +403,18 @@ impl Core {
             (self.outbox).placed(send_id, id, conversation, position, limits, &mut self.out);
         }
         let track = self.track(conversation);
-        track.kept.known = track.kept.known.max(position.seq);
-        if position.seq <= track.shown.seq {
-            self.repeated(&placed, source, me);
+        track.progress.known_seq = track.progress.known_seq.max(position.seq);
+        if position.seq <= track.shown_cursor.seq {
+            self.ack_repeat(&placed_message, source, me);
             return;
         }
         match source {
             ArrivalPath::Pushed | ArrivalPath::Echo if position.seq <= track.fresh_to => {
                 if source == ArrivalPath::Pushed {
-                    track.pushed.insert(position.seq);
+                    track.pushed_seqs.insert(position.seq);
                 }
             }
-            _ => self.hold(placed, marks, source),
+            _ => self.hold_message(placed_message, marks, source),
         }
         self.show_held(conversation);
         self.fetch_if_missing(conversation);
@@ -423,7 +429,7 @@ impl Core {
     /// Takes the position of an own message.
     pub(super) fn echoed(&mut self, echo: &PlacedEcho) {
         let limits = &self.settings.limits;
-        let placed = self.outbox.placed(
+        let known_message = self.outbox.placed(
             echo.send_id,
             echo.id,
             echo.conversation,
@@ -431,11 +437,11 @@ impl Core {
             limits,
             &mut self.out,
         );
-        match placed {
-            Some(placed) => self.place(placed, ArrivalPath::Echo),
+        match known_message {
+            Some(known_message) => self.accept_message(known_message, ArrivalPath::Echo),
             None => {
                 let track = self.track(echo.conversation);
-                track.kept.known = track.kept.known.max(echo.position.seq);
+                track.progress.known_seq = track.progress.known_seq.max(echo.position.seq);
                 self.fetch_if_missing(echo.conversation);
             }
         }
@@ -445,7 +451,7 @@ impl Core {
         let is_listing = !self.questions.list_is_done();
         let is_missing = |track: &Track| {
             let is_row_missing = !is_listing && track.is_row_missing();
-            !track.waits && (is_row_missing || track.is_missing_something() && !track.asked)
+            !track.waits && (is_row_missing || track.is_missing_something() && !track.is_querying)
         };
         if (self.timeline.tracks.get(&conversation)).is_some_and(is_missing) {
             self.questions.look_at(conversation);
@@ -453,25 +459,25 @@ impl Core {
     }
 
     /// Acknowledges a message shown already: the server may not know.
-    fn repeated(&mut self, placed: &Placed, source: ArrivalPath, me: UserId) {
+    fn ack_repeat(&mut self, placed_message: &Placed, source: ArrivalPath, me: UserId) {
         let Placed {
             message,
             conversation,
             position,
-        } = placed;
-        let shown = self.track(*conversation).shown;
-        if shown.seq == position.seq && shown.id.is_some_and(|id| id != message.id) {
-            self.out.tell(Event::Reset(Reset::OtherChain {
+        } = placed_message;
+        let shown_cursor = self.track(*conversation).shown_cursor;
+        if shown_cursor.seq == position.seq && shown_cursor.id.is_some_and(|id| id != message.id) {
+            self.out.emit_event(Event::Reset(Reset::OtherChain {
                 conversation: *conversation,
                 seq: position.seq,
             }));
         }
-        let Some(ack) = self.ack_for(placed, source, me) else {
+        let Some(ack) = self.ack_for(placed_message, source, me) else {
             return;
         };
         let untaken = (self.timeline.untaken.iter_mut())
             .filter(|untaken| untaken.conversation == *conversation)
-            .find_map(|untaken| match &mut untaken.what {
+            .find_map(|untaken| match &mut untaken.kind {
                 ShownKind::Message { cursor, ack } if cursor.seq == position.seq => Some(ack),
                 _ => None,
             });
@@ -482,41 +488,46 @@ impl Core {
     }
 
     /// Acknowledgement of a message. An own one gets it only if the server waits for it.
-    fn ack_for(&self, placed: &Placed, source: ArrivalPath, me: UserId) -> Option<AckItem> {
-        let wanted = source == ArrivalPath::Pushed || placed.message.from != me;
-        (wanted && self.settings.acks).then_some(AckItem {
-            conversation: placed.conversation,
-            id: placed.message.id,
-            seq: placed.position.seq,
+    fn ack_for(&self, placed_message: &Placed, source: ArrivalPath, me: UserId) -> Option<AckItem> {
+        let needs_ack = source == ArrivalPath::Pushed || placed_message.message.from != me;
+        (needs_ack && self.settings.acks).then_some(AckItem {
+            conversation: placed_message.conversation,
+            id: placed_message.message.id,
+            seq: placed_message.position.seq,
         })
     }
 
     /// Keeps a message until it can be shown. Without room, it is fetched again later.
-    fn hold(&mut self, placed: Placed, marks: Option<MessageMarks>, source: ArrivalPath) {
+    fn hold_message(
+        &mut self,
+        placed_message: Placed,
+        marks: Option<MessageMarks>,
+        source: ArrivalPath,
+    ) {
         let held_max = self.settings.limits.held_max;
         let timeline = &mut self.timeline;
-        let Some(track) = timeline.tracks.get_mut(&placed.conversation) else {
+        let Some(track) = timeline.tracks.get_mut(&placed_message.conversation) else {
             return;
         };
-        let seq = placed.position.seq;
+        let seq = placed_message.position.seq;
         // The next message always fits: it leaves at once, or waits alone for the application.
-        if timeline.held >= held_max && seq != track.shown.seq.next() {
+        if timeline.held_count >= held_max && seq != track.shown_cursor.seq.next() {
             if source == ArrivalPath::Pushed {
-                track.pushed.insert(seq);
+                track.pushed_seqs.insert(seq);
             }
             return;
         }
-        match track.held.get_mut(&seq) {
-            Some(held) if source == ArrivalPath::Pushed => held.source = source,
+        match track.held_messages.get_mut(&seq) {
+            Some(held_message) if source == ArrivalPath::Pushed => held_message.source = source,
             Some(_) => {}
             None => {
-                let held = HeldMessage {
-                    placed,
+                let held_message = HeldMessage {
+                    message: placed_message,
                     marks,
                     source,
                 };
-                track.held.insert(seq, held);
-                timeline.held += 1;
+                track.held_messages.insert(seq, held_message);
+                timeline.held_count += 1;
             }
         }
     }
@@ -527,13 +538,16 @@ impl Core {
         let Some(me) = self.account.map(|account| account.user) else {
             return;
         };
-        let held = std::mem::take(&mut self.track(conversation).held);
-        self.timeline.held -= held.len();
-        let pushed = held
+        let held_messages = std::mem::take(&mut self.track(conversation).held_messages);
+        self.timeline.held_count -= held_messages.len();
+        let pushed_messages = held_messages
             .into_values()
-            .filter(|held| held.source == ArrivalPath::Pushed);
-        for HeldMessage { placed, source, .. } in pushed {
-            if let Some(ack) = self.ack_for(&placed, source, me) {
+            .filter(|held_messages| held_messages.source == ArrivalPath::Pushed);
+        for HeldMessage {
+            message, source, ..
+        } in pushed_messages
+        {
+            if let Some(ack) = self.ack_for(&message, source, me) {
                 self.acks.received(ack, None);
             }
         }
@@ -555,66 +569,66 @@ impl Core {
             if !track.may_show() {
                 return;
             }
-            let next = track.shown.seq.next();
-            if !track.held.contains_key(&next) {
+            let next = track.shown_cursor.seq.next();
+            if !track.held_messages.contains_key(&next) {
                 return;
             }
             if !has_room {
-                self.timeline.stalled.insert(conversation);
+                self.timeline.stalled_conversations.insert(conversation);
                 return;
             }
-            if let Some(held) = track.held.remove(&next) {
-                self.timeline.held -= 1;
-                self.show(held);
+            if let Some(held_message) = track.held_messages.remove(&next) {
+                self.timeline.held_count -= 1;
+                self.show(held_message);
             }
         }
     }
 
     pub(super) fn show_stalled(&mut self) {
-        if self.timeline.stalled.is_empty()
+        if self.timeline.stalled_conversations.is_empty()
             || self.timeline.room(self.settings.limits.untaken_max) == 0
         {
             return;
         }
-        for conversation in std::mem::take(&mut self.timeline.stalled) {
+        for conversation in std::mem::take(&mut self.timeline.stalled_conversations) {
             self.show_held(conversation);
             self.fetch_if_missing(conversation);
         }
     }
 
-    fn show(&mut self, held: HeldMessage) {
+    fn show(&mut self, held_message: HeldMessage) {
         let Some(me) = self.account.map(|account| account.user) else {
             return;
         };
         let HeldMessage {
-            mut placed,
+            message: mut placed_message,
             mut marks,
             source,
-        } = held;
-        let conversation = placed.conversation;
-        let message = &placed.message;
-        let seq = placed.position.seq;
-        let is_pushed = self.track(conversation).pushed.remove(&seq);
+        } = held_message;
+        let conversation = placed_message.conversation;
+        let message = &placed_message.message;
+        let seq = placed_message.position.seq;
+        let is_pushed = self.track(conversation).pushed_seqs.remove(&seq);
         let source = if is_pushed {
             ArrivalPath::Pushed
         } else {
             source
         };
-        let ack = self.ack_for(&placed, source, me);
-        let before = self.track(conversation).shown.id;
-        if before.is_some() && placed.position.prev != before {
+        let ack = self.ack_for(&placed_message, source, me);
+        let previous_id = self.track(conversation).shown_cursor.id;
+        if previous_id.is_some() && placed_message.position.prev != previous_id {
             self.out
-                .tell(Event::Reset(Reset::OtherChain { conversation, seq }));
+                .emit_event(Event::Reset(Reset::OtherChain { conversation, seq }));
         }
         let cursor = Cursor {
             seq,
             id: Some(message.id),
             at: message.accepted_at,
         };
-        self.track(conversation).shown = cursor;
+        self.track(conversation).shown_cursor = cursor;
         let send = (message.from, conversation, message.send_id);
         let is_new = self.timeline.repeats.is_new(send);
-        self.timeline.shown += u64::from(is_new);
+        self.timeline.last_shown += u64::from(is_new);
         self.timeline
             .untaken(conversation, ShownKind::Message { cursor, ack });
         let origin = match (message.from == me, message.device == self.settings.device) {
@@ -622,59 +636,59 @@ impl Core {
             (true, false) => Origin::OwnElsewhere,
             (true, true) => Origin::OwnHere,
         };
-        self.note_shown(&placed, me);
+        self.note_shown(&placed_message, me);
         if is_new {
-            self.veil(&mut placed, &mut marks);
-            self.out.tell(Event::Message(ShownMessage {
-                number: self.timeline.shown,
-                placed,
+            self.hide_content(&mut placed_message, &mut marks);
+            self.out.emit_event(Event::Message(ShownMessage {
+                number: self.timeline.last_shown,
+                placed: placed_message,
                 marks,
                 origin,
             }));
         } else {
-            self.taken(self.timeline.taken);
+            self.mark_taken(self.timeline.last_taken);
         }
     }
 
     /// Records that the application has everything shown up to `number`, then acknowledges it.
-    pub(super) fn taken(&mut self, number: u64) {
+    pub(super) fn mark_taken(&mut self, number: u64) {
         let timeline = &mut self.timeline;
-        timeline.taken = timeline.taken.max(number.min(timeline.shown));
+        timeline.last_taken = timeline.last_taken.max(number.min(timeline.last_shown));
         let mut acks = Vec::new();
-        let mut hidden = Vec::new();
-        let mut moved = BTreeMap::new();
-        let mut had: BTreeMap<ConversationId, Vec<Seq>> = BTreeMap::new();
+        let mut hidden_seqs = Vec::new();
+        let mut changed_progress = BTreeMap::new();
+        let mut taken_seqs: BTreeMap<ConversationId, Vec<Seq>> = BTreeMap::new();
         while let Some(untaken) = timeline.untaken.front()
-            && untaken.number <= timeline.taken
+            && untaken.number <= timeline.last_taken
         {
             if let Some(track) = timeline.tracks.get_mut(&untaken.conversation) {
-                match &untaken.what {
+                match &untaken.kind {
                     &ShownKind::Message { cursor, ack } => {
-                        let had = had.entry(untaken.conversation).or_default();
-                        had.push(cursor.seq);
-                        track.kept.cursor = cursor;
+                        let taken_seqs = taken_seqs.entry(untaken.conversation).or_default();
+                        taken_seqs.push(cursor.seq);
+                        track.progress.cursor = cursor;
                         acks.extend(ack);
                     }
-                    &ShownKind::Gap { cursor } => track.kept.cursor = cursor,
-                    ShownKind::Change { rev } => track.kept.rev = *rev,
+                    &ShownKind::Gap { cursor } => track.progress.cursor = cursor,
+                    ShownKind::Change { rev } => track.progress.rev = *rev,
                     ShownKind::Hidden { seqs, to } => {
-                        track.kept.hidden = to.unwrap_or(track.kept.hidden);
-                        hidden.push((untaken.conversation, seqs.clone()));
+                        track.progress.hide_number = to.unwrap_or(track.progress.hide_number);
+                        hidden_seqs.push((untaken.conversation, seqs.clone()));
                     }
                 }
-                moved.insert(untaken.conversation, track.kept);
+                changed_progress.insert(untaken.conversation, track.progress);
             }
             timeline.untaken.pop_front();
         }
-        for (conversation, kept) in moved {
-            self.keep(conversation, kept);
+        for (conversation, kept) in changed_progress {
+            self.store_progress(conversation, kept);
         }
         if self.settings.acks {
-            for (conversation, seqs) in hidden {
+            for (conversation, seqs) in hidden_seqs {
                 self.out.change(Change::Hidden(conversation, seqs));
             }
         }
-        for (conversation, seqs) in had {
+        for (conversation, seqs) in taken_seqs {
             self.has(conversation, seqs.into_iter());
         }
         let batch = self.out.durable_with();
@@ -689,14 +703,15 @@ impl Core {
         let Some(track) = self.timeline.tracks.get_mut(&conversation) else {
             return;
         };
-        track.shown = cursor;
-        let after = track.held.split_off(&cursor.seq.next());
-        self.timeline.held -= std::mem::replace(&mut track.held, after).len();
-        track.pushed = track.pushed.split_off(&cursor.seq.next());
+        track.shown_cursor = cursor;
+        let later_messages = track.held_messages.split_off(&cursor.seq.next());
+        self.timeline.held_count -=
+            std::mem::replace(&mut track.held_messages, later_messages).len();
+        track.pushed_seqs = track.pushed_seqs.split_off(&cursor.seq.next());
         if !is_untaken {
-            track.kept.cursor = cursor;
-            let kept = track.kept;
-            self.keep(conversation, kept);
+            track.progress.cursor = cursor;
+            let progress = track.progress;
+            self.store_progress(conversation, progress);
         }
         self.show_held(conversation);
     }
@@ -705,7 +720,7 @@ impl Core {
 /// Last sends shown.
 #[derive(Debug, Default)]
 struct Repeats {
-    known: BTreeSet<SendKey>,
+    known_sends: BTreeSet<SendKey>,
     order: VecDeque<SendKey>,
 }
 
@@ -714,14 +729,14 @@ type SendKey = (UserId, ConversationId, SendId);
 
 impl Repeats {
     fn is_new(&mut self, send: SendKey) -> bool {
-        if !self.known.insert(send) {
+        if !self.known_sends.insert(send) {
             return false;
         }
         self.order.push_back(send);
         if self.order.len() > REPEATS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.known.remove(&oldest);
+            self.known_sends.remove(&oldest);
         }
         true
     }

@@ -34,7 +34,7 @@ impl Address {
         &self.text
     }
 
-    /// True if the address asks for TLS.
+    /// Whether the address asks for TLS.
     pub fn is_secure(&self) -> bool {
         self.is_secure
     }

@@ -17,8 +17,8 @@ impl Clock {
         reason = "a client may not depend on backend, where the services' clock is"
     )]
     fn machine() -> Timestamp {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let millis = i64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
+        let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let millis = i64::try_from(unix_time.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
         Timestamp::from_millis(millis)
     }
 

@@ -30,8 +30,8 @@ type FrameSink = Pin<Box<dyn Sink<Bytes, Error = Refusal> + Send>>;
 /// An open connection. Its errors are refusals that allow a reconnect, unless the server's close
 /// code says otherwise.
 pub(super) struct Connection {
-    pub(super) incoming: FrameStream,
-    pub(super) outgoing: FrameSink,
+    pub(super) stream: FrameStream,
+    pub(super) sink: FrameSink,
 }
 
 impl Connection {
@@ -43,7 +43,7 @@ impl Connection {
         timeout: Duration,
         frame_bytes_max: usize,
     ) -> Result<Connection, Refusal> {
-        let opened = async {
+        let connection = async {
             let stream = dial.dial(address).await.map_err(lost)?;
             match tls {
                 Some(tls) => {
@@ -53,7 +53,7 @@ impl Connection {
                 None => carry(address, stream, frame_bytes_max).await,
             }
         };
-        tokio::time::timeout(timeout, opened)
+        tokio::time::timeout(timeout, connection)
             .await
             .unwrap_or_else(|_| Err(lost("no connection in time")))
     }
@@ -62,8 +62,8 @@ impl Connection {
     /// socket with unread bytes may take back the last frames.
     pub(super) async fn close(mut self) {
         let farewell = async {
-            if self.outgoing.close().await.is_ok() {
-                while let Some(Ok(_)) = self.incoming.next().await {}
+            if self.sink.close().await.is_ok() {
+                while let Some(Ok(_)) = self.stream.next().await {}
             }
         };
         // Late or not, the connection is over.
@@ -89,10 +89,10 @@ fn tcp<S>(stream: S, frame_bytes_max: usize) -> Connection
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let (outgoing, incoming) = Framed::new(stream, Frames::new(frame_bytes_max)).split();
+    let (outbound, inbound) = Framed::new(stream, Frames::new(frame_bytes_max)).split();
     Connection {
-        incoming: Box::pin(incoming.map(|frame| frame.map_err(lost))),
-        outgoing: Box::pin(outgoing.sink_map_err(lost)),
+        stream: Box::pin(inbound.map(|frame| frame.map_err(lost))),
+        sink: Box::pin(outbound.sink_map_err(lost)),
     }
 }
 
@@ -113,14 +113,14 @@ where
     let (socket, _) = tokio_tungstenite::client_async_with_config(request, stream, Some(config))
         .await
         .map_err(lost)?;
-    let (outgoing, incoming) = socket.split();
-    let outgoing = outgoing
+    let (outbound, inbound) = socket.split();
+    let outbound = outbound
         .sink_map_err(lost)
         .with(|bytes| std::future::ready(Ok::<_, Refusal>(Message::Binary(bytes))));
-    let incoming = incoming.filter_map(|message| std::future::ready(read(message)));
+    let inbound = inbound.filter_map(|message| std::future::ready(read(message)));
     Ok(Connection {
-        incoming: Box::pin(incoming),
-        outgoing: Box::pin(outgoing),
+        stream: Box::pin(inbound),
+        sink: Box::pin(outbound),
     })
 }
 

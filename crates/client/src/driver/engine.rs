@@ -41,7 +41,7 @@ pub(super) struct Engine {
     core: Core,
     clock: Clock,
     chance: StdRng,
-    shelf: StoreWorker,
+    store_worker: StoreWorker,
     feed: EventFeed,
     state: watch::Sender<ConnectionState>,
     /// Number of the core: each account has its own.
@@ -52,16 +52,16 @@ pub(super) struct Engine {
     fetch: Option<Fetch>,
     connection: Option<Connection>,
     /// Frames for the socket; bounded by the core's windows.
-    outgoing: VecDeque<Bytes>,
+    outgoing_frames: VecDeque<Bytes>,
     /// The socket may not have written everything it was given.
-    unflushed: bool,
+    is_unflushed: bool,
     tickets: BTreeMap<SendId, watch::Sender<SendStatus>>,
     tickets_checked: usize,
     older: BTreeMap<u32, oneshot::Sender<Result<HistoryPage, Refusal>>>,
-    asked: BTreeMap<u32, oneshot::Sender<Result<SyncAnswer, Refusal>>>,
+    pending_answers: BTreeMap<u32, oneshot::Sender<Result<SyncAnswer, Refusal>>>,
     commands_open: bool,
     events_open: bool,
-    closing: Option<(Instant, Vec<oneshot::Sender<()>>)>,
+    close_request: Option<(Instant, Vec<oneshot::Sender<()>>)>,
 }
 
 /// Reason for the engine to wake.
@@ -81,13 +81,13 @@ impl Engine {
         config: ClientConfig,
         route: Route,
         store: Store,
-        saved: Snapshot,
+        snapshot: Snapshot,
         feed: EventFeed,
         state: watch::Sender<ConnectionState>,
         list: watch::Sender<ConversationList>,
     ) -> Engine {
-        let core = Core::new(config.settings(), saved);
-        list.send_replace(rows_of(&core));
+        let core = Core::new(config.settings(), snapshot);
+        list.send_replace(list_rows(&core));
         let (starts_at, chance) = (config.starts_at, super::chance(config.seed));
         let is_in_memory = matches!(config.state, StorePath::Memory);
         Engine {
@@ -97,7 +97,7 @@ impl Engine {
             route,
             clock: Clock::start(starts_at),
             chance,
-            shelf: StoreWorker::new(store, is_in_memory),
+            store_worker: StoreWorker::new(store, is_in_memory),
             feed,
             state,
             epoch: 0,
@@ -105,73 +105,74 @@ impl Engine {
             dial: None,
             fetch: None,
             connection: None,
-            outgoing: VecDeque::new(),
-            unflushed: false,
+            outgoing_frames: VecDeque::new(),
+            is_unflushed: false,
             tickets: BTreeMap::new(),
             tickets_checked: TICKETS_UNCHECKED,
             older: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending_answers: BTreeMap::new(),
             commands_open: true,
             events_open: true,
-            closing: None,
+            close_request: None,
         }
     }
 
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         self.core.start();
-        let mut failed = None;
+        let mut failure = None;
         loop {
-            self.act();
+            self.run_actions();
             if self.is_done() {
                 break;
             }
             let wake = self.wake(&mut commands).await;
             if let Err(cause) = self.handle(wake) {
-                failed = Some(cause);
+                failure = Some(cause);
                 break;
             }
         }
-        if let Some(cause) = failed {
+        if let Some(cause) = failure {
             tracing::error!(%cause, "the client's state cannot be kept: it ends");
             let why = Refusal::new(Code::Unavailable, format!("cannot keep its state: {cause}"));
-            self.tell(Event::State(ConnectionState::Closed(why)));
+            self.emit_event(Event::State(ConnectionState::Closed(why)));
         }
         if let Some(connection) = self.connection.take() {
             connection.close().await;
         }
         // Release the state before replying: a caller of `close` may open it at once.
-        drop(self.shelf);
-        for done in self.closing.into_iter().flat_map(|(_, done)| done) {
+        drop(self.store_worker);
+        for waiter in self
+            .close_request
+            .into_iter()
+            .flat_map(|(_, waiter)| waiter)
+        {
             // The caller may have stopped waiting.
-            let _ = done.send(());
+            let _ = waiter.send(());
         }
     }
 
     async fn wake(&mut self, commands: &mut mpsc::Receiver<Command>) -> Wake {
-        let closing = self.closing.as_ref().map(|(until, _)| *until);
+        let close_deadline = self.close_request.as_ref().map(|(deadline, _)| *deadline);
         let deadline = (self.core.poll_timeout().map(|at| self.clock.instant(at)))
             .into_iter()
-            .chain(closing)
+            .chain(close_deadline)
             .min();
-        let has_outgoing = !self.outgoing.is_empty() || self.unflushed;
-        let (incoming, outgoing) = match &mut self.connection {
-            Some(connection) => (
-                Some(&mut connection.incoming),
-                Some(&mut connection.outgoing),
-            ),
+        let has_outgoing = !self.outgoing_frames.is_empty() || self.is_unflushed;
+        let (stream, sink) = match &mut self.connection {
+            Some(connection) => (Some(&mut connection.stream), Some(&mut connection.sink)),
             None => (None, None),
         };
         tokio::select! {
             biased;
-            done = self.shelf.done() => Wake::Stored(done),
+            done = self.store_worker.done() => Wake::Stored(done),
             dialed = resolved(&mut self.dial) => Wake::Dialed(dialed),
             token = resolved(&mut self.fetch) => Wake::Token(token),
-            changed = self.feed.taken.changed(), if self.events_open => Wake::Taken(changed.is_ok()),
-            flushed = flush(outgoing, &mut self.outgoing), if has_outgoing => Wake::Flushed(flushed),
+            changed = self.feed.taken_receiver.changed(), if self.events_open => Wake::Taken(changed.is_ok()),
+            flushed = flush(sink, &mut self.outgoing_frames), if has_outgoing => Wake::Flushed(flushed),
             // Frames show that their boat lives, even after this process stood still. They do not
             // starve the rest: a boat without acks stops sending.
-            frame = next(incoming) => Wake::Frame(frame),
-            () = until(deadline) => Wake::Deadline,
+            frame = next(stream) => Wake::Frame(frame),
+            () = sleep_until(deadline) => Wake::Deadline,
             // Commands come last: there may always be more.
             command = commands.recv(), if self.commands_open => Wake::Command(command),
         }
@@ -181,13 +182,13 @@ impl Engine {
     fn handle(&mut self, wake: Wake) -> Result<(), String> {
         let now = self.clock.now();
         match wake {
-            Wake::Stored(done) => match done? {
+            Wake::Stored(result) => match result? {
                 StoreResult::Stored(batch) => self.core.handle_stored(batch, now),
-                StoreResult::Switched(saved) => self.begin_anew(*saved),
+                StoreResult::Switched(snapshot) => self.begin_anew(*snapshot),
             },
             Wake::Taken(true) => self.take(now),
             Wake::Taken(false) => self.events_open = false,
-            Wake::Command(Some(command)) => self.obey(command),
+            Wake::Command(Some(command)) => self.handle_command(command),
             Wake::Command(None) => self.commands_open = false,
             Wake::Dialed(Ok(connection)) => {
                 self.dial = None;
@@ -208,14 +209,14 @@ impl Engine {
                 Ok(frame) => self.core.handle_frame(frame, now),
                 Err(refusal) => self.disconnected(lost(refusal)),
             },
-            Wake::Flushed(Ok(())) => self.unflushed = false,
+            Wake::Flushed(Ok(())) => self.is_unflushed = false,
             Wake::Deadline => self.core.handle_timeout(now),
         }
         Ok(())
     }
 
     /// Carries out the core's actions.
-    fn act(&mut self) {
+    fn run_actions(&mut self) {
         while self.switch_to.is_none()
             && let Some(action) = self.core.poll_action()
         {
@@ -227,11 +228,11 @@ impl Engine {
                 Action::FetchToken => self.fetch = Some(fetch(&self.config)),
                 Action::Disconnect(why) => self.disconnected(why),
                 Action::Transmit(frame) => {
-                    self.outgoing.push_back(encode_client(&frame));
-                    self.unflushed = true;
+                    self.outgoing_frames.push_back(encode_client(&frame));
+                    self.is_unflushed = true;
                 }
-                Action::Store { batch, changes } => self.shelf.write(batch, changes),
-                Action::Event(event) => self.tell(event),
+                Action::Store { batch, changes } => self.store_worker.write(batch, changes),
+                Action::Event(event) => self.emit_event(event),
                 Action::Listed(summary) => self.list.send_modify(|list| {
                     list.insert(summary.conversation, *summary);
                 }),
@@ -242,20 +243,20 @@ impl Engine {
                     }
                 }
                 Action::Asked { request, answer } => {
-                    if let Some(reply) = self.asked.remove(&request) {
+                    if let Some(reply) = self.pending_answers.remove(&request) {
                         let _ = reply.send(answer);
                     }
                 }
             }
         }
-        if self.shelf.is_idle()
+        if self.store_worker.is_idle()
             && let Some(account) = self.switch_to
         {
-            self.shelf.switch(account);
+            self.store_worker.switch(account);
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         let now = self.clock.now();
         // Failed replies are ignored: their caller stopped waiting.
         match command {
@@ -263,8 +264,8 @@ impl Engine {
                 let mut bytes = [0; 16];
                 self.chance.fill_bytes(&mut bytes);
                 let send_id = SendId::from_uuid(Builder::from_random_bytes(bytes).into_uuid());
-                let sent = self.core.send(send_id, to, content, now);
-                let ticket = sent.map(|()| self.ticket(send_id));
+                let outcome = self.core.send(send_id, to, content, now);
+                let ticket = outcome.map(|()| self.ticket(send_id));
                 let _ = reply.send(ticket);
             }
             Command::Retry(send_id, reply) => {
@@ -286,7 +287,7 @@ impl Engine {
             }
             Command::Ask { query, reply } => {
                 let request = self.core.ask_server(query, now);
-                self.asked.insert(request, reply);
+                self.pending_answers.insert(request, reply);
             }
             Command::Edges(conversation, reply) => {
                 let _ = reply.send(self.core.edges(conversation));
@@ -294,22 +295,22 @@ impl Engine {
             Command::Older(conversation, seq, reply) => {
                 let _ = reply.send(self.core.older(conversation, seq));
             }
-            Command::Close(done) => {
+            Command::Close(waiter) => {
                 // Events the application took before it asked to close count, even if the close is
                 // received first.
                 self.take(now);
-                let (_, waiting) =
-                    (self.closing).get_or_insert_with(|| (Instant::now() + CLOSING, Vec::new()));
-                waiting.push(done);
+                let (_, waiters) = (self.close_request)
+                    .get_or_insert_with(|| (Instant::now() + CLOSING, Vec::new()));
+                waiters.push(waiter);
             }
         }
     }
 
     /// Tells the core which events the application has taken.
     fn take(&mut self, now: Timestamp) {
-        let taken = *self.feed.taken.borrow_and_update();
-        if taken.epoch == self.epoch {
-            self.core.handle_taken(taken.number, now);
+        let cursor = *self.feed.taken_receiver.borrow_and_update();
+        if cursor.epoch == self.epoch {
+            self.core.handle_taken(cursor.number, now);
         }
     }
 
@@ -328,7 +329,7 @@ impl Engine {
     }
 
     /// Hands an event to the application. Tickets and the watched state show theirs, too.
-    fn tell(&mut self, event: Event) {
+    fn emit_event(&mut self, event: Event) {
         match &event {
             Event::Status { send_id, status } => self.update_ticket(*send_id, status),
             Event::State(state) => _ = self.state.send_replace(state.clone()),
@@ -359,8 +360,8 @@ impl Engine {
     fn disconnected(&mut self, why: Refusal) {
         self.dial = None;
         self.connection = None;
-        self.outgoing.clear();
-        self.unflushed = false;
+        self.outgoing_frames.clear();
+        self.is_unflushed = false;
         tracing::debug!(code = %why.code, text = %why.text, "disconnected");
         let (now, jitter) = (self.clock.now(), self.chance.next_u64());
         self.core.handle_disconnected(why, now, jitter);
@@ -371,17 +372,17 @@ impl Engine {
     }
 
     /// Goes on with a new core from the state of another account.
-    fn begin_anew(&mut self, saved: Snapshot) {
+    fn begin_anew(&mut self, snapshot: Snapshot) {
         self.switch_to = None;
         self.dial = None;
         self.fetch = None;
         self.connection = None;
-        self.outgoing.clear();
-        self.unflushed = false;
+        self.outgoing_frames.clear();
+        self.is_unflushed = false;
         let why = Refusal::new(Code::Reset, "its outbox belongs to another account");
-        let moved: BTreeSet<SendId> = saved.outbox.values().map(|row| row.send_id).collect();
+        let moved_ids: BTreeSet<SendId> = snapshot.outbox.values().map(|row| row.send_id).collect();
         self.tickets.retain(|send_id, sender| {
-            let is_moved = moved.contains(send_id);
+            let is_moved = moved_ids.contains(send_id);
             if !is_moved && sender.borrow().rank() < 2 {
                 sender.send_replace(SendStatus::Failed(why.clone()));
             }
@@ -389,16 +390,16 @@ impl Engine {
         });
         self.older.clear();
         self.epoch += 1;
-        self.core = Core::new(self.config.settings(), saved);
-        self.list.send_replace(rows_of(&self.core));
+        self.core = Core::new(self.config.settings(), snapshot);
+        self.list.send_replace(list_rows(&self.core));
         self.core.start();
     }
 
-    /// True if nothing is left to do.
+    /// Whether nothing is left to do.
     fn is_done(&self) -> bool {
-        if let Some((until, _)) = &self.closing {
-            let is_written = self.outgoing.is_empty() && !self.unflushed;
-            return (self.core.is_flushed() && is_written) || *until <= Instant::now();
+        if let Some((deadline, _)) = &self.close_request {
+            let is_written = self.outgoing_frames.is_empty() && !self.is_unflushed;
+            return (self.core.is_flushed() && is_written) || *deadline <= Instant::now();
         }
         let is_closed =
             matches!(self.core.state(), ConnectionState::Closed(_)) && self.switch_to.is_none();
@@ -415,13 +416,13 @@ async fn resolved<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
     }
 }
 
-async fn next<S>(incoming: Option<&mut S>) -> Result<Bytes, Refusal>
+async fn next<S>(stream: Option<&mut S>) -> Result<Bytes, Refusal>
 where
     S: StreamExt<Item = Result<Bytes, Refusal>> + Unpin,
 {
-    match incoming {
-        Some(incoming) => {
-            let frame = incoming.next().await;
+    match stream {
+        Some(stream) => {
+            let frame = stream.next().await;
             frame.unwrap_or_else(|| Err(lost("the connection ended")))
         }
         None => std::future::pending().await,
@@ -429,30 +430,30 @@ where
 }
 
 /// Writes all frames. Cancel safe: a frame is in the queue or in the socket.
-async fn flush<S>(outgoing: Option<&mut S>, frames: &mut VecDeque<Bytes>) -> Result<(), Refusal>
+async fn flush<S>(sink: Option<&mut S>, frames: &mut VecDeque<Bytes>) -> Result<(), Refusal>
 where
     S: Sink<Bytes, Error = Refusal> + Unpin,
 {
-    let Some(outgoing) = outgoing else {
+    let Some(sink) = sink else {
         return std::future::pending().await;
     };
     while !frames.is_empty() {
-        std::future::poll_fn(|context| outgoing.poll_ready_unpin(context)).await?;
+        std::future::poll_fn(|context| sink.poll_ready_unpin(context)).await?;
         if let Some(frame) = frames.pop_front() {
-            outgoing.start_send_unpin(frame)?;
+            sink.start_send_unpin(frame)?;
         }
     }
-    outgoing.flush().await
+    sink.flush().await
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
 
-fn rows_of(core: &Core) -> ConversationList {
+fn list_rows(core: &Core) -> ConversationList {
     let rows = core.list().map(|row| (row.conversation, row));
     rows.collect()
 }

@@ -18,7 +18,7 @@ const EVENTS_RESERVED: usize = 256;
 pub struct Events {
     queue: mpsc::Receiver<QueuedEvent>,
     handlers: Handlers,
-    taken: watch::Sender<EventCursor>,
+    taken_sender: watch::Sender<EventCursor>,
     /// Last numbered event handed out.
     last: Option<EventCursor>,
 }
@@ -42,21 +42,21 @@ pub(super) struct EventFeed {
     /// `None`: nothing more comes.
     queue: Option<mpsc::Sender<QueuedEvent>>,
     messages_max: usize,
-    pub(super) taken: watch::Receiver<EventCursor>,
+    pub(super) taken_receiver: watch::Receiver<EventCursor>,
 }
 
 pub(super) fn channel(messages_max: usize, handlers: Handlers) -> (EventFeed, Events) {
     let (sender, queue) = mpsc::channel(messages_max + EVENTS_RESERVED + EVENTS_MAX);
-    let (taken_sender, taken) = watch::channel(EventCursor::default());
+    let (taken_sender, taken_receiver) = watch::channel(EventCursor::default());
     let feed = EventFeed {
         queue: Some(sender),
         messages_max,
-        taken,
+        taken_receiver,
     };
     let events = Events {
         queue,
         handlers,
-        taken: taken_sender,
+        taken_sender,
         last: None,
     };
     (feed, events)
@@ -76,7 +76,7 @@ impl Events {
                 self.last = Some(EventCursor { epoch, number });
             }
             match &event {
-                Event::Message(shown) if self.handlers.handle(shown) => {}
+                Event::Message(message) if self.handlers.handle(message) => {}
                 _ => return Some(event),
             }
         }
@@ -85,7 +85,7 @@ impl Events {
     /// Notes that the application has all events so far. For the last one, before closing.
     pub fn taken(&mut self) {
         if let Some(last) = self.last.take() {
-            self.taken.send_replace(last);
+            self.taken_sender.send_replace(last);
         }
     }
 }
@@ -96,12 +96,12 @@ impl EventFeed {
             return;
         };
         let free = queue.capacity();
-        let needed = match &event {
+        let needed_room = match &event {
             _ if event.number().is_some() => 0,
             Event::Gap { .. } | Event::Reset(_) => self.messages_max,
             _ => self.messages_max + EVENTS_RESERVED,
         };
-        if free <= needed {
+        if free <= needed_room {
             tracing::debug!(?event, "left out: the application does not take its events");
             return;
         }

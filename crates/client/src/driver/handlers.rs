@@ -27,10 +27,10 @@ impl Handlers {
     }
 
     /// Passes a message to its handler. False: none is registered.
-    pub(super) fn handle(&self, shown: &ShownMessage) -> bool {
-        let handler = self.0.get(&shown.placed.message.content.sub_kind);
+    pub(super) fn handle(&self, message: &ShownMessage) -> bool {
+        let handler = self.0.get(&message.placed.message.content.sub_kind);
         if let Some(handler) = handler {
-            handler(shown);
+            handler(message);
         }
         handler.is_some()
     }

@@ -323,7 +323,9 @@ impl Client {
             let list = self.list.borrow();
             let listed = list.iter().filter(|(_, row)| row.newest.is_some());
             let listed = listed.filter(|(_, row)| row.seq > row.cleared_seq);
-            listed.filter_map(|(of, _)| of.other_than(me)).collect()
+            listed
+                .filter_map(|(conversation, _)| conversation.other_than(me))
+                .collect()
         };
         let mut tickets = Vec::with_capacity(listed.len());
         for with in listed {
@@ -504,13 +506,13 @@ impl Client {
         with: Recipient,
         kind: ChangeKind,
     ) -> Result<SendTicket, ClientError> {
-        let is_it = |of: &ConversationId| match (with, *of) {
-            (Recipient::User(user), of) => of.side_of(user).is_some(),
-            (Recipient::Group(group), of) => of == ConversationId::Group(group),
+        let is_it = |conversation: &ConversationId| match (with, *conversation) {
+            (Recipient::User(user), conversation) => conversation.side_of(user).is_some(),
+            (Recipient::Group(group), conversation) => conversation == ConversationId::Group(group),
         };
         let newest = {
             let list = self.list.borrow();
-            let row = list.iter().find(|(of, _)| is_it(of));
+            let row = list.iter().find(|(conversation, _)| is_it(conversation));
             row.and_then(|(_, row)| row.newest.as_ref().map(|newest| newest.message.id))
         };
         match newest {

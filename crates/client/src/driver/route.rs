@@ -17,7 +17,7 @@ use super::{Address, ClientConfig, ConnectError};
 use crate::store::StorePath;
 
 /// Time limit of a list request, while an edge is known.
-const LIST_WITHIN: Duration = Duration::from_secs(2);
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Application's source of the list of edges, `GET /v1/edges` of a station.
 #[async_trait]
@@ -66,11 +66,11 @@ impl RouteTarget {
 #[derive(Clone)]
 pub(super) struct Route {
     /// `None`: edges are the only way.
-    fixed: Option<RouteTarget>,
+    fixed_target: Option<RouteTarget>,
     edges: Option<Arc<Edges>>,
     trust: Option<Arc<rustls::ClientConfig>>,
     dial: Arc<dyn Dial>,
-    within: Duration,
+    connect_timeout: Duration,
     frame_bytes_max: usize,
 }
 
@@ -88,7 +88,7 @@ impl Route {
     /// An invalid address, or one without what its TLS needs.
     pub(super) async fn new(config: &ClientConfig) -> Result<Route, ConnectError> {
         let trust = config.tls.clone();
-        let fixed = match (&config.edges, config.url.as_str()) {
+        let fixed_target = match (&config.edges, config.url.as_str()) {
             (Some(_), "") => None,
             (edges, url) => {
                 let target = RouteTarget::new(url, trust.as_deref())?;
@@ -105,11 +105,11 @@ impl Route {
             None => None,
         };
         Ok(Route {
-            fixed,
+            fixed_target,
             edges,
             trust,
             dial: Arc::clone(&config.dial),
-            within: config.connect_timeout,
+            connect_timeout: config.connect_timeout,
             frame_bytes_max: config.frame_bytes_max,
         })
     }
@@ -118,12 +118,19 @@ impl Route {
     pub(super) async fn open(self, now: Timestamp, jitter: u64) -> Result<Connection, Refusal> {
         let target = match &self.edges {
             Some(edges) => self.choose(edges, now, jitter).await?,
-            None => self.fixed.clone().ok_or_else(nowhere)?,
+            None => self.fixed_target.clone().ok_or_else(nowhere)?,
         };
         let RouteTarget { address, tls } = target;
         let dial = self.dial.as_ref();
-        let (within, frame_bytes_max) = (self.within, self.frame_bytes_max);
-        Connection::open(&address, dial, tls.as_ref(), within, frame_bytes_max).await
+        let (connect_timeout, frame_bytes_max) = (self.connect_timeout, self.frame_bytes_max);
+        Connection::open(
+            &address,
+            dial,
+            tls.as_ref(),
+            connect_timeout,
+            frame_bytes_max,
+        )
+        .await
     }
 
     async fn choose(
@@ -134,26 +141,30 @@ impl Route {
     ) -> Result<RouteTarget, Refusal> {
         let asks = {
             let mut book = edges.book.lock();
-            book.asks(now).then(|| match book.all_failed(now) {
-                true => self.within,
-                false => self.within.min(LIST_WITHIN),
+            book.asks(now).then(|| {
+                if book.all_failed(now) {
+                    self.connect_timeout
+                } else {
+                    self.connect_timeout.min(LIST_TIMEOUT)
+                }
             })
         };
-        if let Some(within) = asks {
-            edges.ask(now, within).await;
+        if let Some(list_timeout) = asks {
+            edges.ask(now, list_timeout).await;
         }
         let zone = edges.config.zone.as_deref();
         let url = {
             let book = edges.book.lock();
             // Boats may have moved: once every edge has failed, the fixed address takes turns with
             // them.
-            let is_own_turn = self.fixed.is_some() && book.all_failed(now) && jitter & 1 == 0;
+            let is_own_turn =
+                self.fixed_target.is_some() && book.all_failed(now) && jitter & 1 == 0;
             let edge = book.choose(zone, now, jitter).filter(|_| !is_own_turn);
             edge.map(|edge| edge.url.clone())
         };
         (*edges.at_hand.lock()).clone_from(&url);
         let Some(url) = url else {
-            return self.fixed.clone().ok_or_else(nowhere);
+            return self.fixed_target.clone().ok_or_else(nowhere);
         };
         let target = RouteTarget::new(&url, self.trust.as_deref()).map_err(lost)?;
         if edges.config.tls_only && target.tls.is_none() {
@@ -166,10 +177,10 @@ impl Route {
 
     /// Handles a connection that did not come about, or ended with this code: if the edge is to
     /// blame, others come first for a while.
-    pub(super) fn fail(&self, ended: Option<Code>, now: Timestamp) {
+    pub(super) fn fail(&self, end_code: Option<Code>, now: Timestamp) {
         if let Some(edges) = &self.edges
             && let Some(url) = edges.at_hand.lock().take()
-            && ended.is_none_or(blames_edge)
+            && end_code.is_none_or(blames_edge)
         {
             edges.book.lock().fail(&url, now);
         }
@@ -196,15 +207,15 @@ impl Edges {
     }
 
     /// Fetches the list once; without an answer, the known one stays.
-    async fn ask(&self, now: Timestamp, within: Duration) {
-        let list = match timeout(within, self.config.source.edges()).await {
+    async fn ask(&self, now: Timestamp, list_timeout: Duration) {
+        let list = match timeout(list_timeout, self.config.source.edges()).await {
             Ok(Ok(list)) => list,
             Ok(Err(why)) => {
                 tracing::debug!(%why, "no list of edges");
                 return;
             }
             Err(_) => {
-                tracing::debug!(?within, "no list of edges in time");
+                tracing::debug!(within = ?list_timeout, "no list of edges in time");
                 return;
             }
         };

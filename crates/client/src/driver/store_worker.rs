@@ -39,8 +39,8 @@ impl StoreWorker {
     pub(super) fn write(&mut self, batch: u64, changes: Vec<Change>) {
         if let Some(mut store) = self.store.take() {
             self.job = Some(run(self.is_in_memory, move || {
-                let written = store.write(&changes);
-                (store, written.map(|()| StoreResult::Stored(batch)))
+                let result = store.write(&changes);
+                (store, result.map(|()| StoreResult::Stored(batch)))
             }));
         }
     }
@@ -48,10 +48,10 @@ impl StoreWorker {
     pub(super) fn switch(&mut self, account: Account) {
         if let Some(mut store) = self.store.take() {
             self.job = Some(run(self.is_in_memory, move || {
-                let switched = store.switch(account);
+                let result = store.switch(account);
                 (
                     store,
-                    switched.map(|saved| StoreResult::Switched(Box::new(saved))),
+                    result.map(|snapshot| StoreResult::Switched(Box::new(snapshot))),
                 )
             }));
         }
@@ -62,12 +62,12 @@ impl StoreWorker {
         let Some(job) = &mut self.job else {
             return std::future::pending().await;
         };
-        let ended = job.await;
+        let output = job.await;
         self.job = None;
-        match ended {
-            Ok((store, done)) => {
+        match output {
+            Ok((store, result)) => {
                 self.store = Some(store);
-                done.map_err(|error| match std::error::Error::source(&error) {
+                result.map_err(|error| match std::error::Error::source(&error) {
                     Some(source) => format!("{error}: {source}"),
                     None => error.to_string(),
                 })
@@ -82,8 +82,9 @@ pub(super) fn run<T: Send + 'static>(
     is_in_memory: bool,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
-    match is_in_memory {
-        true => tokio::spawn(async move { job() }),
-        false => tokio::task::spawn_blocking(job),
+    if is_in_memory {
+        tokio::spawn(async move { job() })
+    } else {
+        tokio::task::spawn_blocking(job)
     }
 }

@@ -17,7 +17,7 @@ use crate::core::{Origin, Reset, SendStatus, ShownMessage};
 use boat::Boat;
 
 /// Bound of what must happen, however busy the machine is. It says nothing about speed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn config(url: String, user: i64) -> ClientConfig {
     let device = DeviceId::new(&format!("device-of-{user}")).expect("short");
@@ -34,7 +34,7 @@ fn tcp(boat: &Boat, user: i64) -> ClientConfig {
     config(format!("tcp://{}", boat.tcp), user)
 }
 
-fn kept(config: ClientConfig, folder: &Path) -> ClientConfig {
+fn with_store(config: ClientConfig, folder: &Path) -> ClientConfig {
     ClientConfig {
         state: store::StorePath::Path(folder.join("state.db")),
         ..config
@@ -43,7 +43,7 @@ fn kept(config: ClientConfig, folder: &Path) -> ClientConfig {
 
 async fn start(config: ClientConfig) -> (Client, Events) {
     let (client, events) = Client::connect(config).await.expect("started");
-    timeout(PATIENCE, client.ready())
+    timeout(TEST_TIMEOUT, client.ready())
         .await
         .expect("in time")
         .expect("ready");
@@ -65,12 +65,14 @@ async fn next_message(events: &mut Events) -> ShownMessage {
     let next = async {
         loop {
             match events.next().await.expect("the client lives") {
-                Event::Message(shown) => return shown,
+                Event::Message(message) => return message,
                 _ => continue,
             }
         }
     };
-    timeout(PATIENCE, next).await.expect("a message in time")
+    timeout(TEST_TIMEOUT, next)
+        .await
+        .expect("a message in time")
 }
 
 async fn next_texts(events: &mut Events, count: usize) -> Vec<String> {
@@ -81,26 +83,26 @@ async fn next_texts(events: &mut Events, count: usize) -> Vec<String> {
     texts
 }
 
-fn text(shown: &ShownMessage) -> String {
-    String::from_utf8_lossy(&shown.placed.message.content.data).into_owned()
+fn text(message: &ShownMessage) -> String {
+    String::from_utf8_lossy(&message.placed.message.content.data).into_owned()
 }
 
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let waiting = async {
+async fn until(condition: &str, mut is_so: impl FnMut() -> bool) {
+    let poll = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, waiting)
+    timeout(TEST_TIMEOUT, poll)
         .await
-        .unwrap_or_else(|_| panic!("never: {what}"));
+        .unwrap_or_else(|_| panic!("never: {condition}"));
 }
 
 async fn no_message(events: &mut Events) {
     let quiet = timeout(Duration::from_millis(150), async {
         loop {
-            if let Some(Event::Message(shown)) = events.next().await {
-                return shown;
+            if let Some(Event::Message(message)) = events.next().await {
+                return message;
             }
         }
     });
@@ -109,35 +111,35 @@ async fn no_message(events: &mut Events) {
 
 // proves S3-09, S3-11, S3-12, S3-13, S3-14, S3-15, S3-16: the six steps over both transports.
 #[tokio::test]
-async fn a_message_goes_from_websocket_to_tcp_and_its_receipts_come_back() {
+async fn message_crosses_transports_and_its_receipts_return() {
     let boat = Boat::start().await;
     let (alice, _alice_events) = start(websocket(&boat, 1)).await;
     let (bob, mut bob_events) = start(tcp(&boat, 2)).await;
     let mut ticket = say(&alice, 2, "hello").await;
     let id = ticket.accepted().await.expect("accepted");
-    let shown = next_message(&mut bob_events).await;
+    let message = next_message(&mut bob_events).await;
     assert_eq!(
-        (text(&shown).as_str(), shown.placed.message.id),
+        (text(&message).as_str(), message.placed.message.id),
         ("hello", id)
     );
-    assert_eq!(shown.origin, Origin::Other);
+    assert_eq!(message.origin, Origin::Other);
     assert!(
         ticket.status().rank() < 4,
         "taken only when the next one is asked for"
     );
     bob_events.taken();
-    timeout(PATIENCE, ticket.delivered())
+    timeout(TEST_TIMEOUT, ticket.delivered())
         .await
         .expect("in time")
         .expect("delivered");
-    let placed = &shown.placed;
-    bob.read(placed.conversation, placed.position.seq, id)
+    let entry = &message.placed;
+    bob.read(entry.conversation, entry.position.seq, id)
         .await
         .expect("read");
     let read = ticket
         .status
         .wait_for(|status| *status == SendStatus::Read { id });
-    timeout(PATIENCE, read)
+    timeout(TEST_TIMEOUT, read)
         .await
         .expect("in time")
         .expect("read");
@@ -149,12 +151,12 @@ async fn a_message_goes_from_websocket_to_tcp_and_its_receipts_come_back() {
 async fn messages_of_a_type_go_to_its_handler() {
     let boat = Boat::start().await;
     let (alice, _alice_events) = start(tcp(&boat, 1)).await;
-    let (sender, mut handled) = mpsc::unbounded_channel();
+    let (sender, mut handled_messages) = mpsc::unbounded_channel();
     let hand = |number: i32| {
         let sender = sender.clone();
-        move |shown: &ShownMessage| {
+        move |message: &ShownMessage| {
             sender
-                .send((number, text(shown)))
+                .send((number, text(message)))
                 .expect("it is waited for")
         }
     };
@@ -166,10 +168,10 @@ async fn messages_of_a_type_go_to_its_handler() {
     };
     let (_bob, mut events) = start(config).await;
     let mut tickets = Vec::new();
-    for (sub_kind, said) in [(7, "a poll"), (0, "hello"), (8, "unknown"), (-9, "a move")] {
+    for (sub_kind, words) in [(7, "a poll"), (0, "hello"), (8, "unknown"), (-9, "a move")] {
         let content = Content {
             sub_kind,
-            ..Content::text(said)
+            ..Content::text(words)
         };
         tickets.push(alice.send(to(2), content).await.expect("taken"));
     }
@@ -179,20 +181,20 @@ async fn messages_of_a_type_go_to_its_handler() {
             assert!(!matches!(event, Event::Message(_)), "{event:?}");
         }
     };
-    let both = timeout(PATIENCE, async {
-        [handled.recv().await, handled.recv().await]
+    let texts = timeout(TEST_TIMEOUT, async {
+        [handled_messages.recv().await, handled_messages.recv().await]
     });
-    let both = tokio::select! {
+    let texts = tokio::select! {
         biased;
         () = no_other => panic!("the client lives"),
-        both = both => both.expect("in time"),
+        texts = texts => texts.expect("in time"),
     };
-    let said = |number, text: &str| Some((number, text.to_owned()));
-    assert_eq!(both, [said(3, "a poll"), said(2, "a move")]);
+    let expected = |number, text: &str| Some((number, text.to_owned()));
+    assert_eq!(texts, [expected(3, "a poll"), expected(2, "a move")]);
     events.taken();
     for mut ticket in tickets {
-        let delivered = timeout(PATIENCE, ticket.delivered()).await;
-        delivered.expect("in time").expect("delivered");
+        let delivery = timeout(TEST_TIMEOUT, ticket.delivered()).await;
+        delivery.expect("in time").expect("delivered");
     }
 }
 
@@ -202,7 +204,7 @@ async fn only_what_was_taken_is_kept() {
     let boat = Boat::start().await;
     let folder = tempfile::tempdir().expect("folder");
     let (alice, _events) = start(tcp(&boat, 1)).await;
-    let (bob, mut events) = start(kept(tcp(&boat, 2), folder.path())).await;
+    let (bob, mut events) = start(with_store(tcp(&boat, 2), folder.path())).await;
     for text in ["one", "two", "three"] {
         say(&alice, 2, text)
             .await
@@ -216,12 +218,12 @@ async fn only_what_was_taken_is_kept() {
     assert_eq!(boat.acked(), 1, "two was shown, not taken");
     bob.close().await;
     drop(events);
-    let (bob, mut events) = start(kept(tcp(&boat, 2), folder.path())).await;
+    let (bob, mut events) = start(with_store(tcp(&boat, 2), folder.path())).await;
     assert_eq!(next_texts(&mut events, 2).await, ["two", "three"]);
     events.taken();
     bob.close().await;
     until("closing waits for what was taken", || boat.acked() == 3).await;
-    let (_bob, mut events) = start(kept(tcp(&boat, 2), folder.path())).await;
+    let (_bob, mut events) = start(with_store(tcp(&boat, 2), folder.path())).await;
     no_message(&mut events).await;
 }
 
@@ -231,20 +233,20 @@ async fn the_outbox_survives_a_restart() {
     let boat = Boat::start().await;
     let folder = tempfile::tempdir().expect("folder");
     let nowhere = "tcp://127.0.0.1:9".to_owned();
-    let (alice, events) = Client::connect(kept(config(nowhere, 1), folder.path()))
+    let (alice, events) = Client::connect(with_store(config(nowhere, 1), folder.path()))
         .await
         .expect("started");
     let ticket = say(&alice, 2, "later").await;
     assert_eq!(ticket.status(), SendStatus::Pending);
     alice.close().await;
     drop(events);
-    let (_alice, mut events) = start(kept(tcp(&boat, 1), folder.path())).await;
-    let shown = next_message(&mut events).await;
+    let (_alice, mut events) = start(with_store(tcp(&boat, 1), folder.path())).await;
+    let message = next_message(&mut events).await;
     assert_eq!(
-        (text(&shown).as_str(), shown.origin),
+        (text(&message).as_str(), message.origin),
         ("later", Origin::OwnHere)
     );
-    assert_eq!(shown.placed.message.send_id, ticket.send_id());
+    assert_eq!(message.placed.message.send_id, ticket.send_id());
 }
 
 // proves S3-22: the answer is lost with the connection; the resend is the same message.
@@ -257,7 +259,7 @@ async fn a_lost_answer_makes_no_second_message() {
     until("the server has it", || boat.messages() == 1).await;
     boat.set_mute(false);
     boat.drop_connections();
-    timeout(PATIENCE, ticket.accepted())
+    timeout(TEST_TIMEOUT, ticket.accepted())
         .await
         .expect("in time")
         .expect("accepted");
@@ -280,7 +282,7 @@ async fn after_a_cut_everything_comes_once_and_in_order() {
         }
     }
     for ticket in &mut tickets {
-        timeout(PATIENCE, ticket.accepted())
+        timeout(TEST_TIMEOUT, ticket.accepted())
             .await
             .expect("in time")
             .expect("accepted");
@@ -291,7 +293,7 @@ async fn after_a_cut_everything_comes_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn who_never_takes_events_can_still_send() {
+async fn client_that_takes_no_events_can_send() {
     let boat = Boat::start().await;
     let (alice, events) = start(tcp(&boat, 1)).await;
     let (bob, _bob_events) = start(tcp(&boat, 2)).await;
@@ -305,7 +307,7 @@ async fn who_never_takes_events_can_still_send() {
         tickets.push(say(from, to, "x").await);
     }
     for mut ticket in tickets {
-        timeout(PATIENCE, ticket.accepted())
+        timeout(TEST_TIMEOUT, ticket.accepted())
             .await
             .expect("in time")
             .expect("accepted");
@@ -322,7 +324,9 @@ async fn terminal_codes_end_the_client_and_say_why() {
         boat.set_mute(true);
         let mut ticket = say(&alice, 2, "too late").await;
         boat.close_connections(Code::Displaced);
-        let refusal = timeout(PATIENCE, ticket.accepted()).await.expect("in time");
+        let refusal = timeout(TEST_TIMEOUT, ticket.accepted())
+            .await
+            .expect("in time");
         assert_eq!(refusal.map_err(|why| why.code), Err(Code::Displaced));
         let last = async {
             let mut last = None;
@@ -331,7 +335,7 @@ async fn terminal_codes_end_the_client_and_say_why() {
             }
             last
         };
-        let last = timeout(PATIENCE, last).await.expect("the events end");
+        let last = timeout(TEST_TIMEOUT, last).await.expect("the events end");
         assert!(
             matches!(last, Some(Event::State(ConnectionState::Closed(why))) if why.code == Code::Displaced)
         );
@@ -347,14 +351,14 @@ async fn terminal_codes_end_the_client_and_say_why() {
 async fn a_device_is_for_one_client_at_a_time() {
     let boat = Boat::start().await;
     let folder = tempfile::tempdir().expect("folder");
-    let (client, _events) = start(kept(tcp(&boat, 1), folder.path())).await;
-    let second = Client::connect(kept(tcp(&boat, 1), folder.path())).await;
+    let (client, _events) = start(with_store(tcp(&boat, 1), folder.path())).await;
+    let second = Client::connect(with_store(tcp(&boat, 1), folder.path())).await;
     assert!(matches!(
         second,
         Err(ConnectError::Store(StoreError::Locked(_)))
     ));
     client.close().await;
-    start(kept(tcp(&boat, 1), folder.path())).await;
+    start(with_store(tcp(&boat, 1), folder.path())).await;
 }
 
 #[tokio::test]
@@ -370,7 +374,7 @@ async fn another_installation_is_told_and_gets_what_was_not_sent() {
         .expect("accepted");
     assert_eq!(next_texts(&mut events, 1).await, ["old"]);
     boat.set_mute(true);
-    let mut waiting = say(&alice, 2, "moved").await;
+    let mut waiting_ticket = say(&alice, 2, "moved").await;
     boat.replace();
     boat.drop_connections();
     boat.set_mute(false);
@@ -381,11 +385,11 @@ async fn another_installation_is_told_and_gets_what_was_not_sent() {
             }
         }
     };
-    let reset = timeout(PATIENCE, reset).await.expect("in time");
+    let reset = timeout(TEST_TIMEOUT, reset).await.expect("in time");
     assert!(matches!(reset, Reset::OtherAccount { now, .. } if now.cluster == 2));
     // Unsent messages go along, under their tickets.
-    let moved = timeout(PATIENCE, waiting.accepted()).await;
-    moved.expect("in time").expect("accepted");
+    let outcome = timeout(TEST_TIMEOUT, waiting_ticket.accepted()).await;
+    outcome.expect("in time").expect("accepted");
     assert_eq!(next_texts(&mut events, 1).await, ["moved"]);
 }
 
@@ -435,7 +439,7 @@ async fn older_messages_are_loaded_on_demand() {
     let seqs: Vec<u64> = page
         .messages
         .iter()
-        .map(|placed| placed.position.seq.0)
+        .map(|entry| entry.position.seq.0)
         .collect();
     assert_eq!(seqs, [2, 1]);
     no_message(&mut events).await;
@@ -466,7 +470,7 @@ async fn the_application_is_asked_for_tokens() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, refreshed).await.expect("refreshed");
+    timeout(TEST_TIMEOUT, refreshed).await.expect("refreshed");
     assert_eq!(boat.refreshes(), ["1"]);
     assert_eq!(tokens.0.load(std::sync::atomic::Ordering::Relaxed), 2);
     assert_eq!(boat.hellos(), 1);
@@ -494,9 +498,9 @@ async fn a_seed_draws_the_same_ids_again_and_no_seed_others() {
     let boat = Boat::start().await;
     let first = drawn(&boat, Some(7)).await;
     assert_eq!(drawn(&boat, Some(7)).await, first);
-    let others = [Some(8), None, None];
+    let seeds = [Some(8), None, None];
     let mut all = vec![first];
-    for seed in others {
+    for seed in seeds {
         let (group, send_id) = drawn(&boat, seed).await;
         assert!(all.iter().all(|(g, s)| *g != group && *s != send_id));
         all.push((group, send_id));

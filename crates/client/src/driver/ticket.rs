@@ -58,11 +58,11 @@ impl SendTicket {
     }
 
     async fn reach(&mut self, rank: u8) -> Result<SendStatus, Refusal> {
-        let reached = (self.status)
+        let result = (self.status)
             .wait_for(|status| status.rank() >= rank || matches!(status, SendStatus::Failed(_)))
             .await
             .map(|status| status.clone());
-        match reached {
+        match result {
             Ok(SendStatus::Failed(refusal)) => Err(refusal),
             Ok(status) => Ok(status),
             Err(_) => Err(why_closed(&self.state)),

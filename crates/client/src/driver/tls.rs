@@ -47,8 +47,8 @@ impl Tls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let connected = self.connector.connect(self.name.clone(), stream).await;
-        connected.map_err(|error| lost(words(address, &error)))
+        let result = self.connector.connect(self.name.clone(), stream).await;
+        result.map_err(|error| lost(words(address, &error)))
     }
 }
 

@@ -26,17 +26,19 @@ pub(super) type Fetch = Pin<Box<dyn Future<Output = Result<String, Refusal>> + S
 
 /// Asks the source once.
 pub(super) fn fetch(config: &ClientConfig) -> Fetch {
-    let (source, within) = (config.token_source.clone(), config.connect_timeout);
+    let (source, connect_timeout) = (config.token_source.clone(), config.connect_timeout);
     Box::pin(async move {
         let Some(source) = source else {
             return Err(Refusal::new(Code::TokenExpired, "nobody has a new token"));
         };
-        let late = |_| Err(unavailable(within));
-        timeout(within, source.token()).await.unwrap_or_else(late)
+        let late = |_| Err(unavailable(connect_timeout));
+        timeout(connect_timeout, source.token())
+            .await
+            .unwrap_or_else(late)
     })
 }
 
-fn unavailable(within: Duration) -> Refusal {
-    let text = format!("the application had no new token within {within:?}");
+fn unavailable(connect_timeout: Duration) -> Refusal {
+    let text = format!("the application had no new token within {connect_timeout:?}");
     Refusal::new(Code::Unavailable, text)
 }

@@ -19,36 +19,44 @@ use crate::core::{
 };
 
 pub(super) fn load(connection: &Connection, account: i64) -> Result<Snapshot, StoreError> {
-    let mut saved = load_account(connection, account)?;
+    let mut snapshot = load_account(connection, account)?;
     let mut statement = connection.prepare(
         "SELECT conversation, seq, id, at, known, read_seq, read_id, read_acked, rev, hidden, hidden_known
          FROM conversation WHERE account = ?",
     )?;
     let mut rows = statement.query([account])?;
     while let Some(row) = rows.next()? {
-        let (conversation, kept) = kept(row)?;
-        saved.conversations.insert(conversation, kept);
+        let (conversation, progress) = conversation_row(row)?;
+        snapshot.conversations.insert(conversation, progress);
     }
     let mut statement =
         connection.prepare("SELECT conversation, first, last FROM stretch WHERE account = ?")?;
     let mut rows = statement.query([account])?;
     while let Some(row) = rows.next()? {
-        let of = conversation(&row.get::<_, Vec<u8>>(0)?)?;
+        let conversation_id = conversation(&row.get::<_, Vec<u8>>(0)?)?;
         let stretch = seq(row.get(1)?)..=seq(row.get(2)?);
-        saved.loaded.entry(of).or_default().add(stretch);
+        snapshot
+            .loaded_ranges
+            .entry(conversation_id)
+            .or_default()
+            .add(stretch);
     }
     let mut statement =
         connection.prepare("SELECT conversation, seq FROM hidden WHERE account = ?")?;
     let mut rows = statement.query([account])?;
     while let Some(row) = rows.next()? {
-        let of = conversation(&row.get::<_, Vec<u8>>(0)?)?;
-        saved.hidden.entry(of).or_default().insert(seq(row.get(1)?));
+        let conversation_id = conversation(&row.get::<_, Vec<u8>>(0)?)?;
+        snapshot
+            .hidden_seqs
+            .entry(conversation_id)
+            .or_default()
+            .insert(seq(row.get(1)?));
     }
     let mut statement = connection.prepare("SELECT summary FROM listed WHERE account = ?")?;
     let mut rows = statement.query([account])?;
     while let Some(row) = rows.next()? {
         let summary = summary(row.get(0)?)?;
-        saved.list.insert(summary.conversation, summary);
+        snapshot.list.insert(summary.conversation, summary);
     }
     let mut statement = connection.prepare(
         "SELECT position, send_id, to_kind, to_id, options, kind, data, priority, reference,
@@ -58,7 +66,7 @@ pub(super) fn load(connection: &Connection, account: i64) -> Result<Snapshot, St
     let mut rows = statement.query([account])?;
     while let Some(row) = rows.next()? {
         let row = outbox_row(row)?;
-        saved.outbox.insert(row.order, row);
+        snapshot.outbox.insert(row.order, row);
     }
     let mut statement = connection.prepare(
         "SELECT position, send_id, conversation, id, seq, status FROM followed WHERE account = ?",
@@ -66,9 +74,9 @@ pub(super) fn load(connection: &Connection, account: i64) -> Result<Snapshot, St
     let mut rows = statement.query([account])?;
     while let Some(row) = rows.next()? {
         let row = followed_row(row)?;
-        saved.followed.insert(row.order, row);
+        snapshot.followed_rows.insert(row.order, row);
     }
-    Ok(saved)
+    Ok(snapshot)
 }
 
 pub(super) fn write(
@@ -92,22 +100,22 @@ pub(super) fn write(
             "UPDATE account SET list_version = ? WHERE account = ?",
             params![version.millis(), account],
         ),
-        Change::Conversation(conversation, kept) => execute(
+        Change::Conversation(conversation, progress) => execute(
             transaction,
             "INSERT OR REPLACE INTO conversation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             params![
                 account,
                 conversation.to_key(),
-                kept.cursor.seq.0 as i64,
-                kept.cursor.id.map(MessageId::get),
-                kept.cursor.at.millis(),
-                kept.known.0 as i64,
-                kept.read.map(|(seq, _)| seq.0 as i64),
-                kept.read.map(|(_, id)| id.get()),
-                kept.read_acked.0 as i64,
-                kept.rev as i64,
-                kept.hidden as i64,
-                kept.hidden_known as i64,
+                progress.cursor.seq.0 as i64,
+                progress.cursor.id.map(MessageId::get),
+                progress.cursor.at.millis(),
+                progress.known_seq.0 as i64,
+                progress.read.map(|(seq, _)| seq.0 as i64),
+                progress.read.map(|(_, id)| id.get()),
+                progress.read_acked.0 as i64,
+                progress.rev as i64,
+                progress.hide_number as i64,
+                progress.hidden_known as i64,
             ],
         ),
         Change::Hidden(conversation, seqs) => {
@@ -118,8 +126,8 @@ pub(super) fn write(
             "DELETE FROM hidden WHERE account = ? AND conversation = ? AND seq > ?",
             params![account, conversation.to_key(), end.0 as i64],
         ),
-        Change::Loaded(conversation, loaded) => {
-            write_loaded(transaction, account, *conversation, loaded)
+        Change::Loaded(conversation, loaded_ranges) => {
+            write_loaded(transaction, account, *conversation, loaded_ranges)
         }
         Change::Listed(summary) => execute(
             transaction,
@@ -174,14 +182,14 @@ fn write_loaded(
     transaction: &Transaction<'_>,
     account: i64,
     conversation: ConversationId,
-    loaded: &LoadedRanges,
+    loaded_ranges: &LoadedRanges,
 ) -> Result<(), StoreError> {
     execute(
         transaction,
         "DELETE FROM stretch WHERE account = ? AND conversation = ?",
         params![account, conversation.to_key()],
     )?;
-    for stretch in loaded.stretches() {
+    for stretch in loaded_ranges.stretches() {
         execute(
             transaction,
             "INSERT INTO stretch VALUES (?, ?, ?, ?)",
@@ -223,8 +231,8 @@ fn write_outbox(
             row.content.sub_kind,
             row.content.key_print,
             row.created_at.millis(),
-            row.failed.as_ref().map(|failed| failed.code.number()),
-            row.failed.as_ref().map(|failed| failed.text.as_str()),
+            row.refusal.as_ref().map(|refusal| refusal.code.number()),
+            row.refusal.as_ref().map(|refusal| refusal.text.as_str()),
             (row.content.change.as_deref())
                 .map(|change| api::v1::ChangeOf::from(change).encode_to_vec()),
         ],
@@ -276,7 +284,7 @@ fn load_account(connection: &Connection, account: i64) -> Result<Snapshot, Store
     let account = match (cluster, user) {
         (Some(cluster), Some(user)) => Some(Account {
             cluster: cluster as u64,
-            user: user_of(user)?,
+            user: user_id(user)?,
         }),
         _ => None,
     };
@@ -288,35 +296,35 @@ fn load_account(connection: &Connection, account: i64) -> Result<Snapshot, Store
     })
 }
 
-fn kept(row: &Row<'_>) -> Result<(ConversationId, ConversationProgress), StoreError> {
+fn conversation_row(row: &Row<'_>) -> Result<(ConversationId, ConversationProgress), StoreError> {
     let read = match (row.get::<_, Option<i64>>(5)?, row.get(6)?) {
         (Some(seq), Some(id)) => Some((Seq(seq as u64), message_id(id)?)),
         _ => None,
     };
-    let kept = ConversationProgress {
+    let progress = ConversationProgress {
         cursor: Cursor {
             seq: seq(row.get(1)?),
             id: row.get::<_, Option<i64>>(2)?.map(message_id).transpose()?,
             at: Timestamp::from_millis(row.get(3)?),
         },
-        known: seq(row.get(4)?),
+        known_seq: seq(row.get(4)?),
         read,
         read_acked: seq(row.get(7)?),
         rev: row.get::<_, i64>(8)? as u64,
-        hidden: row.get::<_, i64>(9)? as u64,
+        hide_number: row.get::<_, i64>(9)? as u64,
         hidden_known: row.get::<_, i64>(10)? as u64,
     };
-    Ok((conversation(&row.get::<_, Vec<u8>>(0)?)?, kept))
+    Ok((conversation(&row.get::<_, Vec<u8>>(0)?)?, progress))
 }
 
 fn outbox_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
     let to_id: i64 = row.get(3)?;
     let to = match row.get::<_, i64>(2)? {
-        0 => Recipient::User(user_of(to_id)?),
+        0 => Recipient::User(user_id(to_id)?),
         1 => Recipient::Group(GroupId::new(to_id).map_err(|_| StoreError::Corrupt("a group"))?),
         _ => return Err(StoreError::Corrupt("a kind of receiver")),
     };
-    let failed = match row.get::<_, Option<u16>>(13)? {
+    let refusal = match row.get::<_, Option<u16>>(13)? {
         Some(number) => {
             let code = Code::from_number(number).ok_or(StoreError::Corrupt("a code"))?;
             Some(Refusal::new(code, row.get::<_, String>(14)?))
@@ -339,7 +347,7 @@ fn outbox_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
             change: row.get::<_, Option<Vec<u8>>>(15)?.map(change).transpose()?,
         },
         created_at: Timestamp::from_millis(row.get(12)?),
-        failed,
+        refusal,
     })
 }
 
@@ -376,7 +384,7 @@ fn seq(number: i64) -> Seq {
     Seq(number as u64)
 }
 
-fn user_of(number: i64) -> Result<UserId, StoreError> {
+fn user_id(number: i64) -> Result<UserId, StoreError> {
     UserId::new(number).map_err(|_| StoreError::Corrupt("a user"))
 }
 

@@ -42,11 +42,11 @@ fn changes() -> impl Strategy<Value = Change> {
             proptest::collection::vec((1..40u64, 0..9u64), 1..5)
         )
             .prop_map(move |(peer, came)| {
-                let mut loaded = protocol::loaded_ranges::LoadedRanges::default();
+                let mut ranges = protocol::loaded_ranges::LoadedRanges::default();
                 for (first, more) in came {
-                    loaded.add(Seq(first)..=Seq(first + more));
+                    ranges.add(Seq(first)..=Seq(first + more));
                 }
-                Change::Loaded(conversation(peer), loaded)
+                Change::Loaded(conversation(peer), ranges)
             }),
         (1..5i64, proptest::collection::vec(1..40u64, 1..5)).prop_map(move |(peer, seqs)| {
             Change::Hidden(conversation(peer), seqs.into_iter().map(Seq).collect())
@@ -54,23 +54,23 @@ fn changes() -> impl Strategy<Value = Change> {
         (1..5i64, 1..40u64)
             .prop_map(move |(peer, end)| { Change::HiddenUpTo(conversation(peer), Seq(end)) }),
         (0..i64::MAX).prop_map(|at| Change::ListVersion(Timestamp::from_millis(at))),
-        (1..5i64, any::<[u32; 4]>(), any::<bool>()).prop_map(move |(peer, n, seen)| {
-            let kept = ConversationProgress {
+        (1..5i64, any::<[u32; 4]>(), any::<bool>()).prop_map(move |(peer, n, was_read)| {
+            let progress = ConversationProgress {
                 cursor: Cursor {
                     seq: Seq(n[0].into()),
-                    id: seen.then(|| id(i64::from(n[1]) + 1)),
+                    id: was_read.then(|| id(i64::from(n[1]) + 1)),
                     at: Timestamp::from_millis(n[2].into()),
                 },
-                known: Seq(n[3].into()),
-                read: seen.then(|| (Seq(n[1].into()), id(7))),
+                known_seq: Seq(n[3].into()),
+                read: was_read.then(|| (Seq(n[1].into()), id(7))),
                 read_acked: Seq(n[2].into()),
                 rev: n[1].into(),
-                hidden: n[0].into(),
+                hide_number: n[0].into(),
                 hidden_known: n[2].into(),
             };
-            Change::Conversation(conversation(peer), kept)
+            Change::Conversation(conversation(peer), progress)
         }),
-        outbox.prop_map(move |(order, (group, kind, a, b, key, data), failed)| {
+        outbox.prop_map(move |(order, (group, kind, a, b, key, data), failure)| {
             Change::Outbox(OutboxRow {
                 order,
                 send_id: send_id(order),
@@ -84,7 +84,7 @@ fn changes() -> impl Strategy<Value = Change> {
                     kind,
                     data: Bytes::from(data),
                     priority: a,
-                    reference: failed.map(|_| id(3)),
+                    reference: failure.map(|_| id(3)),
                     encryption: b,
                     sub_kind: a,
                     key_print: key,
@@ -96,7 +96,7 @@ fn changes() -> impl Strategy<Value = Change> {
                     }),
                 },
                 created_at: Timestamp::from_millis(key),
-                failed: failed.map(|_| Refusal::new(Code::Unavailable, "later")),
+                refusal: failure.map(|_| Refusal::new(Code::Unavailable, "later")),
             })
         }),
         (order.clone(), any::<Option<u32>>()).prop_map(move |(order, seq)| {
@@ -120,17 +120,17 @@ proptest! {
     #[test]
     fn the_file_is_the_value(batches in prop::collection::vec(prop::collection::vec(changes(), 0..6), 0..6)) {
         let mut store = open(&StorePath::Memory).expect("in memory");
-        let mut saved = Snapshot::default();
+        let mut snapshot = Snapshot::default();
         for batch in batches {
             store.write(&batch).expect("written");
-            batch.into_iter().for_each(|change| saved.apply(change));
-            prop_assert_eq!(&store.load().expect("readable"), &saved);
+            batch.into_iter().for_each(|change| snapshot.apply(change));
+            prop_assert_eq!(&store.load().expect("readable"), &snapshot);
         }
     }
 }
 
 #[test]
-fn what_is_written_is_there_after_reopening() {
+fn written_state_survives_reopening() {
     let folder = tempfile::tempdir().expect("folder");
     let state = StorePath::Path(folder.path().join("new/phone.db"));
     let account = Account {
@@ -141,9 +141,9 @@ fn what_is_written_is_there_after_reopening() {
     let changes = [Change::Account(account), Change::Marker(u64::MAX - 1)];
     store.write(&changes).expect("written");
     drop(store);
-    let saved = open(&state).expect("there").load().expect("readable");
+    let snapshot = open(&state).expect("there").load().expect("readable");
     assert_eq!(
-        (saved.account, saved.marker),
+        (snapshot.account, snapshot.marker),
         (Some(account), Some(u64::MAX - 1))
     );
 }
@@ -166,25 +166,25 @@ fn a_file_is_for_one_at_a_time_and_for_one_device() {
 
 #[test]
 fn accounts_are_kept_apart_and_found_again() {
-    let here = Account {
+    let first_account = Account {
         cluster: 1,
         user: user(1),
     };
-    let there = Account {
+    let second_account = Account {
         cluster: 2,
         user: user(1),
     };
     let mut store = open(&StorePath::Memory).expect("in memory");
     let changes = [
-        Change::Account(here),
+        Change::Account(first_account),
         Change::Conversation(conversation(1), ConversationProgress::default()),
     ];
     store.write(&changes).expect("written");
-    let saved = store.switch(there).expect("switched");
-    assert_eq!(saved.account, Some(there));
-    assert!(saved.conversations.is_empty());
-    let saved = store.switch(here).expect("switched back");
-    assert_eq!(saved.conversations.len(), 1);
+    let snapshot = store.switch(second_account).expect("switched");
+    assert_eq!(snapshot.account, Some(second_account));
+    assert!(snapshot.conversations.is_empty());
+    let snapshot = store.switch(first_account).expect("switched back");
+    assert_eq!(snapshot.conversations.len(), 1);
 }
 
 // Unsent messages move with their user, in order, behind those that wait there; another user gets
@@ -204,31 +204,31 @@ fn an_outbox_moves_with_its_user() {
             options: Options::CHAT,
             content: Content::text("x"),
             created_at: Timestamp::ZERO,
-            failed: None,
+            refusal: None,
         })
     };
     let mut store = open(&StorePath::Memory).expect("in memory");
     store
         .write(&[Change::Account(account(1, 1)), row(3, 1), row(4, 2)])
         .expect("written");
-    let saved = store.switch(account(1, 9)).expect("switched");
-    assert!(saved.outbox.is_empty(), "another user's");
+    let snapshot = store.switch(account(1, 9)).expect("switched");
+    assert!(snapshot.outbox.is_empty(), "another user's");
     store.switch(account(1, 1)).expect("switched back");
-    let names = |saved: &Snapshot| -> Vec<SendId> {
-        let rows = saved.outbox.values();
+    let names = |snapshot: &Snapshot| -> Vec<SendId> {
+        let rows = snapshot.outbox.values();
         rows.map(|row| row.send_id).collect()
     };
-    let saved = store.switch(account(2, 1)).expect("switched");
-    assert_eq!(names(&saved), [send_id(1), send_id(2)]);
+    let snapshot = store.switch(account(2, 1)).expect("switched");
+    assert_eq!(names(&snapshot), [send_id(1), send_id(2)]);
     store.write(&[row(9, 3)]).expect("written");
-    let saved = store.switch(account(1, 1)).expect("switched back");
-    assert_eq!(names(&saved), [send_id(1), send_id(2), send_id(3)]);
+    let snapshot = store.switch(account(1, 1)).expect("switched back");
+    assert_eq!(names(&snapshot), [send_id(1), send_id(2), send_id(3)]);
     store.write(&[row(20, 4)]).expect("written");
-    let saved = store.switch(account(2, 1)).expect("switched");
+    let snapshot = store.switch(account(2, 1)).expect("switched");
     let all = [send_id(1), send_id(2), send_id(3), send_id(4)];
-    assert_eq!(names(&saved), all);
-    let saved = store.switch(account(1, 1)).expect("switched back");
-    assert_eq!(names(&saved), all);
+    assert_eq!(names(&snapshot), all);
+    let snapshot = store.switch(account(1, 1)).expect("switched back");
+    assert_eq!(names(&snapshot), all);
     assert!(
         store
             .switch(account(2, 9))

@@ -12,7 +12,7 @@ use futures_util::stream::FuturesUnordered;
 use protocol::delivery::Source;
 use tokio::time::Instant;
 
-use super::STORE_RETRY;
+use super::STORE_RETRY_PAUSE;
 use super::settle::{AttemptEnd, RECORD_MAX, STORE_TIMEOUT};
 
 pub(super) struct Burials {
@@ -24,8 +24,8 @@ pub(super) struct Burials {
 /// Letters of one partition, with at most one call in flight.
 #[derive(Default)]
 struct Lane {
-    waiting: Vec<(NewRecord, AttemptEnd)>,
-    under_way: Vec<Source>,
+    pending: Vec<(NewRecord, AttemptEnd)>,
+    in_flight: Vec<Source>,
     /// Earliest next try after the log failed to take them.
     not_before: Option<Instant>,
 }
@@ -33,8 +33,8 @@ struct Lane {
 /// A finished call.
 pub(super) struct Burial {
     partition: u32,
-    buried: Vec<AttemptEnd>,
-    failed: Vec<(NewRecord, AttemptEnd)>,
+    ends: Vec<AttemptEnd>,
+    failures: Vec<(NewRecord, AttemptEnd)>,
     error: Option<backend::Error>,
 }
 
@@ -47,22 +47,22 @@ impl Burials {
         }
     }
 
-    pub(super) fn add(&mut self, letter: NewRecord, ended: AttemptEnd) {
+    pub(super) fn add(&mut self, letter: NewRecord, end: AttemptEnd) {
         let lane = self.lanes.entry(letter.partition.number).or_default();
-        lane.waiting.push((letter, ended));
+        lane.pending.push((letter, end));
     }
 
     pub(super) fn len(&self) -> usize {
         let lanes = self.lanes.values();
         lanes
-            .map(|lane| lane.waiting.len() + lane.under_way.len())
+            .map(|lane| lane.pending.len() + lane.in_flight.len())
             .sum()
     }
 
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
         self.lanes.values().flat_map(|lane| {
-            let waiting = lane.waiting.iter().map(|(_, ended)| ended.source);
-            waiting.chain(lane.under_way.iter().copied())
+            let pending = lane.pending.iter().map(|(_, end)| end.source);
+            pending.chain(lane.in_flight.iter().copied())
         })
     }
 
@@ -72,28 +72,28 @@ impl Burials {
 
     /// Earliest time at which `begin` has a call to make again.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let resting = self.lanes.values().filter(|lane| lane.under_way.is_empty());
-        resting.filter_map(|lane| lane.not_before).min()
+        let idle_lanes = self.lanes.values().filter(|lane| lane.in_flight.is_empty());
+        idle_lanes.filter_map(|lane| lane.not_before).min()
     }
 
     /// Starts a call for each partition that has letters and none in flight.
     pub(super) fn begin(&mut self, now: Instant) {
         for (&partition, lane) in &mut self.lanes {
-            let rests = lane.not_before.is_some_and(|at| at > now);
-            if lane.waiting.is_empty() || !lane.under_way.is_empty() || rests {
+            let is_resting = lane.not_before.is_some_and(|at| at > now);
+            if lane.pending.is_empty() || !lane.in_flight.is_empty() || is_resting {
                 continue;
             }
             lane.not_before = None;
-            let count = lane.waiting.len().min(RECORD_MAX);
-            let batch: Vec<_> = lane.waiting.drain(..count).collect();
-            lane.under_way = batch.iter().map(|(_, ended)| ended.source).collect();
+            let count = lane.pending.len().min(RECORD_MAX);
+            let batch: Vec<_> = lane.pending.drain(..count).collect();
+            lane.in_flight = batch.iter().map(|(_, end)| end.source).collect();
             let call = bury(self.producer.clone(), partition, batch);
             self.calls.push(Box::pin(call));
         }
     }
 
     /// Returns the next call to finish; pending for ever if none is in flight. Cancel safe.
-    pub(super) async fn ended(&mut self) -> Burial {
+    pub(super) async fn wait(&mut self) -> Burial {
         match self.calls.next().await {
             Some(burial) => burial,
             None => std::future::pending().await,
@@ -104,18 +104,18 @@ impl Burials {
     /// ones, so that letters stay in order.
     pub(super) fn finish(&mut self, burial: Burial, now: Instant) -> Vec<AttemptEnd> {
         let lane = self.lanes.entry(burial.partition).or_default();
-        lane.under_way.clear();
+        lane.in_flight.clear();
         if let Some(error) = burial.error {
-            let waiting = burial.failed.len() + lane.waiting.len();
+            let pending_count = burial.failures.len() + lane.pending.len();
             let partition = burial.partition;
-            tracing::warn!(%error, partition, waiting, "dead letters cannot be written");
-            lane.not_before = Some(now + STORE_RETRY);
+            tracing::warn!(%error, partition, waiting = pending_count, "dead letters cannot be written");
+            lane.not_before = Some(now + STORE_RETRY_PAUSE);
         }
-        lane.waiting.splice(..0, burial.failed);
-        if lane.waiting.is_empty() {
+        lane.pending.splice(..0, burial.failures);
+        if lane.pending.is_empty() {
             self.lanes.remove(&burial.partition);
         }
-        burial.buried
+        burial.ends
     }
 }
 
@@ -129,20 +129,20 @@ async fn bury(
     let answers = producer.publish_within(letters, STORE_TIMEOUT).await;
     let mut burial = Burial {
         partition,
-        buried: Vec::new(),
-        failed: Vec::new(),
+        ends: Vec::new(),
+        failures: Vec::new(),
         error: None,
     };
-    for ((letter, ended), answer) in batch.into_iter().zip(answers) {
+    for ((letter, end), answer) in batch.into_iter().zip(answers) {
         let answer = answer.unwrap_or_else(|| {
             let text = format!("no answer within {STORE_TIMEOUT:?}");
             Err(backend::Error::unavailable("queue", text))
         });
         match answer {
-            Ok(_) => burial.buried.push(ended.buried()),
+            Ok(_) => burial.ends.push(end.buried()),
             Err(error) => {
                 burial.error = Some(error);
-                burial.failed.push((letter, ended));
+                burial.failures.push((letter, end));
             }
         }
     }

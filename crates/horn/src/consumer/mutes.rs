@@ -38,9 +38,13 @@ impl Mutes {
             }
         };
         let now = self.clock.now();
-        match registers.iter().any(|found| found.arranged.is_muted(now)) {
-            true => Err(ProviderError::new(NotifyFailure::Muted, "they muted it")),
-            false => Ok(()),
+        if registers
+            .iter()
+            .any(|register| register.arranged.is_muted(now))
+        {
+            Err(ProviderError::new(NotifyFailure::Muted, "they muted it"))
+        } else {
+            Ok(())
         }
     }
 }

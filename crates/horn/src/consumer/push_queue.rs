@@ -18,9 +18,9 @@ pub(super) struct PendingPush {
     pub(super) parent: Option<String>,
     /// Number of calls made for it.
     pub(super) attempts: u32,
-    pub(super) failed_first: Option<Timestamp>,
+    pub(super) first_failed_at: Option<Timestamp>,
     /// True once its partition belongs to another horn: no more attempts.
-    pub(super) abandoned: bool,
+    pub(super) is_abandoned: bool,
 }
 
 impl PendingPush {
@@ -33,13 +33,13 @@ impl PendingPush {
 #[derive(Default)]
 pub(super) struct PushQueue {
     by_due: BTreeMap<(Instant, u64), PendingPush>,
-    added: u64,
+    sequence: u64,
 }
 
 impl PushQueue {
-    pub(super) fn add(&mut self, due: Instant, pending: PendingPush) {
-        self.added += 1;
-        self.by_due.insert((due, self.added), pending);
+    pub(super) fn add(&mut self, due_at: Instant, pending: PendingPush) {
+        self.sequence += 1;
+        self.by_due.insert((due_at, self.sequence), pending);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -47,7 +47,7 @@ impl PushQueue {
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.by_due.keys().next().map(|(due, _)| *due)
+        self.by_due.keys().next().map(|(due_at, _)| *due_at)
     }
 
     pub(super) fn take_due(&mut self, now: Instant) -> Option<PendingPush> {
@@ -55,9 +55,12 @@ impl PushQueue {
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    pub(super) fn remove_if(&mut self, gone: impl Fn(&PendingPush) -> bool) -> Vec<PendingPush> {
+    pub(super) fn remove_if(
+        &mut self,
+        predicate: impl Fn(&PendingPush) -> bool,
+    ) -> Vec<PendingPush> {
         self.by_due
-            .extract_if(.., |_, pending| gone(pending))
+            .extract_if(.., |_, pending| predicate(pending))
             .map(|(_, pending)| pending)
             .collect()
     }

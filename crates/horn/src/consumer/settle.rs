@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::burials::Burial;
 use super::push_queue::PendingPush;
-use super::{Horn, STORE_RETRY};
+use super::{Horn, STORE_RETRY_PAUSE};
 
 /// Timeout of one call to log or ledger. Far below the poll interval of the log.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,10 +36,10 @@ pub(super) struct AttemptEnd {
     task: Option<NotificationTask>,
     parent: Option<String>,
     attempts: u32,
-    failed_first: Option<Timestamp>,
+    first_failed_at: Option<Timestamp>,
     outcome: AttemptOutcome,
     /// True once the log has the dead letter.
-    buried: bool,
+    is_buried: bool,
 }
 
 pub(super) enum AttemptOutcome {
@@ -63,16 +63,16 @@ impl AttemptEnd {
             task: Some(pending.task),
             parent: pending.parent,
             attempts: pending.attempts,
-            failed_first: pending.failed_first,
+            first_failed_at: pending.first_failed_at,
             outcome,
-            buried: false,
+            is_buried: false,
         }
     }
 
     /// Marks the dead letter as written to the log.
     pub(super) fn buried(self) -> AttemptEnd {
         AttemptEnd {
-            buried: true,
+            is_buried: true,
             ..self
         }
     }
@@ -95,9 +95,9 @@ impl AttemptEnd {
             task: None,
             parent,
             attempts: 0,
-            failed_first: None,
+            first_failed_at: None,
             outcome: AttemptOutcome::Dead(DeadReason::Undecodable, text),
-            buried: false,
+            is_buried: false,
         }
     }
 
@@ -106,7 +106,7 @@ impl AttemptEnd {
         let AttemptOutcome::Dead(reason, error) = &self.outcome else {
             return None;
         };
-        if self.buried {
+        if self.is_buried {
             return None;
         }
         let notification = self.task.as_ref().map(|task| task.notification);
@@ -120,7 +120,7 @@ impl AttemptEnd {
             conversation: notification.map(|n| n.conversation),
             targets: notification.map(|n| n.target).into_iter().collect(),
             retry_count: self.attempts.saturating_sub(1),
-            first_failed_at: self.failed_first.unwrap_or(now),
+            first_failed_at: self.first_failed_at.unwrap_or(now),
             last_failed_at: now,
             reason: *reason,
             error_message: error.clone(),
@@ -144,7 +144,7 @@ impl AttemptEnd {
         self.task.as_ref()?.trace
     }
 
-    fn entry(&self, provider: &str, at: Timestamp) -> Option<LedgerEntry> {
+    fn entry(&self, provider: &str, recorded_at: Timestamp) -> Option<LedgerEntry> {
         let (provider, ok) = match self.outcome {
             AttemptOutcome::Sent => (provider, true),
             AttemptOutcome::Nobody | AttemptOutcome::Dead(..) => (provider, false),
@@ -154,7 +154,7 @@ impl AttemptEnd {
         let notification = self.task.as_ref()?.notification;
         Some(LedgerEntry {
             message: notification.message,
-            at,
+            at: recorded_at,
             target: Some(notification.target),
             event: LedgerEvent::NotificationSent {
                 provider: provider.to_owned(),
@@ -186,7 +186,7 @@ impl OutcomeWrite {
     }
 
     /// Waits for the result. Cancel safe.
-    pub(super) async fn ended(&mut self) -> OutcomeResult {
+    pub(super) async fn wait(&mut self) -> OutcomeResult {
         (&mut self.call).await
     }
 }
@@ -203,9 +203,10 @@ impl Registry {
     async fn record(self, batch: Vec<AttemptEnd>, now: Timestamp) -> OutcomeResult {
         let name = self.provider;
         let entries: Vec<_> = batch.iter().filter_map(|e| e.entry(name, now)).collect();
-        let result = match entries.is_empty() {
-            true => Ok(()),
-            false => within("ledger", self.ledger.append(entries)).await,
+        let result = if entries.is_empty() {
+            Ok(())
+        } else {
+            within("ledger", self.ledger.append(entries)).await
         };
         OutcomeResult { batch, result }
     }
@@ -232,19 +233,19 @@ impl Horn {
             return;
         }
         self.settle_at = None;
-        if self.recording.is_none() && !self.ended.is_empty() {
-            let count = self.ended.len().min(RECORD_MAX);
-            let batch: Vec<AttemptEnd> = self.ended.drain(..count).collect();
-            let sources = batch.iter().map(|ended| ended.source).collect();
+        if self.outcome_write.is_none() && !self.attempt_ends.is_empty() {
+            let count = self.attempt_ends.len().min(RECORD_MAX);
+            let batch: Vec<AttemptEnd> = self.attempt_ends.drain(..count).collect();
+            let sources = batch.iter().map(|end| end.source).collect();
             let call = self.registry.clone().record(batch, self.clock.now());
-            self.recording = Some(OutcomeWrite {
+            self.outcome_write = Some(OutcomeWrite {
                 sources,
                 call: Box::pin(call),
             });
         }
         if let Err(error) = self.commit(consumer).await {
             tracing::warn!(%error, "what was told is not committed");
-            self.settle_at = Some(Instant::now() + STORE_RETRY);
+            self.settle_at = Some(Instant::now() + STORE_RETRY_PAUSE);
         }
     }
 
@@ -252,48 +253,48 @@ impl Horn {
     fn bury(&mut self, now: Instant) {
         let (failed_at, registry) = (self.clock.now(), &self.registry);
         let (provider, partitions) = (registry.provider, registry.dead_partitions);
-        for ended in std::mem::take(&mut self.ended) {
-            match ended.letter(provider, failed_at, partitions) {
+        for end in std::mem::take(&mut self.attempt_ends) {
+            match end.letter(provider, failed_at, partitions) {
                 Some(letter) => {
                     // A repeat of this record must not be collapsed meanwhile: its end would be
                     // committed before the letter is written.
-                    if let Some(task) = &ended.task {
+                    if let Some(task) = &end.task {
                         let notification = task.notification;
                         self.collapse
                             .forget(notification.message, notification.target);
                     }
-                    self.burials.add(letter, ended);
+                    self.burials.add(letter, end);
                 }
-                None => self.ended.push(ended),
+                None => self.attempt_ends.push(end),
             }
         }
         self.burials.begin(now);
     }
 
     pub(super) fn buried(&mut self, burial: Burial) {
-        let buried = self.burials.finish(burial, Instant::now());
-        self.ended.extend(buried);
+        let ends = self.burials.finish(burial, Instant::now());
+        self.attempt_ends.extend(ends);
     }
 
-    pub(super) fn recorded(&mut self, recorded: OutcomeResult) {
-        self.recording = None;
-        if let Err(error) = recorded.result {
-            let waiting = recorded.batch.len() + self.ended.len();
-            tracing::warn!(%error, waiting, "outcomes cannot be recorded");
-            self.settle_at = Some(Instant::now() + STORE_RETRY);
-            self.ended.splice(..0, recorded.batch);
+    pub(super) fn finish_recording(&mut self, outcome: OutcomeResult) {
+        self.outcome_write = None;
+        if let Err(error) = outcome.result {
+            let pending_count = outcome.batch.len() + self.attempt_ends.len();
+            tracing::warn!(%error, waiting = pending_count, "outcomes cannot be recorded");
+            self.settle_at = Some(Instant::now() + STORE_RETRY_PAUSE);
+            self.attempt_ends.splice(..0, outcome.batch);
             return;
         }
-        for ended in recorded.batch {
-            self.count(&ended.outcome, ended.trace());
-            self.bytes -= ended.bytes();
-            if let (AttemptOutcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
+        for end in outcome.batch {
+            self.count(&end.outcome, end.trace());
+            self.bytes -= end.bytes();
+            if let (AttemptOutcome::Dead(..), Some(task)) = (&end.outcome, &end.task) {
                 // The user was not notified: a redrive is no repeat.
                 let notification = task.notification;
                 self.collapse
                     .forget(notification.message, notification.target);
             }
-            self.offsets.settle(ended.source);
+            self.offsets.settle(end.source);
         }
     }
 
@@ -304,11 +305,11 @@ impl Horn {
         self.settle_at = None;
         self.settle(consumer, now).await;
         loop {
-            if let Some(recording) = &mut self.recording {
-                let recorded = recording.ended().await;
-                self.recorded(recorded);
+            if let Some(outcome_write) = &mut self.outcome_write {
+                let outcome = outcome_write.wait().await;
+                self.finish_recording(outcome);
             } else if self.burials.is_under_way() {
-                let burial = self.burials.ended().await;
+                let burial = self.burials.wait().await;
                 self.buried(burial);
             } else {
                 return;
@@ -335,12 +336,12 @@ impl Horn {
 
     fn count(&self, outcome: &AttemptOutcome, trace: Option<TraceContext>) {
         match outcome {
-            AttemptOutcome::Sent => self.metrics.sent.increment(1),
-            AttemptOutcome::Collapsed => self.metrics.collapsed.increment(1),
-            AttemptOutcome::Nobody => self.metrics.nobody.increment(1),
-            AttemptOutcome::Muted => self.metrics.muted.increment(1),
+            AttemptOutcome::Sent => self.metrics.sent_total.increment(1),
+            AttemptOutcome::Collapsed => self.metrics.collapsed_total.increment(1),
+            AttemptOutcome::Nobody => self.metrics.nobody_total.increment(1),
+            AttemptOutcome::Muted => self.metrics.muted_total.increment(1),
             AttemptOutcome::Dead(reason, error) => {
-                self.metrics.dead.increment(1);
+                self.metrics.dead_total.increment(1);
                 let reason = reason.name();
                 let trace_id = trace::id(trace);
                 tracing::warn!(reason, error, trace_id, "a notification is a dead letter");

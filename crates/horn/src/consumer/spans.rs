@@ -11,20 +11,20 @@ use super::push_queue::PendingPush;
 use crate::provider::{ProviderError, ProviderPush};
 
 /// Context of the next call for a notification; the provider continues from it.
-pub(super) fn calling(pending: &PendingPush) -> Option<TraceContext> {
-    let about = [
+pub(super) fn call_context(pending: &PendingPush) -> Option<TraceContext> {
+    let salt = [
         u64::from(pending.source.partition),
         pending.source.offset,
         u64::from(pending.attempts),
     ];
-    (pending.task.trace).map(|trace| trace.step(Step::Notify, &about))
+    (pending.task.trace).map(|trace| trace.step(Step::Notify, &salt))
 }
 
 pub(super) fn record_call(
     spans: &Spans,
     parent: Option<TraceContext>,
     push: &ProviderPush,
-    took: Duration,
+    elapsed: Duration,
     answer: &Result<(), ProviderError>,
 ) {
     let Some((context, parent)) = spans.sampled(push.trace).zip(parent) else {
@@ -43,11 +43,11 @@ pub(super) fn record_call(
     };
     let notification = push.notification;
     spans.record(Span {
-        failed: answer.is_err(),
+        is_failure: answer.is_err(),
         message: Some(notification.message),
         conversation: Some(notification.conversation.kind()),
         platform: Some(notification.target.platform),
         attempt: Some(push.attempt - 1),
-        ..Span::new(Step::Notify, context, Some(parent.span), took, outcome)
+        ..Span::new(Step::Notify, context, Some(parent.span), elapsed, outcome)
     });
 }

@@ -38,9 +38,9 @@ impl Recorder {
 
     /// Waits until the total reaches `total`.
     pub async fn reached(&self, total: u64) {
-        let mut seen = self.total.subscribe();
+        let mut totals = self.total.subscribe();
         // The sender lives as long as `self`.
-        let _ = seen.wait_for(|&now| now >= total).await;
+        let _ = totals.wait_for(|&now| now >= total).await;
     }
 }
 

@@ -52,18 +52,18 @@ impl Secret {
     }
 
     /// Returns the value of the header `webhook-signature`.
-    pub fn sign(&self, id: &str, at: Timestamp, body: &[u8]) -> String {
+    pub fn sign(&self, id: &str, timestamp: Timestamp, body: &[u8]) -> String {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose_secret())
             .expect("HMAC takes a key of any length");
-        mac.update(format!("{id}.{}.", seconds(at)).as_bytes());
+        mac.update(format!("{id}.{}.", seconds(timestamp)).as_bytes());
         mac.update(body);
         format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
     }
 }
 
 /// Seconds since 1970, as used in the header `webhook-timestamp`.
-pub(super) fn seconds(at: Timestamp) -> i64 {
-    at.millis().div_euclid(1000)
+pub(super) fn seconds(timestamp: Timestamp) -> i64 {
+    timestamp.millis().div_euclid(1000)
 }
 
 impl fmt::Debug for Secret {

@@ -120,7 +120,7 @@ impl Provider for Webhook {
     }
 
     async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
-        let body = serde_json::to_vec(&Body::of(push))
+        let body = serde_json::to_vec(&Body::new(push))
             .map_err(|error| ProviderError::new(NotifyFailure::Refused, error.to_string()))?;
         let response = self
             .client
@@ -137,7 +137,7 @@ impl Provider for Webhook {
 }
 
 impl Body {
-    fn of(push: &ProviderPush) -> Body {
+    fn new(push: &ProviderPush) -> Body {
         let notification = push.notification;
         Body {
             r#type: "mail.waits",
@@ -154,14 +154,14 @@ impl Body {
 
 /// Leaves the URL out of the text: it may hold a token.
 fn unreachable(error: &reqwest::Error) -> ProviderError {
-    let what = if error.is_timeout() {
+    let reason = if error.is_timeout() {
         "the webhook did not answer in time"
     } else if error.is_connect() {
         "the webhook cannot be reached"
     } else {
         "the call to the webhook broke off"
     };
-    ProviderError::new(NotifyFailure::Unavailable, what)
+    ProviderError::new(NotifyFailure::Unavailable, reason)
 }
 
 fn judge(response: &Response) -> Result<(), ProviderError> {
@@ -194,10 +194,10 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 async fn read_some(mut response: Response) {
-    let mut read = 0;
-    while read < ANSWER_BYTES_MAX {
+    let mut read_count = 0;
+    while read_count < ANSWER_BYTES_MAX {
         match response.chunk().await {
-            Ok(Some(chunk)) => read += chunk.len(),
+            Ok(Some(chunk)) => read_count += chunk.len(),
             _ => break,
         }
     }

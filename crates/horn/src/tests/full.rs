@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use super::*;
 use crate::{ProviderError, ProviderPush};
 
-const PAUSE: Duration = Duration::from_secs(300);
+const THROTTLE_PAUSE: Duration = Duration::from_secs(300);
 
 /// Provider that throttles for five minutes, and takes everything after that.
 struct ThrottlingProvider {
     begin: Instant,
     attempts: Mutex<BTreeMap<MessageId, Vec<u32>>>,
-    sent: Mutex<Vec<MessageId>>,
+    sent_ids: Mutex<Vec<MessageId>>,
 }
 
 #[async_trait]
@@ -29,12 +29,12 @@ impl Provider for ThrottlingProvider {
     async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
         let id = push.notification.message;
         (self.attempts.lock().entry(id).or_default()).push(push.attempt);
-        if self.begin.elapsed() < PAUSE {
+        if self.begin.elapsed() < THROTTLE_PAUSE {
             let mut error = ProviderError::new(NotifyFailure::Throttled, "later");
-            error.retry_after = Some(PAUSE);
+            error.retry_after = Some(THROTTLE_PAUSE);
             return Err(error);
         }
-        self.sent.lock().push(id);
+        self.sent_ids.lock().push(id);
         Ok(())
     }
 }
@@ -49,16 +49,16 @@ async fn crowd(desk: &Desk, count: usize) {
 
 /// Runs a throttled provider against `count` notifications, more than the horn has room for, and
 /// returns its record.
-async fn throttled(config: Config, count: usize) -> Arc<ThrottlingProvider> {
+async fn run_throttled(config: Config, count: usize) -> Arc<ThrottlingProvider> {
     let desk = Desk::new();
     crowd(&desk, count).await;
     let provider = Arc::new(ThrottlingProvider {
         begin: Instant::now(),
         attempts: Mutex::default(),
-        sent: Mutex::default(),
+        sent_ids: Mutex::default(),
     });
     let horn = desk.horn(config, provider.clone()).await;
-    tokio::time::sleep(PAUSE * 2).await;
+    tokio::time::sleep(THROTTLE_PAUSE * 2).await;
     horn.stop().await;
     provider
 }
@@ -67,16 +67,20 @@ async fn throttled(config: Config, count: usize) -> Arc<ThrottlingProvider> {
 async fn a_full_horn_stays_in_its_group_and_counts_its_attempts() {
     let config = Config::default();
     let count = config.pending_max + 104;
-    let provider = throttled(config, count).await;
-    let sent = provider.sent.lock();
-    let mut distinct = sent.clone();
+    let provider = run_throttled(config, count).await;
+    let sent_ids = provider.sent_ids.lock();
+    let mut distinct = sent_ids.clone();
     distinct.sort_unstable();
     distinct.dedup();
-    assert_eq!((sent.len(), distinct.len()), (count, count), "once each");
+    assert_eq!(
+        (sent_ids.len(), distinct.len()),
+        (count, count),
+        "once each"
+    );
     let attempts = provider.attempts.lock();
-    let again: Vec<_> = attempts.values().filter(|tries| tries.len() > 1).collect();
-    assert_eq!(again.len(), Config::default().concurrency);
-    assert!(again.iter().all(|tries| **tries == [1, 2]), "{again:?}");
+    let retries: Vec<_> = attempts.values().filter(|tries| tries.len() > 1).collect();
+    assert_eq!(retries.len(), Config::default().concurrency);
+    assert!(retries.iter().all(|tries| **tries == [1, 2]), "{retries:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,8 +90,8 @@ async fn bytes_fill_a_horn_as_notifications_do() {
         concurrency: 1,
         ..Config::default()
     };
-    let provider = throttled(config, 3000).await;
-    assert_eq!(provider.sent.lock().len(), 3000);
+    let provider = run_throttled(config, 3000).await;
+    assert_eq!(provider.sent_ids.lock().len(), 3000);
 }
 
 const LEDGER: Calls = Calls::to("ledger");
@@ -97,7 +101,7 @@ const LETTERS: Calls = Calls::to("queue")
     .of_kind("notification-dead");
 
 /// Parts that never answer these calls, until the fault ends.
-fn silent(desk: &Desk, calls: &[Calls]) -> (Arc<Faults>, Parts) {
+fn hanging_parts(desk: &Desk, calls: &[Calls]) -> (Arc<Faults>, Parts) {
     let faults = Arc::new(Faults::default());
     for calls in calls {
         faults.begin(*calls, Fault::Hang);
@@ -112,14 +116,17 @@ fn silent(desk: &Desk, calls: &[Calls]) -> (Arc<Faults>, Parts) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ledger_that_hangs_stops_no_calls_and_costs_no_place_in_the_group() {
+async fn hanging_ledger_blocks_no_calls_and_keeps_the_group() {
     let desk = Desk::new();
-    let (faults, parts) = silent(&desk, &[LEDGER]);
+    let (faults, parts) = hanging_parts(&desk, &[LEDGER]);
     let provider = Arc::new(crate::Recorder::new(100));
     let shutdown = CancellationToken::new();
-    let started = start_with(Config::default(), parts, provider.clone(), shutdown.clone());
-    let running = started.await.expect("starts");
-    let horn = Horn { running, shutdown };
+    let start = start_with(Config::default(), parts, provider.clone(), shutdown.clone());
+    let horn_handle = start.await.expect("starts");
+    let horn = Horn {
+        handle: horn_handle,
+        shutdown,
+    };
     let first = desk.publish(mail(1)).await;
     tokio::time::sleep(Duration::from_secs(180)).await;
     desk.publish(mail(2)).await;
@@ -127,7 +134,7 @@ async fn a_ledger_that_hangs_stops_no_calls_and_costs_no_place_in_the_group() {
     assert_eq!(provider.recorded().len(), 2, "the second one is called");
     assert_eq!(desk.committed(first).await, 0);
     faults.end(LEDGER);
-    desk.reaches(first, 2).await;
+    desk.wait_for_commit(first, 2).await;
     assert_eq!(provider.recorded().len(), 2, "nobody is told again");
     horn.stop().await;
 }
@@ -153,32 +160,36 @@ impl Provider for Choosy {
 // letters had no answer.
 #[tokio::test(start_paused = true)]
 async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
-    const EACH: u64 = 300;
+    const MIN_PER_PARTITION: u64 = 300;
     let desk = Desk::new();
-    let (faults, parts) = silent(&desk, &[LETTERS]);
+    let (faults, parts) = hanging_parts(&desk, &[LETTERS]);
     let shutdown = CancellationToken::new();
-    let started = start_with(quick(), parts, Arc::new(Choosy), shutdown.clone());
-    let running = started.await.expect("starts");
-    let horn = Horn { running, shutdown };
+    let start = start_with(quick(), parts, Arc::new(Choosy), shutdown.clone());
+    let horn_handle = start.await.expect("starts");
+    let horn = Horn {
+        handle: horn_handle,
+        shutdown,
+    };
     let mut counts: BTreeMap<Partition, u64> = BTreeMap::new();
     let mut number = 0;
-    while counts.len() < 2 || counts.values().any(|count| *count < EACH) {
+    while counts.len() < 2 || counts.values().any(|count| *count < MIN_PER_PARTITION) {
         number += 1;
         let mut notification = mail(number);
         notification.target.user = user(1 + number);
         *counts.entry(desk.publish(notification).await).or_default() += 1;
     }
-    let [(held, of_held), (free, of_free)] = counts.into_iter().collect::<Vec<_>>()[..] else {
+    let [(stuck, stuck_count), (free, free_count)] = counts.into_iter().collect::<Vec<_>>()[..]
+    else {
         panic!("two partitions");
     };
-    desk.reaches(free, of_free).await;
+    desk.wait_for_commit(free, free_count).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(desk.committed(held).await, 0);
+    assert_eq!(desk.committed(stuck).await, 0);
     faults.end(LETTERS);
-    desk.reaches(held, of_held).await;
+    desk.wait_for_commit(stuck, stuck_count).await;
     let topic = Topic::NotificationDead;
     let letters = desk.queue.bounds(Partition { topic, number: 0 }).await;
-    assert_eq!(letters.expect("there").1, of_held, "once each");
+    assert_eq!(letters.expect("there").1, stuck_count, "once each");
     horn.stop().await;
 }
 
@@ -186,11 +197,16 @@ async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
 #[tokio::test(start_paused = true)]
 async fn a_horn_ends_though_letters_and_outcomes_have_no_answer() {
     let desk = Desk::new();
-    let (_, parts) = silent(&desk, &[LEDGER, LETTERS]);
+    let (_, parts) = hanging_parts(&desk, &[LEDGER, LETTERS]);
     let shutdown = CancellationToken::new();
-    let started = start_with(quick(), parts, Arc::new(Choosy), shutdown.clone());
-    let running = started.await.expect("starts");
+    let start = start_with(quick(), parts, Arc::new(Choosy), shutdown.clone());
+    let horn_handle = start.await.expect("starts");
     crowd(&desk, 20).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    Horn { running, shutdown }.stop().await;
+    Horn {
+        handle: horn_handle,
+        shutdown,
+    }
+    .stop()
+    .await;
 }

@@ -36,14 +36,14 @@ impl ScriptedProvider {
         self.calls.load(Ordering::SeqCst)
     }
 
-    async fn called(&self, times: u64) {
-        let reached = async {
+    async fn wait_for_calls(&self, times: u64) {
+        let enough_calls = async {
             while self.calls() < times {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, reached).await;
-        waited.expect("called");
+        let outcome = tokio::time::timeout(TEST_TIMEOUT, enough_calls).await;
+        outcome.expect("called");
     }
 }
 
@@ -55,7 +55,7 @@ impl Provider for ScriptedProvider {
 
     async fn send(&self, push: &ProviderPush) -> Result<(), ProviderError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let _passed = self.gate.acquire().await.expect("open");
+        let _permit = self.gate.acquire().await.expect("open");
         (self.answer)(push)
     }
 }
@@ -71,10 +71,10 @@ async fn each_target_is_told_and_the_ledger_knows() {
     ios.target.platform = Platform::Ios;
     desk.publish(web).await;
     let partition = desk.publish(ios).await;
-    desk.reaches(partition, 2).await;
-    let mut recorded = recorder.recorded();
-    recorded.sort_by_key(|notification| notification.target);
-    assert_eq!(recorded, [ios, web]);
+    desk.wait_for_commit(partition, 2).await;
+    let mut notifications = recorder.recorded();
+    notifications.sort_by_key(|notification| notification.target);
+    assert_eq!(notifications, [ios, web]);
     let trace = desk.ledger.trace(&[web.message]).await.expect("reads");
     assert_eq!(trace[0].len(), 2);
     assert_eq!(desk.letters().await.len(), 0);
@@ -83,39 +83,43 @@ async fn each_target_is_told_and_the_ledger_knows() {
 
 /// Muted messages still appear in the user's list; and once the mute ends, notifications resume.
 #[tokio::test(start_paused = true)]
-async fn who_muted_a_conversation_is_not_told() {
+async fn muted_user_is_not_notified() {
     let desk = Desk::new();
-    let arrange = async |offset, until| {
+    let arrange = async |offset, end| {
         let version = Version { epoch: 1, offset };
-        let arranged = ListArrangement {
+        let arrangement = ListArrangement {
             pinned: false,
-            muted_until: Some(until),
+            muted_until: Some(end),
         };
-        let moves = vec![(user(2), mail(1).conversation, version, arranged)];
-        let saved = desk.conversations.arrange(moves, SystemClock.now());
-        saved.await.expect("saves");
+        let moves = vec![(user(2), mail(1).conversation, version, arrangement)];
+        let save = desk.conversations.arrange(moves, SystemClock.now());
+        save.await.expect("saves");
     };
     let recorder = Arc::new(Recorder::new(10));
     let horn = desk.horn(quick(), recorder.clone()).await;
-    let later = SystemClock.now() + Duration::from_secs(3600);
-    arrange(1, later).await;
-    let (muted, told) = (mail(1), mail(2));
-    let partition = desk.publish(muted).await;
-    desk.reaches(partition, 1).await;
+    let mute_end = SystemClock.now() + Duration::from_secs(3600);
+    arrange(1, mute_end).await;
+    let (muted_mail, loud_mail) = (mail(1), mail(2));
+    let partition = desk.publish(muted_mail).await;
+    desk.wait_for_commit(partition, 1).await;
     assert_eq!(recorder.recorded(), []);
-    let trace = desk.ledger.trace(&[muted.message]).await.expect("reads");
-    let untold = LedgerEvent::NotificationSent {
+    let trace = desk
+        .ledger
+        .trace(&[muted_mail.message])
+        .await
+        .expect("reads");
+    let muted_event = LedgerEvent::NotificationSent {
         provider: "mute".to_owned(),
         ok: false,
     };
     assert_eq!(
         trace[0].iter().map(|e| &e.event).collect::<Vec<_>>(),
-        [&untold]
+        [&muted_event]
     );
     arrange(2, SystemClock.now()).await;
-    desk.publish(told).await;
-    desk.reaches(partition, 2).await;
-    assert_eq!(recorder.recorded(), [told]);
+    desk.publish(loud_mail).await;
+    desk.wait_for_commit(partition, 2).await;
+    assert_eq!(recorder.recorded(), [loud_mail]);
     assert_eq!(desk.letters().await.len(), 0);
     horn.stop().await;
 }
@@ -125,28 +129,28 @@ async fn who_muted_a_conversation_is_not_told() {
 async fn settings_choose_the_provider() {
     let desk = Desk::new();
     let shutdown = CancellationToken::new();
-    let running = crate::start(Config::default(), desk.parts(), shutdown.clone()).await;
-    let running = running.expect("starts");
+    let handle = crate::start(Config::default(), desk.parts(), shutdown.clone()).await;
+    let handle = handle.expect("starts");
     desk.publish(mail(1)).await;
-    let recorder = running.recorder().expect("records");
-    let reached = tokio::time::timeout(PATIENCE, recorder.reached(1)).await;
-    reached.expect("told");
+    let recorder = handle.recorder().expect("records");
+    let outcome = tokio::time::timeout(TEST_TIMEOUT, recorder.reached(1)).await;
+    outcome.expect("told");
     shutdown.cancel();
-    running.drained().await;
+    handle.drained().await;
 
     let no_url = Config {
         provider: crate::ProviderKind::Webhook,
         ..Config::default()
     };
-    let refused = crate::start(no_url.clone(), desk.parts(), shutdown.clone()).await;
-    assert!(matches!(refused, Err(crate::StartError::NoUrl)));
+    let start_error = crate::start(no_url.clone(), desk.parts(), shutdown.clone()).await;
+    assert!(matches!(start_error, Err(crate::StartError::NoUrl)));
     let no_secret = Config {
         url: Some("https://example.org/".into()),
         secret_file: Some("/nowhere/secret".into()),
         ..no_url
     };
-    let refused = crate::start(no_secret, desk.parts(), shutdown).await;
-    assert!(matches!(refused, Err(crate::StartError::Secret(_))));
+    let start_error = crate::start(no_secret, desk.parts(), shutdown).await;
+    assert!(matches!(start_error, Err(crate::StartError::Secret(_))));
 }
 
 /// Storing again publishes again; the user is notified once.
@@ -156,16 +160,16 @@ async fn a_repeated_task_is_told_once() {
     let recorder = Arc::new(Recorder::new(10));
     let horn = desk.horn(quick(), recorder.clone()).await;
     for _ in 0..3 {
-        desk.publish(mail_of(7)).await;
+        desk.publish(mail_with_id(7)).await;
     }
-    let partition = desk.publish(mail_of(8)).await;
-    desk.reaches(partition, 4).await;
+    let partition = desk.publish(mail_with_id(8)).await;
+    desk.wait_for_commit(partition, 4).await;
     assert_eq!(recorder.total(), 2);
     horn.stop().await;
 }
 
 /// The same message in each call, unlike [`mail`].
-fn mail_of(n: i64) -> Notification {
+fn mail_with_id(n: i64) -> Notification {
     let mut notification = mail(0);
     notification.message = MessageId::new(n).expect("positive");
     notification
@@ -186,13 +190,13 @@ async fn a_commit_waits_for_the_oldest() {
     };
     let horn = desk.horn(config, slow_first.clone()).await;
     for n in 1..=5 {
-        desk.publish(mail_of(n)).await;
+        desk.publish(mail_with_id(n)).await;
     }
-    slow_first.called(5).await;
-    let partition = desk.publish(mail_of(6)).await;
-    slow_first.called(6).await;
+    slow_first.wait_for_calls(5).await;
+    let partition = desk.publish(mail_with_id(6)).await;
+    slow_first.wait_for_calls(6).await;
     assert_eq!(desk.committed(partition).await, 0);
-    desk.reaches(partition, 6).await;
+    desk.wait_for_commit(partition, 6).await;
     assert_eq!(slow_first.calls(), 8);
     horn.stop().await;
 }
@@ -201,7 +205,7 @@ async fn a_commit_waits_for_the_oldest() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_goes_on_where_nothing_was_committed() {
     let desk = Desk::new();
-    let failing = ScriptedProvider::new(9, |_| {
+    let provider = ScriptedProvider::new(9, |_| {
         Err(ProviderError::new(NotifyFailure::Unavailable, "down"))
     });
     let config = Config {
@@ -209,18 +213,21 @@ async fn a_restart_goes_on_where_nothing_was_committed() {
         retry_delay_max: Duration::from_secs(3600),
         ..quick()
     };
-    let horn = desk.horn(config, failing.clone()).await;
+    let horn = desk.horn(config, provider.clone()).await;
     let notification = mail(1);
     let partition = desk.publish(notification).await;
-    failing.called(1).await;
+    provider.wait_for_calls(1).await;
     horn.stop().await;
     assert_eq!(desk.committed(partition).await, 0);
 
     let recorder = Arc::new(Recorder::new(10));
     let horn = desk.horn(quick(), recorder.clone()).await;
-    desk.reaches(partition, 1).await;
+    desk.wait_for_commit(partition, 1).await;
     assert_eq!(recorder.recorded(), [notification]);
-    assert_eq!(desk.told(notification).await, [("record".to_owned(), true)]);
+    assert_eq!(
+        desk.ledger_outcomes(notification).await,
+        [("record".to_owned(), true)]
+    );
     horn.stop().await;
 }
 
@@ -247,7 +254,7 @@ async fn an_unreadable_record_is_a_dead_letter_and_stops_nobody() {
     let garbage = Bytes::from_static(b"\xff\xff no task");
     desk.publish_bytes(key.clone(), garbage.clone()).await;
     let partition = desk.publish(mail(1)).await;
-    desk.reaches(partition, 2).await;
+    desk.wait_for_commit(partition, 2).await;
     assert_eq!(recorder.total(), 1);
     let letters = desk.letters().await;
     let (record, headers) = &letters[0];
@@ -260,14 +267,14 @@ async fn an_unreadable_record_is_a_dead_letter_and_stops_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_news_is_not_told() {
+async fn old_message_is_not_notified() {
     let desk = Desk::new();
     let recorder = Arc::new(Recorder::new(10));
     let horn = desk.horn(quick(), recorder.clone()).await;
     let mut old = mail(1);
     old.accepted_at = old.accepted_at - Duration::from_secs(2 * 24 * 3600);
     let partition = desk.publish(old).await;
-    desk.reaches(partition, 1).await;
+    desk.wait_for_commit(partition, 1).await;
     assert_eq!(recorder.total(), 0);
     assert_eq!(desk.letters().await[0].1["reason"], "expired");
     horn.stop().await;
@@ -281,18 +288,19 @@ async fn a_provider_that_panics_costs_one_notification() {
         Ok(())
     });
     let horn = desk.horn(quick(), fragile).await;
-    let first = desk.publish(mail_of(1)).await;
-    desk.publish(mail_of(2)).await;
-    desk.reaches(first, 2).await;
+    let first = desk.publish(mail_with_id(1)).await;
+    desk.publish(mail_with_id(2)).await;
+    desk.wait_for_commit(first, 2).await;
     let letters = desk.letters().await;
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].1["reason"], "handler-panic");
     horn.stop().await;
 }
 
-/// A horn remembers the targets it notified, not those it gave up.
+/// A horn remembers the targets that it notified, not those that it gave up: a redriven dead letter
+/// is tried again.
 #[tokio::test(start_paused = true)]
-async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
+async fn redriven_dead_letter_is_notified() {
     let desk = Desk::new();
     let refusing =
         ScriptedProvider::new(9, |_| Err(ProviderError::new(NotifyFailure::Refused, "no")));
@@ -300,7 +308,7 @@ async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
     let notification = mail(1);
     for times in 1..=2 {
         let partition = desk.publish(notification).await;
-        desk.reaches(partition, times).await;
+        desk.wait_for_commit(partition, times).await;
         assert_eq!(refusing.calls(), times);
     }
     let letters = desk.letters().await;
@@ -318,24 +326,24 @@ async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
 #[tokio::test(start_paused = true)]
 async fn calls_and_memory_are_bounded() {
     let desk = Desk::new();
-    let held = ScriptedProvider::new(0, |_| Ok(()));
+    let provider = ScriptedProvider::new(0, |_| Ok(()));
     let config = Config {
         concurrency: 2,
         pending_max: 3,
-        timeout: PATIENCE,
+        timeout: TEST_TIMEOUT,
         ..quick()
     };
-    let horn = desk.horn(config, held.clone()).await;
-    let mut partition = desk.publish(mail_of(1)).await;
+    let horn = desk.horn(config, provider.clone()).await;
+    let mut partition = desk.publish(mail_with_id(1)).await;
     for n in 2..=10 {
-        partition = desk.publish(mail_of(n)).await;
+        partition = desk.publish(mail_with_id(n)).await;
     }
-    held.called(2).await;
+    provider.wait_for_calls(2).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(held.calls(), 2);
-    held.gate.add_permits(2);
-    desk.reaches(partition, 10).await;
-    assert_eq!(held.calls(), 10);
+    assert_eq!(provider.calls(), 2);
+    provider.gate.add_permits(2);
+    desk.wait_for_commit(partition, 10).await;
+    assert_eq!(provider.calls(), 10);
     horn.stop().await;
 }
 
@@ -351,22 +359,22 @@ async fn a_partition_changes_hands_between_outcomes() {
     };
     let one = desk.horn(slow.clone(), recorder.clone()).await;
     let mut ends = BTreeMap::new();
-    let mut published = 0;
+    let mut publish_count = 0;
     let mut other = None;
     for n in 1..=200 {
-        let mut notification = mail_of(n);
+        let mut notification = mail_with_id(n);
         notification.target.user = user(n);
         *ends.entry(desk.publish(notification).await).or_insert(0) += 1;
-        published += 1;
+        publish_count += 1;
         if n == 100 {
             other = Some(desk.horn(slow.clone(), recorder.clone()).await);
         }
     }
     assert_eq!(ends.len(), 2, "both partitions are used");
     for (partition, end) in ends {
-        desk.reaches(partition, end).await;
+        desk.wait_for_commit(partition, end).await;
     }
-    assert_eq!(recorder.total(), published);
+    assert_eq!(recorder.total(), publish_count);
     one.stop().await;
     other.expect("a second horn").stop().await;
 }

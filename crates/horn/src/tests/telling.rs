@@ -35,15 +35,15 @@ async fn a_recorded_notification_is_counted_and_is_no_line_in_the_log() {
     for n in 2..=100 {
         partition = desk.publish(mail(n)).await;
     }
-    desk.reaches(partition, 100).await;
+    desk.wait_for_commit(partition, 100).await;
     horn.stop().await;
 
     assert_eq!(lines.load(Ordering::Relaxed), 0);
     let text = metrics.handle().render();
-    let sent = text
+    let metric_line = text
         .lines()
         .find(|line| line.contains("horn_notifications_total") && line.contains("\"sent\""))
         .expect("counted");
-    assert!(sent.contains("provider=\"record\""), "{sent}");
-    assert!(sent.ends_with(" 100"), "{sent}");
+    assert!(metric_line.contains("provider=\"record\""), "{metric_line}");
+    assert!(metric_line.ends_with(" 100"), "{metric_line}");
 }

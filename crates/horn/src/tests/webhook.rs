@@ -26,7 +26,7 @@ enum Answer {
 }
 
 struct Call {
-    at: Instant,
+    called_at: Instant,
     headers: HeaderMap,
     body: Vec<u8>,
 }
@@ -49,7 +49,7 @@ struct Backend {
 
 async fn answer(State(backend): State<Arc<Backend>>, headers: HeaderMap, body: Body) -> Response {
     backend.calls.lock().push(Call {
-        at: Instant::now(),
+        called_at: Instant::now(),
         headers,
         body: body.to_vec(),
     });
@@ -77,7 +77,7 @@ struct Scene {
 
 impl Scene {
     async fn new(script: &[Answer]) -> Scene {
-        Scene::with(script, None, PATIENCE).await
+        Scene::with(script, None, TEST_TIMEOUT).await
     }
 
     async fn with(script: &[Answer], secret: Option<Secret>, timeout: Duration) -> Scene {
@@ -105,11 +105,11 @@ impl Scene {
     async fn outcome(&self) -> bool {
         let notification = mail(1);
         let partition = self.desk.publish(notification).await;
-        self.desk.reaches(partition, 1).await;
-        let told = self.desk.told(notification).await;
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].0, "webhook");
-        told[0].1
+        self.desk.wait_for_commit(partition, 1).await;
+        let outcomes = self.desk.ledger_outcomes(notification).await;
+        assert_eq!(outcomes.len(), 1);
+        assert_eq!(outcomes[0].0, "webhook");
+        outcomes[0].1
     }
 
     fn calls(&self) -> usize {
@@ -128,13 +128,13 @@ impl Scene {
 #[tokio::test]
 async fn a_call_says_who_and_where_and_not_what() {
     let secret = Secret::parse("hush").expect("a secret");
-    let scene = Scene::with(&[], Some(secret.clone()), PATIENCE).await;
+    let scene = Scene::with(&[], Some(secret.clone()), TEST_TIMEOUT).await;
     assert!(scene.outcome().await);
     let calls = scene.backend.calls.lock();
     let call = &calls[0];
     let json = call.json();
     let keys: Vec<_> = json.as_object().expect("an object").keys().collect();
-    let wanted = [
+    let expected = [
         "accepted_at",
         "attempt",
         "conversation",
@@ -144,7 +144,7 @@ async fn a_call_says_who_and_where_and_not_what() {
         "type",
         "user",
     ];
-    assert_eq!(keys, wanted);
+    assert_eq!(keys, expected);
     assert_eq!(json["user"], "2");
     assert_eq!(json["platform"], "web");
     assert_eq!(json["conversation"], "p:1:2");
@@ -154,10 +154,10 @@ async fn a_call_says_who_and_where_and_not_what() {
         format!("{}-2-web", json["message"].as_str().expect("text"))
     );
     let seconds: i64 = call.header("webhook-timestamp").parse().expect("a number");
-    let at = protocol::Timestamp::from_millis(seconds * 1000);
+    let timestamp = protocol::Timestamp::from_millis(seconds * 1000);
     assert_eq!(
         call.header("webhook-signature"),
-        secret.sign(id, at, &call.body)
+        secret.sign(id, timestamp, &call.body)
     );
 }
 
@@ -227,12 +227,12 @@ async fn retry_after_is_kept_by_all() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     scene.desk.publish(mail(2)).await;
-    scene.desk.reaches(partition, 2).await;
+    scene.desk.wait_for_commit(partition, 2).await;
     {
         let calls = scene.backend.calls.lock();
         assert_eq!(calls.len(), 3);
         for call in &calls[1..] {
-            assert!(call.at - calls[0].at >= Duration::from_secs(1));
+            assert!(call.called_at - calls[0].called_at >= Duration::from_secs(1));
         }
     }
     scene.horn.stop().await;
@@ -261,13 +261,13 @@ async fn a_server_that_is_away_is_tried_until_it_is_back() {
     let scene = Scene::new(&[]).await;
     let webhook =
         |url: &str| Webhook::open(url, None, Duration::from_secs(1), Arc::new(SystemClock));
-    let away = webhook("http://127.0.0.1:9/").expect("opens");
+    let unreachable = webhook("http://127.0.0.1:9/").expect("opens");
     let push = crate::ProviderPush {
         notification: mail(1),
         attempt: 1,
         trace: None,
     };
-    let error = away.send(&push).await.expect_err("nobody listens");
+    let error = unreachable.send(&push).await.expect_err("nobody listens");
     assert_eq!(error.failure, protocol::notify::NotifyFailure::Unavailable);
     for no_webhook in ["ftp://127.0.0.1/", "hook", ""] {
         assert!(webhook(no_webhook).is_err(), "{no_webhook}");

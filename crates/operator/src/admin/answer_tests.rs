@@ -19,7 +19,7 @@ use super::auditor;
 use super::doctor::{RepairReport, RepairStep, UserFinding, UserReport};
 use super::drain::{BoatProgress, BoatRow};
 use super::kick::KickAnswer;
-use super::route_tests::{HEADERS, Port, body_of, filled, staffed};
+use super::route_tests::{HEADERS, Port, filled, request_body, staffed_port};
 use super::routes::{ROUTES, Route};
 use super::task::Task;
 use super::verify::{self, MinuteFlaw};
@@ -66,25 +66,30 @@ fn check(route: &Route, answer: &Value) {
     if route.path != SCHEMA {
         assert_eq!(misnamed(answer), [""; 0], "{name}: {answer}");
     }
-    let again = (route.answer.again)(answer.clone());
-    assert_eq!(again.expect(&name), *answer, "{name}");
+    let round_trip = (route.answer.round_trip)(answer.clone());
+    assert_eq!(round_trip.expect(&name), *answer, "{name}");
 }
 
-async fn asked(port: &mut Port, method: &Method, path: &str, body: &str) -> (StatusCode, Value) {
+async fn request_json(
+    port: &mut Port,
+    method: &Method,
+    path: &str,
+    body: &str,
+) -> (StatusCode, Value) {
     let path = format!("{PREFIX}{path}");
     let (status, text) = port.ask(method, &path, &HEADERS, body).await;
     let answer = serde_json::from_str(&text);
     (status, answer.expect(&text))
 }
 
-async fn got<T: DeserializeOwned>(port: &mut Port, path: &str) -> T {
-    let (status, answer) = asked(port, &Method::GET, path, "").await;
+async fn get_json<T: DeserializeOwned>(port: &mut Port, path: &str) -> T {
+    let (status, answer) = request_json(port, &Method::GET, path, "").await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     serde_json::from_value(answer).expect(path)
 }
 
-async fn posted<T: DeserializeOwned>(port: &mut Port, path: &str, body: &Value) -> T {
-    let (status, answer) = asked(port, &Method::POST, path, &body.to_string()).await;
+async fn post_json<T: DeserializeOwned>(port: &mut Port, path: &str, body: &Value) -> T {
+    let (status, answer) = request_json(port, &Method::POST, path, &body.to_string()).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     serde_json::from_value(answer).expect(path)
 }
@@ -92,12 +97,12 @@ async fn posted<T: DeserializeOwned>(port: &mut Port, path: &str, body: &Value) 
 /// Path and body of a request that succeeds. An edit is of a letter as it is, and an import of
 /// letters that were exported.
 async fn request(port: &mut Port, route: &Route) -> (String, String) {
-    let why = json!({ "why": "a test" });
+    let reason = json!({ "why": "a test" });
     match route.path {
         "/dead-letters/{id}/edit" => {
             // No task has this one.
             let letter = "/dead-letters/message-0-2";
-            let envelope: Envelope = posted(port, &format!("{letter}/envelope"), &why).await;
+            let envelope: Envelope = post_json(port, &format!("{letter}/envelope"), &reason).await;
             let edit = json!({
                 "base": envelope.version,
                 "envelope": "{}",
@@ -107,12 +112,13 @@ async fn request(port: &mut Port, route: &Route) -> (String, String) {
             (format!("{letter}/edit"), edit.to_string())
         }
         "/dead-letters/import" => {
-            let exported: Page<LetterPackage> = posted(port, "/dead-letters/export", &why).await;
-            assert_eq!(exported.items.len(), 3);
-            let import = json!({ "letters": exported.items, "why": "a test" });
+            let package_page: Page<LetterPackage> =
+                post_json(port, "/dead-letters/export", &reason).await;
+            assert_eq!(package_page.items.len(), 3);
+            let import = json!({ "letters": package_page.items, "why": "a test" });
             (route.path.to_owned(), import.to_string())
         }
-        path => (filled(path), body_of(route).to_owned()),
+        path => (filled(path), request_body(route).to_owned()),
     }
 }
 
@@ -121,7 +127,7 @@ fn samples() -> Vec<(&'static str, Value)> {
     fn sample(answer: impl Serialize) -> Value {
         serde_json::to_value(answer).expect("JSON")
     }
-    let kicked = KickAnswer {
+    let kick_answer = KickAnswer {
         sessions: 2,
         revoked_before: Some(Time::from_ms(7)),
     };
@@ -132,7 +138,7 @@ fn samples() -> Vec<(&'static str, Value)> {
         waits: true,
     };
     vec![
-        ("/users/{user}/kick", sample(kicked)),
+        ("/users/{user}/kick", sample(kick_answer)),
         ("/boats/{boat}", sample(progress.clone())),
         ("/boats/{boat}/drain", sample(progress)),
     ]
@@ -140,21 +146,21 @@ fn samples() -> Vec<(&'static str, Value)> {
 
 #[tokio::test(start_paused = true)]
 async fn every_answer_is_in_snake_case_and_comes_back() {
-    let mut port = staffed().await;
-    let claimed = port.backends.registry.claim_cluster(1).await;
-    claimed.expect("claimed");
+    let mut port = staffed_port().await;
+    let claim = port.backends.registry.claim_cluster(1).await;
+    claim.expect("claimed");
     let message = MessageId::new(12).expect("positive");
-    let settled = LedgerEntry {
+    let settled_entry = LedgerEntry {
         message,
         at: message.timestamp(),
         target: None,
         event: LedgerEvent::Settled,
     };
-    let appended = port.backends.ledger.append(vec![settled]).await;
-    appended.expect("appended");
+    let append_outcome = port.backends.ledger.append(vec![settled_entry]).await;
+    append_outcome.expect("appended");
     let config = auditor::Config::default();
-    let began = port.desk.auditor(1, config).round().await;
-    began.expect("a chain");
+    let start = port.desk.auditor(1, config).round().await;
+    start.expect("a chain");
     let samples = samples();
     let stop = CancellationToken::new();
     for route in &ROUTES {
@@ -167,7 +173,7 @@ async fn every_answer_is_in_snake_case_and_comes_back() {
             port.desk.employ("worker", stop.clone());
         }
         let (path, body) = request(&mut port, route).await;
-        let (status, answer) = asked(&mut port, &route.method, &path, &body).await;
+        let (status, answer) = request_json(&mut port, &route.method, &path, &body).await;
         assert_eq!(status, StatusCode::OK, "{} {path}: {answer}", route.method);
         check(route, &answer);
     }
@@ -176,11 +182,11 @@ async fn every_answer_is_in_snake_case_and_comes_back() {
 
 /// Answers with contents that a quiet desk does not have.
 #[test]
-fn whatever_an_answer_may_hold_is_in_snake_case_and_comes_back() {
+fn every_possible_answer_is_in_snake_case_and_round_trips() {
     let user = UserId::new(i64::MAX).expect("positive");
     let message = MessageId::new(i64::MAX).expect("positive");
     let at = Time::from_ms(1_795_799_137_123);
-    let audited = audit::Report {
+    let audit_report = audit::Report {
         balanced: false,
         since: at,
         until: Some(at),
@@ -210,7 +216,7 @@ fn whatever_an_answer_may_hold_is_in_snake_case_and_comes_back() {
         next: Some(at),
         closed_minutes: 1,
     };
-    let verified = verify::Report {
+    let verify_report = verify::Report {
         intact: false,
         since: at,
         until: at,
@@ -232,7 +238,7 @@ fn whatever_an_answer_may_hold_is_in_snake_case_and_comes_back() {
         zone: None,
         url: None,
     }]);
-    let examined = UserReport {
+    let user_report = UserReport {
         user,
         verdict: CheckVerdict::Failure,
         differences: vec![UserFinding {
@@ -249,27 +255,31 @@ fn whatever_an_answer_may_hold_is_in_snake_case_and_comes_back() {
         rows: 4,
         omissions: vec!["positions up to 7 of g:1".to_owned()],
     };
-    let repaired = RepairReport {
-        before: examined.clone(),
+    let repair_report = RepairReport {
+        before: user_report.clone(),
         steps: vec![RepairStep {
             step: "write the list".to_owned(),
             error: Some("no answer".to_owned()),
         }],
-        after: examined.clone(),
+        after: user_report.clone(),
     };
     for (path, method, answer) in [
-        ("/audit", Method::GET, serde_json::to_value(audited)),
-        ("/audit/verify", Method::GET, serde_json::to_value(verified)),
+        ("/audit", Method::GET, serde_json::to_value(audit_report)),
+        (
+            "/audit/verify",
+            Method::GET,
+            serde_json::to_value(verify_report),
+        ),
         ("/boats", Method::GET, serde_json::to_value(boats)),
         (
             "/doctor/user/{user}",
             Method::GET,
-            serde_json::to_value(examined),
+            serde_json::to_value(user_report),
         ),
         (
             "/doctor/user/{user}/repair",
             Method::POST,
-            serde_json::to_value(repaired),
+            serde_json::to_value(repair_report),
         ),
     ] {
         let mut routes = ROUTES.iter();
@@ -284,20 +294,20 @@ async fn a_program_looks_plans_and_discards() {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     port.desk.employ("worker", stop);
-    let page: Page<Letter> = got(&mut port, "/dead-letters?limit=2").await;
+    let page: Page<Letter> = get_json(&mut port, "/dead-letters?limit=2").await;
     let names: Vec<&str> = page.items.iter().map(|letter| letter.id.as_str()).collect();
     assert_eq!(names, ["message-0-0", "message-0-1"]);
     assert_eq!(page.next.as_deref(), Some("message-0-1"));
-    let rest: Page<Letter> = got(&mut port, "/dead-letters?limit=2&after=message-0-1").await;
+    let rest: Page<Letter> = get_json(&mut port, "/dead-letters?limit=2&after=message-0-1").await;
     assert_eq!((rest.items.len(), rest.next), (1, None));
-    let stats: Stats = got(&mut port, "/dead-letters/stats").await;
+    let stats: Stats = get_json(&mut port, "/dead-letters/stats").await;
     assert_eq!(stats.reasons[0].reason.name(), "undecodable");
     assert_eq!(stats.causes.items[0].summary.letters, 3);
 
     let all = json!({ "type": "filter", "filter": { "kind": "message" }, "limit": 10 });
-    let count: SelectionCount = posted(&mut port, "/dead-letters/count", &all).await;
+    let count: SelectionCount = post_json(&mut port, "/dead-letters/count", &all).await;
     assert_eq!((count.letters, count.more), (3, false));
-    let plan: Plan = posted(&mut port, "/dead-letters/plan", &all).await;
+    let plan: Plan = post_json(&mut port, "/dead-letters/plan", &all).await;
     assert_eq!(plan.letters, 3);
     let forecast = &plan.forecasts[0].forecast;
     assert!(
@@ -305,31 +315,31 @@ async fn a_program_looks_plans_and_discards() {
         "{forecast:?}"
     );
 
-    let asked = json!({
+    let task_request = json!({
         "task": "garbage",
         "work": "discard",
         "selection": all,
         "why": "garbage of a night",
     });
-    let mut task: Task = posted(&mut port, "/dead-letters/tasks", &asked).await;
+    let mut task: Task = post_json(&mut port, "/dead-letters/tasks", &task_request).await;
     for _ in 0..1000 {
         if task.state == Progress::Over {
             break;
         }
         sleep(Duration::from_millis(10)).await;
-        task = got(&mut port, "/dead-letters/tasks/garbage").await;
+        task = get_json(&mut port, "/dead-letters/tasks/garbage").await;
     }
     assert_eq!(task.state, Progress::Over);
     assert_eq!(task.outcomes[&TaskOutcome::Discarded], 3);
     assert_eq!(task.why, "garbage of a night");
     assert_eq!(task.results.items.len(), 3);
-    let tasks: List<Task> = got(&mut port, "/dead-letters/tasks").await;
+    let tasks: List<Task> = get_json(&mut port, "/dead-letters/tasks").await;
     assert_eq!(tasks.items, [task.summary()]);
 }
 
 /// Logs the start of a task that was broken off before its letters were named.
 async fn break_off(port: &Port, task: &str, work: OperatorWork, letter: &str) {
-    let begun = StartedTask {
+    let started_task = StartedTask {
         task: task.parse().expect("a name"),
         work,
         letters: 1,
@@ -340,7 +350,7 @@ async fn break_off(port: &Port, task: &str, work: OperatorWork, letter: &str) {
     let entry = OperationEntry {
         at: Timestamp::from_millis(7),
         by: "bob".to_owned(),
-        act: OperatorAction::Begun(begun),
+        act: OperatorAction::Begun(started_task),
     };
     let record = NewRecord {
         partition: Partition {
@@ -351,8 +361,8 @@ async fn break_off(port: &Port, task: &str, work: OperatorWork, letter: &str) {
         headers: Vec::new(),
         value: serde_json::to_vec(&entry).expect("JSON").into(),
     };
-    let published = port.backends.queue.producer().publish(vec![record]).await;
-    assert!(published.iter().all(Result::is_ok), "{published:?}");
+    let answers = port.backends.queue.producer().publish(vec![record]).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
 // A redrive under the name of a discard named letters for the discard.
@@ -361,25 +371,25 @@ async fn the_name_of_a_task_begins_no_other_work() {
     let mut port = Port::new().await;
     break_off(&port, "night", OperatorWork::Discard, "message-0-0").await;
     let path = "/dead-letters/tasks";
-    let named = |work: &str, letter: &str| {
+    let task_request = |work: &str, letter: &str| {
         let selection = json!({ "type": "ids", "ids": [letter] });
         json!({ "task": "night", "work": work, "selection": selection, "why": "a test" })
     };
-    let same = named("discard", "message-0-0");
+    let same = task_request("discard", "message-0-0");
     // While it is choosing, and once it runs.
     for _ in 0..2 {
-        let before = port.state();
+        let state_before = port.state();
         for other in [
-            named("redrive", "message-0-0"),
-            named("discard", "message-0-1"),
+            task_request("redrive", "message-0-0"),
+            task_request("discard", "message-0-1"),
         ] {
             let body = other.to_string();
-            let (status, answer) = asked(&mut port, &Method::POST, path, &body).await;
+            let (status, answer) = request_json(&mut port, &Method::POST, path, &body).await;
             assert_eq!(status, StatusCode::CONFLICT, "{other}: {answer}");
             assert_eq!(answer["error"]["code"], "conflict");
-            assert!(before == port.state(), "{other} wrote something");
+            assert!(state_before == port.state(), "{other} wrote something");
         }
-        let task: Task = posted(&mut port, path, &same).await;
+        let task: Task = post_json(&mut port, path, &same).await;
         assert_eq!(task.work, OperatorWork::Discard);
         assert_eq!(task.state, Progress::Running);
     }
@@ -389,10 +399,10 @@ async fn the_name_of_a_task_begins_no_other_work() {
 type Refusal = (Method, &'static str, &'static str, u16, &'static str);
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_is_refused_with_a_code() {
+async fn invalid_requests_are_refused_with_a_code() {
     let mut port = Port::new().await;
     let nothing = r#"{"type":"ids"}"#;
-    let untyped = r#"{"ids":["message-0-0"]}"#;
+    let untyped_selection = r#"{"ids":["message-0-0"]}"#;
     let stale = r#"{"base":"0123456789abcdef","envelope":"{}","why":"a slip"}"#;
     let refusals: [Refusal; 14] = [
         (Method::GET, "/nothing", "", 404, "not_found"),
@@ -444,7 +454,7 @@ async fn what_cannot_be_is_refused_with_a_code() {
         (
             Method::POST,
             "/dead-letters/plan",
-            untyped,
+            untyped_selection,
             422,
             "invalid_argument",
         ),
@@ -459,18 +469,21 @@ async fn what_cannot_be_is_refused_with_a_code() {
         (Method::POST, "/boats/boat-1/drain", "{}", 404, "not_found"),
     ];
     for (method, path, body, status, code) in refusals {
-        let (said, answer) = asked(&mut port, &method, path, body).await;
-        assert_eq!(said, status, "{method} {path}: {answer}");
-        let refused: ErrorAnswer = serde_json::from_value(answer).expect(path);
-        assert_eq!(refused.error.code, code, "{method} {path}: {refused:?}");
-        assert!(!refused.error.message.is_empty(), "{method} {path}");
-        assert!(!refused.error.retry, "{method} {path}");
+        let (actual_status, answer) = request_json(&mut port, &method, path, body).await;
+        assert_eq!(actual_status, status, "{method} {path}: {answer}");
+        let error_answer: ErrorAnswer = serde_json::from_value(answer).expect(path);
+        assert_eq!(
+            error_answer.error.code, code,
+            "{method} {path}: {error_answer:?}"
+        );
+        assert!(!error_answer.error.message.is_empty(), "{method} {path}");
+        assert!(!error_answer.error.retry, "{method} {path}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_heard_gets_the_same_form_of_refusal() {
-    let mut port = staffed().await;
+async fn unheard_callers_get_the_same_form_of_refusal() {
+    let mut port = staffed_port().await;
     let json = ("content-type", "application/json");
     let vic = ("authorization", "Bearer a-token-of-some-vic");
     let (ours, stranger) = (("x-packetboat", "1"), ("origin", "http://evil.example"));
@@ -484,37 +497,37 @@ async fn who_is_not_heard_gets_the_same_form_of_refusal() {
         (&[json, vic][..], &*large, 413, "too_large"),
     ] {
         let path = format!("{PREFIX}/dead-letters/redrive");
-        let (said, text) = port.ask(&Method::POST, &path, headers, body).await;
-        assert_eq!(said, status, "{headers:?}: {text}");
-        let refused: ErrorAnswer = serde_json::from_str(&text).expect(&text);
-        assert_eq!(refused.error.code, code, "{headers:?}");
+        let (actual_status, text) = port.ask(&Method::POST, &path, headers, body).await;
+        assert_eq!(actual_status, status, "{headers:?}: {text}");
+        let error_answer: ErrorAnswer = serde_json::from_str(&text).expect(&text);
+        assert_eq!(error_answer.error.code, code, "{headers:?}");
     }
 }
 
 // The guard refused what the schema described: a resume and a cancel have no body.
 #[tokio::test(start_paused = true)]
-async fn a_request_without_a_body_has_the_headers_that_the_schema_names() {
-    let mut port = staffed().await;
+async fn requests_without_a_body_have_the_headers_of_the_schema() {
+    let mut port = staffed_port().await;
     let document = openapi::document();
-    let mut asked = 0;
+    let mut request_count = 0;
     for route in &ROUTES {
         if route.method != Method::POST || route.input.is_some() {
             continue;
         }
         let path = format!("{PREFIX}{}", route.path);
         let parameters = document["paths"][&path]["post"]["parameters"].as_array();
-        let named = parameters.into_iter().flatten();
-        let named = named.filter(|parameter| parameter["in"] == "header");
-        let headers = named.map(|parameter| {
+        let header_parameters = parameters.into_iter().flatten();
+        let header_parameters = header_parameters.filter(|parameter| parameter["in"] == "header");
+        let headers = header_parameters.map(|parameter| {
             let (name, value) = (&parameter["name"], &parameter["example"]);
             (name.as_str().expect("text"), value.as_str().expect("text"))
         });
         let headers: Vec<_> = std::iter::once(HEADERS[0]).chain(headers).collect();
         let (status, text) = port.ask(&Method::POST, &filled(&path), &headers, "").await;
         assert_eq!(status, StatusCode::OK, "{path}: {text}");
-        asked += 1;
+        request_count += 1;
     }
-    assert!(asked >= 2, "{asked} requests have no body");
+    assert!(request_count >= 2, "{request_count} requests have no body");
 }
 
 #[tokio::test(start_paused = true)]
@@ -531,7 +544,7 @@ async fn times_of_a_question_have_two_forms() {
         ),
     ] {
         let path = format!("/audit?since={since}&until={until}");
-        let (status, answer) = asked(&mut port, &Method::GET, &path, "").await;
+        let (status, answer) = request_json(&mut port, &Method::GET, &path, "").await;
         assert_eq!(status, StatusCode::OK, "{answer}");
         assert_eq!(answer["since"], json!({ "utc": text, "ms": first }));
         assert_eq!(answer["until"], json!({ "utc": end, "ms": last }));
@@ -542,10 +555,10 @@ async fn times_of_a_question_have_two_forms() {
         "2126-03-01T10:00:00.500%2B01:00",
     ] {
         let path = format!("/dead-letters?since={since}");
-        let page: Page<Letter> = got(&mut port, &path).await;
+        let page: Page<Letter> = get_json(&mut port, &path).await;
         assert_eq!(page.items, [], "all died before");
     }
-    let page: Page<Letter> = got(&mut port, "/dead-letters?since=0").await;
+    let page: Page<Letter> = get_json(&mut port, "/dead-letters?since=0").await;
     assert_eq!(page.items.len(), 3);
 }
 
@@ -554,8 +567,8 @@ async fn times_of_a_question_have_two_forms() {
 async fn a_window_without_a_time_is_refused() {
     let mut port = Port::new().await;
     let config = auditor::Config::default();
-    let began = port.desk.auditor(1, config).round().await;
-    began.expect("a chain");
+    let start = port.desk.auditor(1, config).round().await;
+    start.expect("a chain");
     for path in [
         "/audit?since=2000&until=2000",
         "/audit?since=2000&until=1000&deep=true",
@@ -564,7 +577,7 @@ async fn a_window_without_a_time_is_refused() {
         "/audit?since=9223372036854775807",
         "/audit/verify?since=2126-03-01T09:00:00Z",
     ] {
-        let (status, answer) = asked(&mut port, &Method::GET, path, "").await;
+        let (status, answer) = request_json(&mut port, &Method::GET, path, "").await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {answer}");
         assert_eq!(answer["error"]["code"], "invalid_argument", "{path}");
     }
@@ -573,7 +586,7 @@ async fn a_window_without_a_time_is_refused() {
         "/audit?since=-9223372036854775808",
         "/audit/verify?since=-9223372036854775808",
     ] {
-        let (status, answer) = asked(&mut port, &Method::GET, path, "").await;
+        let (status, answer) = request_json(&mut port, &Method::GET, path, "").await;
         assert_eq!(status, StatusCode::OK, "{path}: {answer}");
     }
 }

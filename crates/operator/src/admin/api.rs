@@ -23,7 +23,7 @@ use super::kick::Stations;
 use super::log::{Busy, Log};
 use super::operators::{Operator, Operators};
 use super::refusal::DeskRefusal;
-use super::supervisor::keep;
+use super::supervisor::supervise;
 use super::{audit, audit_answer, trace, verify};
 use crate::DeadLetters;
 use crate::answer::List;
@@ -76,9 +76,9 @@ impl Desk {
     /// does.
     pub fn employ(&self, name: &str, stop: CancellationToken) {
         let (letters, name) = (self.letters.clone(), name.to_owned());
-        let until = stop.clone();
-        keep("letters", stop, move || {
-            letters.clone().work(name.clone(), until.clone())
+        let worker_stop = stop.clone();
+        supervise("letters", stop, move || {
+            letters.clone().work(name.clone(), worker_stop.clone())
         });
     }
 
@@ -94,9 +94,10 @@ impl Desk {
         if !config.continuous {
             return;
         }
-        let (desk, config, until) = (self.clone(), config.clone(), stop.clone());
-        keep("audit", stop, move || {
-            desk.auditor(worker, config.clone()).run(until.clone())
+        let (desk, config, worker_stop) = (self.clone(), config.clone(), stop.clone());
+        supervise("audit", stop, move || {
+            desk.auditor(worker, config.clone())
+                .run(worker_stop.clone())
         });
     }
 
@@ -131,8 +132,8 @@ pub(super) async fn trace_one(
         ledger: desk.ledger.as_ref(),
         mailbox: desk.mailbox.as_ref(),
     };
-    let traced = witnesses.trace(name, desk.clock.now()).await;
-    Ok(Json(traced.map_err(failed)?.into()))
+    let reports = witnesses.trace(name, desk.clock.now()).await;
+    Ok(Json(reports.map_err(failed)?.into()))
 }
 
 pub(super) async fn audit_all(
@@ -152,8 +153,8 @@ pub(super) async fn verify_chain(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<verify::VerifyQuestion>,
 ) -> Answer<verify::Report> {
-    let verified = verify::verify(&desk.log, desk.audit.as_ref(), &question).await;
-    verified.map(Json).map_err(|error| match error.downcast() {
+    let report = verify::verify(&desk.log, desk.audit.as_ref(), &question).await;
+    report.map(Json).map_err(|error| match error.downcast() {
         Ok(verify::NoMinutes(text)) => DeskRefusal::new(StatusCode::BAD_REQUEST, text),
         Err(error) => failed(error),
     })

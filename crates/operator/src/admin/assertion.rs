@@ -204,9 +204,10 @@ impl Assertion {
 
     /// Assertion in a value of the header, if it can be one.
     pub(super) fn of<'a>(&self, value: &'a [u8]) -> Option<&'a str> {
-        let value = match self.header == AUTHORIZATION {
-            true => value.strip_prefix(b"Bearer ")?,
-            false => value,
+        let value = if self.header == AUTHORIZATION {
+            value.strip_prefix(b"Bearer ")?
+        } else {
+            value
         };
         std::str::from_utf8(value).ok()
     }
@@ -241,10 +242,10 @@ fn judge(config: &AssertionConfig, claims: &Map<String, Value>) -> AssertionOutc
         return AssertionOutcome::Nobody(text);
     }
     let values = texts(find(claims, &config.roles_claim));
-    let known = values.iter().filter_map(|value| config.roles.get(*value));
-    let granted: Vec<Role> = known.flatten().copied().collect();
+    let role_lists = values.iter().filter_map(|value| config.roles.get(*value));
+    let granted_roles: Vec<Role> = role_lists.flatten().copied().collect();
     let mut roles = Role::ALL.to_vec();
-    roles.retain(|role| granted.contains(role));
+    roles.retain(|role| granted_roles.contains(role));
     if roles.is_empty() {
         return AssertionOutcome::Nobody(without_roles(config, name, &values));
     }
@@ -261,14 +262,14 @@ fn without_roles(config: &AssertionConfig, name: &str, values: &[&str]) -> Strin
         roles_claim,
         ..
     } = config;
-    let named: Vec<_> = values.iter().take(NAMED_MAX).collect();
-    let seen = match (values.len(), values.len().saturating_sub(NAMED_MAX)) {
+    let first_values: Vec<_> = values.iter().take(NAMED_MAX).collect();
+    let description = match (values.len(), values.len().saturating_sub(NAMED_MAX)) {
         (0, _) => format!("has nothing in {roles_claim:?}"),
-        (_, 0) => format!("has {named:?} in {roles_claim:?}"),
-        (_, more) => format!("has {named:?} and {more} more in {roles_claim:?}"),
+        (_, 0) => format!("has {first_values:?} in {roles_claim:?}"),
+        (_, more) => format!("has {first_values:?} and {more} more in {roles_claim:?}"),
     };
     format!(
-        "{name} is signed in by {issuer}, {seen}, and admin.assertion.roles gives roles to none of it: ask whoever \
+        "{name} is signed in by {issuer}, {description}, and admin.assertion.roles gives roles to none of it: ask whoever \
          keeps it, or the groups there"
     )
 }

@@ -25,7 +25,7 @@ use super::*;
 const HEADER: &str = "x-assertion";
 const TOKEN: &str = "a-token-of-some-length";
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Provers of the program, which stations lend.
 pub(super) struct StationProvers;
@@ -160,16 +160,19 @@ impl Port {
     }
 
     /// Name and roles of the operator, or status and text of a refusal.
-    async fn ask(&self, shown: &[(&str, &str)]) -> Result<(String, Vec<Role>), (u16, String)> {
+    async fn ask(
+        &self,
+        header_values: &[(&str, &str)],
+    ) -> Result<(String, Vec<Role>), (u16, String)> {
         let mut headers = HeaderMap::new();
-        for (name, value) in shown {
+        for (name, value) in header_values {
             let name: HeaderName = name.parse().expect("a name");
             headers.append(name, HeaderValue::from_str(value).expect("a value"));
         }
         let peer = [192, 0, 2, 7].into();
         match self.operators.sign_in(peer, &headers).await {
             Ok(operator) => Ok((operator.name, operator.roles)),
-            Err(refused) => Err((refused.status.as_u16(), refused.error.message)),
+            Err(refusal) => Err((refusal.status.as_u16(), refusal.error.message)),
         }
     }
 
@@ -179,15 +182,15 @@ impl Port {
 }
 
 #[tokio::test]
-async fn whom_a_proxy_signs_in_has_the_roles_of_all_their_groups() {
+async fn assertions_give_the_roles_of_all_groups() {
     let port = Port::new(|_| {});
     let signed_in = port.assert(&claims()).await.expect("ann");
     assert_eq!(
         signed_in,
         ("ann@example".to_owned(), vec![Role::View, Role::Redrive])
     );
-    let both = with("groups", json!(["lead", 7, "oncall"]));
-    let (_, roles) = port.assert(&both).await.expect("ann");
+    let mixed_claims = with("groups", json!(["lead", 7, "oncall"]));
+    let (_, roles) = port.assert(&mixed_claims).await.expect("ann");
     assert_eq!(roles, [Role::View, Role::Redrive, Role::Discard]);
     let text = with("groups", json!("oncall"));
     port.assert(&text).await.expect("text is a list of one");
@@ -195,12 +198,15 @@ async fn whom_a_proxy_signs_in_has_the_roles_of_all_their_groups() {
         config.assertion.roles_claim = "realm.roles".to_owned();
         config.assertion.name_claim = "email".to_owned();
     });
-    let nested = with("realm", json!({"roles": ["oncall"]}));
-    let (name, _) = far.assert(&nested).await.expect("ann");
+    let nested_claims = with("realm", json!({"roles": ["oncall"]}));
+    let (name, _) = far.assert(&nested_claims).await.expect("ann");
     assert_eq!(name, "ann@example.com");
-    let mut unverified = nested;
-    unverified["email_verified"] = false.into();
-    let (status, text) = far.assert(&unverified).await.expect_err("not verified");
+    let mut unverified_claims = nested_claims;
+    unverified_claims["email_verified"] = false.into();
+    let (status, text) = far
+        .assert(&unverified_claims)
+        .await
+        .expect_err("not verified");
     assert!(
         status == 403 && text.contains("verified"),
         "{status} {text}"
@@ -258,8 +264,8 @@ async fn an_assertion_that_proves_nothing_signs_nobody_in() {
         assert_eq!(status, 401, "{case}: {text}");
         assert!(text.contains("assertion is refused"), "{case}: {text}");
     }
-    let twice = port.ask(&[(HEADER, &good), (HEADER, &good)]).await;
-    let (status, text) = twice.expect_err("twice");
+    let double_answer = port.ask(&[(HEADER, &good), (HEADER, &good)]).await;
+    let (status, text) = double_answer.expect_err("twice");
     assert!(status == 401 && text.contains("twice"), "{status} {text}");
     port.ask(&[(HEADER, &good)])
         .await
@@ -267,8 +273,8 @@ async fn an_assertion_that_proves_nothing_signs_nobody_in() {
     let (status, text) = port.ask(&[]).await.expect_err("nothing is shown");
     assert!(status == 429, "the address is not heard: {text}");
     let scrape = recorder.handle().render();
-    let refused = format!("admin_sign_ins_total{{result=\"refused\"}} {}", count + 1);
-    assert!(scrape.contains(&refused), "{scrape}");
+    let expected_line = format!("admin_sign_ins_total{{result=\"refused\"}} {}", count + 1);
+    assert!(scrape.contains(&expected_line), "{scrape}");
 }
 
 #[tokio::test]
@@ -307,10 +313,10 @@ async fn a_token_wins_and_is_judged_alone() {
     let (name, roles) = port.ask(&[token, (HEADER, &good)]).await.expect("bob");
     assert_eq!((&*name, roles), ("bob", vec![Role::View, Role::Edit]));
     let guess = ("authorization", "Bearer a-guess");
-    let refused = port.ask(&[guess, (HEADER, &good)]).await;
-    assert_eq!(refused.expect_err("a guess").0, 401);
-    let refused = port.ask(&[token, token]).await;
-    assert_eq!(refused.expect_err("twice").0, 401);
+    let refusal = port.ask(&[guess, (HEADER, &good)]).await;
+    assert_eq!(refusal.expect_err("a guess").0, 401);
+    let refusal = port.ask(&[token, token]).await;
+    assert_eq!(refusal.expect_err("twice").0, 401);
 
     // A proxy that has no other header for it.
     let port = Port::new(|config| config.assertion.header = Some("Authorization".to_owned()));
@@ -319,8 +325,8 @@ async fn a_token_wins_and_is_judged_alone() {
     assert_eq!(name, "ann@example");
     let (name, _) = port.ask(&[token]).await.expect("bob");
     assert_eq!(name, "bob");
-    let refused = port.ask(&[guess]).await.expect_err("a guess");
-    assert_eq!(refused.0, 401);
+    let refusal = port.ask(&[guess]).await.expect_err("a guess");
+    assert_eq!(refusal.0, 401);
 }
 
 #[tokio::test]
@@ -345,17 +351,17 @@ async fn at_url(url: String) -> (Port, CancellationToken) {
 }
 
 #[tokio::test]
-async fn keys_come_from_a_url_and_while_it_is_away_sign_ins_are_unanswered() {
+async fn keys_come_from_a_url_and_sign_ins_fail_without_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let (port, _stop) = at_url(format!("http://{address}/keys")).await;
     let set = port.key.jwks();
     let router = Router::new().route("/keys", get(async move || Json(set)));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let began = tokio::time::Instant::now();
+    let start = tokio::time::Instant::now();
     while let Err((status, text)) = port.assert(&claims()).await {
         assert_eq!(status, 503, "{text}");
-        assert!(began.elapsed() < PATIENCE, "{text}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "{text}");
     }
 
     let recorder = PrometheusBuilder::new().build_recorder();
@@ -380,7 +386,7 @@ async fn keys_come_from_a_url_and_while_it_is_away_sign_ins_are_unanswered() {
 fn settings_that_believe_too_much_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let key = Key::new("one");
-    let refused = |change: &dyn Fn(&mut AssertionConfig)| {
+    let refusal_text = |change: &dyn Fn(&mut AssertionConfig)| {
         let mut config = config(dir.path(), &key);
         change(&mut config.assertion);
         config.problems(&StationProvers).to_string()
@@ -407,10 +413,10 @@ fn settings_that_believe_too_much_are_refused() {
         (&|it| it.roles.clear(), "assertion.roles"),
     ];
     for (change, word) in cases {
-        let text = refused(change);
+        let text = refusal_text(change);
         assert!(text.contains(word), "{word}: {text}");
     }
-    assert_eq!(refused(&|_| {}), "");
+    assert_eq!(refusal_text(&|_| {}), "");
     let open = Config {
         listen: ([0, 0, 0, 0], 9190).into(),
         operators: Vec::new(),

@@ -21,7 +21,7 @@ use crate::answer::{List, Time, id};
 /// Lives read from the ledger before the task yields its thread.
 pub(super) const PAGE: usize = 50;
 /// Looks before a message counts as missing: it may have moved during a look.
-pub(super) const LOOKS: usize = 4;
+pub(super) const MAX_LOOKS: usize = 4;
 /// Default window of an audit.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 /// Default limit of messages in one audit, each about a hundred bytes of memory.
@@ -56,7 +56,7 @@ pub struct AuditQuestion {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "AuditReport")]
 pub struct Report {
-    /// True if no audited message is missing and no entries contradict each other.
+    /// Whether no audited message is missing and no entries contradict each other.
     pub balanced: bool,
     /// Audited window, `since` to `until`; null: up to now.
     pub since: Time,
@@ -149,23 +149,23 @@ impl fmt::Display for Contradiction {
 impl AuditQuestion {
     /// Acceptance times of the messages asked for.
     pub fn window(&self, now: Timestamp) -> Range<Timestamp> {
-        let until = self.until.map(Time::at);
-        let since = match (self.since, self.all) {
-            (Some(since), _) => since.at(),
+        let end = self.until.map(Time::at);
+        let start = match (self.since, self.all) {
+            (Some(start), _) => start.at(),
             (None, true) => Timestamp::ZERO,
-            (None, false) => until.unwrap_or(now) - WINDOW,
+            (None, false) => end.unwrap_or(now) - WINDOW,
         };
-        since..until.unwrap_or(Timestamp::MAX)
+        start..end.unwrap_or(Timestamp::MAX)
     }
 
     /// Refuses a window in which nothing can have been accepted: the balance of nothing is no
     /// answer.
     pub(super) fn check(&self, now: Timestamp) -> Result<(), DeskRefusal> {
         let window = self.window(now);
-        let (since, until) = (window.start, window.end.min(now + CLOCKS_APART));
-        if since >= until {
-            let (since, until) = (Time::from(since), Time::from(until));
-            let text = format!("the window is empty: it begins at {since}, and ends at {until}");
+        let (start, end) = (window.start, window.end.min(now + CLOCKS_APART));
+        if start >= end {
+            let (start, end) = (Time::from(start), Time::from(end));
+            let text = format!("the window is empty: it begins at {start}, and ends at {end}");
             return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
@@ -194,21 +194,21 @@ pub(super) async fn audit_from(
     now: Timestamp,
 ) -> Result<Report> {
     let window = question.window(now);
-    let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
-    let read = read(reader, ledger, &window, Timestamp::MAX, most).await?;
+    let limit = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
+    let read = read(reader, ledger, &window, Timestamp::MAX, limit).await?;
     Ok(report(&window, &[&read], Sum::default()))
 }
 
 /// Messages read from the log, and their audit by the ledger.
 pub(super) struct WindowAudit {
-    accepted: AcceptedMessages,
+    accepted_messages: AcceptedMessages,
     audit: Audit,
 }
 
 impl WindowAudit {
-    /// True if the whole window was read.
+    /// Whether the whole window was read.
     pub(super) fn is_whole(&self) -> bool {
-        self.accepted.left_off == 0
+        self.accepted_messages.left_off == 0
     }
 }
 
@@ -216,66 +216,69 @@ impl WindowAudit {
 #[derive(Debug, Default)]
 pub(super) struct Sum {
     pub(super) minutes: Vec<Minute>,
-    pub(super) missing: Vec<MessageId>,
+    pub(super) missing_ids: Vec<MessageId>,
     /// Missing messages whose ids are not stored.
     pub(super) nameless: u64,
     pub(super) contradictions: u64,
 }
 
-/// Reads the messages accepted in a window from records appended before `before`, and the fate of
-/// each.
+/// Reads the messages accepted in a window from records appended before `upper_bound`, and the
+/// fate of each.
 pub(super) async fn read(
     reader: &mut Reader<'_>,
     ledger: &dyn LedgerStore,
     window: &Range<Timestamp>,
-    before: Timestamp,
-    most: usize,
+    upper_bound: Timestamp,
+    limit: usize,
 ) -> Result<WindowAudit> {
-    let accepted = reader.accepted(window, before, most).await?;
-    let mut audit = look(reader, ledger, &accepted.messages).await?;
-    for _ in 1..LOOKS {
-        let missing = audit.total().missing;
-        if missing.is_empty() {
+    let accepted_messages = reader.accepted(window, upper_bound, limit).await?;
+    let mut audit = look(reader, ledger, &accepted_messages.messages).await?;
+    for _ in 1..MAX_LOOKS {
+        let missing_ids = audit.total().missing_ids;
+        if missing_ids.is_empty() {
             break;
         }
-        audit.look_again(look(reader, ledger, &missing).await?);
+        audit.look_again(look(reader, ledger, &missing_ids).await?);
     }
-    Ok(WindowAudit { accepted, audit })
+    Ok(WindowAudit {
+        accepted_messages,
+        audit,
+    })
 }
 
 /// Adds up the parts read, in order of time, and the closed minutes.
 pub(super) fn report(window: &Range<Timestamp>, parts: &[&WindowAudit], mut sum: Sum) -> Report {
     let closed_minutes = sum.minutes.len() as u64;
-    let (mut unreadable, mut truncated, mut next) = (0, 0, None);
+    let (mut unreadable, mut truncated_count, mut next) = (0, 0, None);
     let mut contradictions = Vec::new();
     for part in parts {
         sum.minutes.extend(part.audit.minutes().map(minute));
-        sum.missing.extend(part.audit.total().missing);
+        sum.missing_ids.extend(part.audit.total().missing_ids);
         contradictions.extend(part.audit.contradictions().copied());
-        unreadable += part.accepted.unreadable;
-        truncated += part.accepted.left_off;
-        next = next.or(part.accepted.next);
+        unreadable += part.accepted_messages.unreadable;
+        truncated_count += part.accepted_messages.left_off;
+        next = next.or(part.accepted_messages.next);
     }
     sum.minutes.sort_by_key(|minute| minute.at);
-    sum.missing.sort_unstable();
+    sum.missing_ids.sort_unstable();
     let total = |of: fn(&Minute) -> u64| sum.minutes.iter().map(of).sum();
-    let mut missing = List::of(sum.missing.iter().map(MessageId::to_string), NAMES);
-    missing.truncated += sum.nameless;
+    let mut missing_names = List::of(sum.missing_ids.iter().map(MessageId::to_string), NAMES);
+    missing_names.truncated += sum.nameless;
     let contradictions = contradictions.into_iter().map(Contradiction::from);
     let mut contradictions = List::of(contradictions, NAMES);
     contradictions.truncated += sum.contradictions;
     Report {
-        balanced: missing.total() == 0 && contradictions.total() == 0,
+        balanced: missing_names.total() == 0 && contradictions.total() == 0,
         since: window.start.into(),
         until: (window.end < Timestamp::MAX).then(|| window.end.into()),
         accepted: total(|minute| minute.accepted),
         settled: total(|minute| minute.settled),
         in_flight: total(|minute| minute.in_flight),
-        missing,
+        missing: missing_names,
         contradictions,
         unreadable,
         minutes: List::of(sum.minutes, MINUTES),
-        truncated,
+        truncated: truncated_count,
         next: next.map(Time::from),
         closed_minutes,
     }
@@ -286,11 +289,11 @@ async fn look(
     ledger: &dyn LedgerStore,
     ids: &[MessageId],
 ) -> Result<Audit> {
-    let carried = reader.carried(ids).await?;
+    let carried_messages = reader.find_in_flight(ids).await?;
     let mut audit = Audit::default();
     for ids in ids.chunks(PAGE) {
         for (id, entries) in ids.iter().zip(ledger.trace(ids).await?) {
-            audit.add(&MessageLife::of(*id, &entries), &carried);
+            audit.add(&MessageLife::of(*id, &entries), &carried_messages);
         }
         yield_now().await;
     }
@@ -300,9 +303,9 @@ async fn look(
 fn minute((at, balance): (Timestamp, &Balance)) -> Minute {
     Minute {
         at: at.into(),
-        accepted: balance.accepted,
-        settled: balance.settled,
-        in_flight: balance.in_flight,
-        missing: balance.missing.len() as u64,
+        accepted: balance.accepted_count,
+        settled: balance.settled_count,
+        in_flight: balance.in_flight_count,
+        missing: balance.missing_ids.len() as u64,
     }
 }

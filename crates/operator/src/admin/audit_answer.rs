@@ -9,7 +9,7 @@ use anyhow::Result;
 use backend::audit::AuditStore;
 use backend::ledger::LedgerStore;
 use protocol::ledger::chain::ChainHead;
-use protocol::ledger::minute::{Amendment, ClosedMinute, MINUTE, MinuteRow, minute_of};
+use protocol::ledger::minute::{Amendment, ClosedMinute, MINUTE, MinuteRow, minute_start};
 use protocol::{MessageId, Timestamp};
 
 use super::audit::{
@@ -59,26 +59,30 @@ async fn from_closed(
     let Some(head) = store.head().await? else {
         return Ok(None);
     };
-    let begun = match head.start.number {
+    let chain_start = match head.start.number {
         0 => head.start.minute,
         _ => head.start.minute + MINUTE,
     };
     let mut window = question.window(now);
-    let closed = minute_of(window.start).max(begun)..minute_of(window.end).min(head.until);
-    if closed.is_empty() || !is_whole(store, &head, begun, &closed).await? {
+    let closed_range =
+        minute_start(window.start).max(chain_start)..minute_start(window.end).min(head.until);
+    if closed_range.is_empty() || !is_whole(store, &head, chain_start, &closed_range).await? {
         return Ok(None);
     }
-    let Some(sum) = sum(reader, ledger, store, &closed).await? else {
+    let Some(sum) = sum(reader, ledger, store, &closed_range).await? else {
         return Ok(None);
     };
-    window.start = window.start.min(closed.start);
-    let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
+    window.start = window.start.min(closed_range.start);
+    let limit = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
     let mut parts = Vec::new();
-    for part in [window.start..closed.start, closed.end..window.end] {
+    for part in [
+        window.start..closed_range.start,
+        closed_range.end..window.end,
+    ] {
         if !part.is_empty() {
-            let before = part.end + CLOCKS_APART;
-            let part = read(reader, ledger, &part, before, most).await?;
-            if !part.is_whole() && parts.is_empty() && window.start < closed.start {
+            let upper_bound = part.end + CLOCKS_APART;
+            let part = read(reader, ledger, &part, upper_bound, limit).await?;
+            if !part.is_whole() && parts.is_empty() && window.start < closed_range.start {
                 // The next question begins at the records left off, and covers the closed minutes.
                 return Ok(None);
             }
@@ -92,38 +96,38 @@ async fn from_closed(
     )))
 }
 
-/// True if all rows of these minutes are present. An absent row is a quiet minute if the numbers
+/// Whether all rows of these minutes are present. An absent row is a quiet minute if the numbers
 /// around it are consecutive, and a lost one otherwise. False also if the numbers cannot tell, or
 /// if records were dropped before they were read.
 async fn is_whole(
     store: &dyn AuditStore,
     head: &ChainHead,
-    begun: Timestamp,
+    chain_start: Timestamp,
     minutes: &Range<Timestamp>,
 ) -> Result<bool> {
-    let from = (minutes.start - NEXT).max(begun);
-    let until = (minutes.end + NEXT).min(head.until);
-    let mut last = (from == begun).then_some(head.start.number);
+    let from = (minutes.start - NEXT).max(chain_start);
+    let end = (minutes.end + NEXT).min(head.until);
+    let mut last = (from == chain_start).then_some(head.start.number);
     let mut is_known = last.is_some();
-    let mut behind = false;
-    let mut rows = MinuteRows::of(store, from..until);
+    let mut has_later_row = false;
+    let mut rows = MinuteRows::of(store, from..end);
     while let Some(rows) = rows.next().await? {
         for row in &rows {
-            let Some(closed) = &row.closed else {
+            let Some(closed_minute) = &row.closed_minute else {
                 return Ok(false);
             };
-            let follows = last.is_none_or(|last| closed.number == last + 1);
+            let follows = last.is_none_or(|last| closed_minute.number == last + 1);
             let is_asked = minutes.contains(&row.minute);
-            if !follows || (is_asked && (last.is_none() || closed.unread > 0)) {
+            if !follows || (is_asked && (last.is_none() || closed_minute.unread > 0)) {
                 return Ok(false);
             }
             is_known |= row.minute < minutes.start;
-            behind |= row.minute >= minutes.end;
-            last = Some(closed.number);
+            has_later_row |= row.minute >= minutes.end;
+            last = Some(closed_minute.number);
         }
     }
-    let ends = until == head.until && last == Some(head.link().number);
-    Ok(is_known && (behind || ends))
+    let ends = end == head.until && last == Some(head.link().number);
+    Ok(is_known && (has_later_row || ends))
 }
 
 /// A closed minute whose open messages are known by id.
@@ -140,30 +144,30 @@ async fn sum(
     store: &dyn AuditStore,
     minutes: &Range<Timestamp>,
 ) -> Result<Option<Sum>> {
-    let (mut sum, mut named, mut open) = (Sum::default(), Vec::new(), BTreeSet::new());
+    let (mut sum, mut named_minutes, mut open) = (Sum::default(), Vec::new(), BTreeSet::new());
     let mut rows = MinuteRows::of(store, minutes.clone());
     while let Some(rows) = rows.next().await? {
         for row in &rows {
-            let Some(closed) = &row.closed else {
+            let Some(closed_minute) = &row.closed_minute else {
                 return Ok(None);
             };
             let figures = row
                 .amendment
                 .as_ref()
-                .map_or(closed.then, Amendment::figures);
+                .map_or(closed_minute.then, Amendment::figures);
             sum.contradictions += figures.contradictions;
             let minute = Minute {
-                at: closed.minute.into(),
-                accepted: closed.accepted,
+                at: closed_minute.minute.into(),
+                accepted: closed_minute.accepted,
                 settled: figures.settled,
                 in_flight: figures.in_flight,
                 missing: figures.missing,
             };
-            match names(row, closed).filter(|names| open.len() + names.len() <= OPEN) {
+            match names(row, closed_minute).filter(|names| open.len() + names.len() <= OPEN) {
                 Some(names) if names.is_empty() => sum.minutes.push(minute),
                 Some(names) => {
                     open.extend(&names);
-                    named.push(NamedMinute {
+                    named_minutes.push(NamedMinute {
                         minute,
                         open: names,
                     });
@@ -176,25 +180,26 @@ async fn sum(
         }
     }
     let open: Vec<_> = open.into_iter().collect();
-    let found = match open.is_empty() {
-        true => Default::default(),
-        false => find(Seeker::Question(reader), ledger, &open, None).await?,
+    let finding = if open.is_empty() {
+        Default::default()
+    } else {
+        find(Seeker::Question(reader), ledger, &open, None).await?
     };
-    for NamedMinute { mut minute, open } in named {
-        minute.in_flight = found.in_flight.intersection(&open).count() as u64;
-        minute.missing = found.missing.intersection(&open).count() as u64;
+    for NamedMinute { mut minute, open } in named_minutes {
+        minute.in_flight = finding.in_flight.intersection(&open).count() as u64;
+        minute.missing = finding.missing_ids.intersection(&open).count() as u64;
         minute.settled = minute.accepted - minute.in_flight - minute.missing;
         sum.minutes.push(minute);
     }
-    sum.missing = found.missing.into_iter().collect();
+    sum.missing_ids = finding.missing_ids.into_iter().collect();
     Ok(Some(sum))
 }
 
 /// Messages of a minute that were open at its last look; `None` if not all are known by id.
-fn names(row: &MinuteRow, closed: &ClosedMinute) -> Option<BTreeSet<MessageId>> {
+fn names(row: &MinuteRow, closed_minute: &ClosedMinute) -> Option<BTreeSet<MessageId>> {
     match &row.amendment {
         Some(amendment) => Some(amendment.open()?.into_iter().collect()),
-        None if closed.then.settled == closed.accepted => Some(BTreeSet::new()),
+        None if closed_minute.then.settled == closed_minute.accepted => Some(BTreeSet::new()),
         None => None,
     }
 }

@@ -28,7 +28,7 @@ use backend::ledger::LedgerStore;
 use protocol::ledger::chain::{ChainHead, ChainPlace};
 use protocol::ledger::minute::{
     Amendment, ChainLink, ClosedMinute, MINUTE, MinuteFigures, MinuteReading, MinuteRow,
-    MinuteVerdict, OffsetRange, minute_of,
+    MinuteVerdict, OffsetRange, minute_start,
 };
 use protocol::{MessageId, Timestamp};
 use tokio::time::{Instant, sleep};
@@ -47,8 +47,8 @@ use crate::minute_builder::{LogMove, MinuteBuilder};
 
 /// Open minutes looked at again in one round, and limit of their messages (the first minute always
 /// fits).
-const AGAIN: usize = 60;
-const AGAIN_MESSAGES: usize = 100_000;
+const MINUTES_PER_LOOK: usize = 60;
+const MESSAGES_PER_LOOK: usize = 100_000;
 /// Pause after a look, as a multiple of the look's duration: with a long backlog, each look reads
 /// all of it.
 const REST: u32 = 4;
@@ -70,7 +70,7 @@ pub struct Auditor {
     gauges: Arc<Gauges>,
     duty: Option<Duty>,
     /// Turn of the head, and since when this process has seen no later one.
-    seen: Option<(u64, Instant)>,
+    last_seen: Option<(u64, Instant)>,
     /// Start of the last round: the clock was set back if it is later than the next one.
     round_at: Timestamp,
     /// True once it was reported that minutes of the future are closed.
@@ -80,7 +80,7 @@ pub struct Auditor {
 /// State of the auditor whose turn it is.
 struct Duty {
     term: Term,
-    gather: MinuteBuilder,
+    builder: MinuteBuilder,
     /// Closed minutes that are not settled, each with the time of its next look.
     open: BTreeMap<Timestamp, OpenMinute>,
     /// Earliest time of the next look at open minutes.
@@ -103,20 +103,20 @@ struct OpenMinute {
     again_at: Timestamp,
     figures: MinuteFigures,
     /// Messages open at the last look that have a record in topic `message`, counted by partition.
-    waiting: BTreeMap<usize, u64>,
+    waiting_counts: BTreeMap<usize, u64>,
 }
 
 impl OpenMinute {
-    /// True if all open messages wait in partitions that no carrier has begun: nothing changes
+    /// Whether all open messages wait in partitions that no carrier has begun: nothing changes
     /// before one does.
-    fn waits_for_carriers(&self, left: &[MinuteRest]) -> bool {
-        let waiting = self.waiting.iter().filter(|(partition, _)| {
-            let left = left.get(**partition);
-            left.is_some_and(|left| left.is_untouched && !left.offsets.is_empty())
+    fn waits_for_carriers(&self, backlog: &[MinuteRest]) -> bool {
+        let waiting_count = self.waiting_counts.iter().filter(|(partition, _)| {
+            let backlog = backlog.get(**partition);
+            backlog.is_some_and(|backlog| backlog.is_untouched && !backlog.offsets.is_empty())
         });
-        let waiting: u64 = waiting.map(|(_, count)| count).sum();
-        let all_wait = self.figures.missing == 0 && self.figures.in_flight == waiting;
-        all_wait || left.iter().all(|left| left.is_untouched)
+        let waiting_count: u64 = waiting_count.map(|(_, count)| count).sum();
+        let all_wait = self.figures.missing == 0 && self.figures.in_flight == waiting_count;
+        all_wait || backlog.iter().all(|backlog| backlog.is_untouched)
     }
 }
 
@@ -139,7 +139,7 @@ impl Auditor {
             worker,
             gauges: Arc::new(Gauges::new()),
             duty: None,
-            seen: None,
+            last_seen: None,
             round_at: Timestamp::ZERO,
             is_ahead: false,
         }
@@ -153,13 +153,13 @@ impl Auditor {
             self.config.interval,
         );
         // The lag must show during a round, too, which may take long.
-        let telling = async {
+        let lag_loop = async {
             loop {
                 sleep(interval).await;
                 gauges.lag(clock.now());
             }
         };
-        let closing = async {
+        let round_loop = async {
             let mut failures = 0;
             loop {
                 let round = self.round().await;
@@ -174,7 +174,7 @@ impl Auditor {
                 sleep(interval * 2_u32.pow(failures.min(DOUBLED))).await;
             }
         };
-        stop.run_until_cancelled(async { tokio::join!(telling, closing) })
+        stop.run_until_cancelled(async { tokio::join!(lag_loop, round_loop) })
             .await;
     }
 
@@ -185,10 +185,10 @@ impl Auditor {
     /// A log or a store that does not answer, or a log that is busy: the next round goes on.
     pub async fn round(&mut self) -> Result<()> {
         // Dropped if the round fails: state ahead of the chain is read again.
-        let held = self.duty.take();
-        let worked = self.work(held).await;
+        let old_duty = self.duty.take();
+        let outcome = self.work(old_duty).await;
         self.gauges.lag(self.clock.now());
-        match worked {
+        match outcome {
             Ok(duty) => self.duty = duty,
             Err(error) if error.is::<LeaseLoss>() => tracing::info!("{error}"),
             Err(error) => return Err(error),
@@ -198,26 +198,26 @@ impl Auditor {
         Ok(())
     }
 
-    async fn work(&mut self, held: Option<Duty>) -> Result<Option<Duty>> {
-        let standing = self.store.head().await?;
+    async fn work(&mut self, old_duty: Option<Duty>) -> Result<Option<Duty>> {
+        let stored_head = self.store.head().await?;
         let now = self.clock.now();
         let step = std::mem::replace(&mut self.round_at, now).since(now);
-        if let Some(head) = &standing {
+        if let Some(head) = &stored_head {
             self.gauges.closed_until(head.until);
             self.report_ahead(head.until, now);
         }
-        let mine = held.filter(|duty| Some(duty.term.head()) == standing.as_ref());
-        let mut duty = match (mine, standing) {
+        let own_duty = old_duty.filter(|duty| Some(duty.term.head()) == stored_head.as_ref());
+        let mut duty = match (own_duty, stored_head) {
             (Some(mut duty), _) => {
                 duty.set_back(step);
                 duty
             }
             (None, Some(head)) if self.is_others(&head, now) => return Ok(None),
-            (None, standing) => self.take_over(standing, now).await?,
+            (None, stored_head) => self.take_over(stored_head, now).await?,
         };
-        while self.clock.now() >= duty.gather.due_at() {
+        while self.clock.now() >= duty.builder.due_at() {
             self.read(&mut duty).await?;
-            let Some(next) = duty.gather.poll_move() else {
+            let Some(next) = duty.builder.poll_move() else {
                 break;
             };
             self.move_on(&mut duty, next).await?;
@@ -229,22 +229,22 @@ impl Auditor {
         Ok(Some(duty))
     }
 
-    /// True if it is another process's turn. That one has fallen silent if the head is old by the
+    /// Whether it is another process's turn. That one has fallen silent if the head is old by the
     /// clock, or has stood for as long while this process looked: the head may be of a clock that was
     /// ahead.
     fn is_others(&mut self, head: &ChainHead, now: Timestamp) -> bool {
-        let seen = self.seen.filter(|(turn, _)| *turn == head.turn);
-        let seen = seen.unwrap_or_else(|| (head.turn, Instant::now()));
-        self.seen = Some(seen);
-        let silence = now.since(head.at).max(seen.1.elapsed());
+        let last_seen = self.last_seen.filter(|(turn, _)| *turn == head.turn);
+        let last_seen = last_seen.unwrap_or_else(|| (head.turn, Instant::now()));
+        self.last_seen = Some(last_seen);
+        let silence = now.since(head.at).max(last_seen.1.elapsed());
         head.worker != self.worker && silence < self.config.takeover
     }
 
-    fn report_ahead(&mut self, until: Timestamp, now: Timestamp) {
-        let is_ahead = until > now + MINUTE;
+    fn report_ahead(&mut self, closed_until: Timestamp, now: Timestamp) {
+        let is_ahead = closed_until > now + MINUTE;
         if is_ahead && !self.is_ahead {
             tracing::warn!(
-                until = %utc(until),
+                until = %utc(closed_until),
                 "minutes are closed up to a time after this process's clock, which was set back: the next one is closed \
                  when the clock has caught up, and counts the messages accepted until then"
             );
@@ -278,7 +278,7 @@ impl Auditor {
         }
         tracing::info!(until = %utc(head.until), open = open.len(), "this process closes minutes");
         Ok(Duty {
-            gather: MinuteBuilder::new(head.place.clone(), head.until, self.config.settle),
+            builder: MinuteBuilder::new(head.place.clone(), head.until, self.config.settle),
             term,
             open,
             look_at: now,
@@ -289,7 +289,7 @@ impl Auditor {
     /// Head of a new chain, which begins with the present minute: earlier messages are audited on
     /// demand.
     async fn beginning(&self, now: Timestamp) -> Result<ChainHead> {
-        let minute = minute_of(now);
+        let minute = minute_start(now);
         let turn = self.log.turn().await?;
         let mut place = ChainPlace {
             epoch: self.log.epoch(),
@@ -314,30 +314,30 @@ impl Auditor {
 
     /// Reads each partition as far as the next minute needs.
     async fn read(&self, duty: &mut Duty) -> Result<()> {
-        let gather = &mut duty.gather;
+        let builder = &mut duty.builder;
         for number in 0..self.log.partitions() {
-            let mut ended = false;
-            while !ended && gather.wants(number).is_some() {
+            let mut is_at_end = false;
+            while !is_at_end && builder.wants(number).is_some() {
                 let turn = duty.term.turn_at(&self.log).await?;
                 let now = self.clock.now();
                 let (first, end) = turn.bounds(number).await?;
-                gather.handle_start(number, first);
+                builder.handle_start(number, first);
                 for _ in 0..PAGES {
-                    let Some(next) = gather.wants(number) else {
+                    let Some(next) = builder.wants(number) else {
                         break;
                     };
                     let page = turn.page(number, next..end).await?;
-                    ended = page.is_empty();
-                    if ended {
-                        gather.handle_end(number, now);
+                    is_at_end = page.is_empty();
+                    if is_at_end {
+                        builder.handle_end(number, now);
                         break;
                     }
                     for (offset, appended_at, message) in page {
-                        gather.handle_record(number, offset, appended_at, message);
+                        builder.handle_record(number, offset, appended_at, message);
                     }
                 }
                 drop(turn);
-                if gather.held() > MESSAGES_MAX {
+                if builder.held() > MESSAGES_MAX {
                     bail!(
                         "more than {MESSAGES_MAX} messages in a few minutes: the audit cannot hold them"
                     );
@@ -350,80 +350,85 @@ impl Auditor {
 
     async fn move_on(&self, duty: &mut Duty, next: LogMove) -> Result<()> {
         let LogMove {
-            until,
+            closed_until,
             place,
             closes,
         } = next;
         let Some((reading, ids)) = closes else {
-            let quiet = |head: &mut ChainHead| (head.until, head.place) = (until, place);
+            let quiet = |head: &mut ChainHead| (head.until, head.place) = (closed_until, place);
             return duty.term.advance(quiet).await;
         };
         let MinuteReading {
-            minute, accepted, ..
+            minute,
+            accepted_count,
+            ..
         } = reading;
         let now = self.clock.now();
-        let left = self.left(duty, reading.epoch, &reading.stretches).await?;
-        let (found, waiting) = self.found(duty, ids, left).await?;
-        let open = (found.in_flight.len() + found.missing.len()) as u64;
-        let then = MinuteFigures {
-            settled: accepted - open,
-            in_flight: found.in_flight.len() as u64,
-            missing: found.missing.len() as u64,
-            contradictions: found.contradictions,
+        let backlog = self
+            .read_backlog(duty, reading.epoch, &reading.stretches)
+            .await?;
+        let (verdict, waiting_counts) = self.find_open(duty, ids, backlog).await?;
+        let open = (verdict.in_flight_ids.len() + verdict.missing_ids.len()) as u64;
+        let figures = MinuteFigures {
+            settled: accepted_count - open,
+            in_flight: verdict.in_flight_ids.len() as u64,
+            missing: verdict.missing_ids.len() as u64,
+            contradictions: verdict.contradictions,
         };
-        let closed = ClosedMinute::after(duty.term.head().link(), reading, then);
+        let closed_minute = ClosedMinute::after(duty.term.head().link(), reading, figures);
         let open_from = duty.open.keys().next().copied().unwrap_or(minute);
         let forward = |head: &mut ChainHead| {
-            (head.until, head.place) = (until, place);
+            (head.until, head.place) = (closed_until, place);
             head.open_from = open_from;
-            head.last = Some(closed.clone());
+            head.last = Some(closed_minute.clone());
         };
         duty.term.advance(forward).await?;
-        self.store.save(&closed).await?;
-        self.gauges.closed();
-        if closed.unread > 0 {
-            let (minute, records) = (utc(minute), closed.unread);
+        self.store.save(&closed_minute).await?;
+        self.gauges.count_closed();
+        if closed_minute.unread > 0 {
+            let (minute, records) = (utc(minute), closed_minute.unread);
             tracing::warn!(
                 minute,
                 records,
                 "the log removed records before they were audited"
             );
         }
-        let amendment = Amendment::of(&closed, now, &found);
-        self.amend(duty, &closed, None, amendment, waiting).await
+        let amendment = Amendment::of(&closed_minute, now, &verdict);
+        self.amend(duty, &closed_minute, None, amendment, waiting_counts)
+            .await
     }
 
     /// Finds the open messages of a minute that is being closed. Messages from a partition that no
     /// carrier has begun are in flight without a look.
-    async fn found(
+    async fn find_open(
         &self,
         duty: &mut Duty,
         ids: Vec<(MessageId, usize)>,
-        left: Option<Vec<MinuteRest>>,
+        backlog: Option<Vec<MinuteRest>>,
     ) -> Result<(MinuteVerdict, BTreeMap<usize, u64>)> {
         let waits = |partition: usize| {
-            left.as_ref()
-                .is_some_and(|left| left[partition].is_untouched)
+            backlog
+                .as_ref()
+                .is_some_and(|backlog| backlog[partition].is_untouched)
         };
-        let (waiting, begun): (Vec<_>, Vec<_>) = ids
+        let (untouched_ids, begun_ids): (Vec<_>, Vec<_>) = ids
             .into_iter()
             .partition(|(_, partition)| waits(*partition));
-        let begun: Vec<MessageId> = begun.into_iter().map(|(id, _)| id).collect();
-        let finding = match begun.is_empty() {
-            true => Finding::default(),
-            false => {
-                let left = left.map(|left| vec![begun_with(left)]);
-                self.find(duty, &begun, left.as_deref()).await?
-            }
+        let begun_ids: Vec<MessageId> = begun_ids.into_iter().map(|(id, _)| id).collect();
+        let finding = if begun_ids.is_empty() {
+            Finding::default()
+        } else {
+            let backlog = backlog.map(|backlog| vec![skip_untouched(backlog)]);
+            self.find(duty, &begun_ids, backlog.as_deref()).await?
         };
-        let mut found = finding.among(&begun);
-        let mut open = finding.waiting(&found.in_flight);
-        for (id, partition) in waiting {
-            found.in_flight.push(id);
+        let mut verdict = finding.among(&begun_ids);
+        let mut open = finding.count_waiting(&verdict.in_flight_ids);
+        for (id, partition) in untouched_ids {
+            verdict.in_flight_ids.push(id);
             *open.entry(partition).or_default() += 1;
         }
-        found.in_flight.sort_unstable();
-        Ok((found, open))
+        verdict.in_flight_ids.sort_unstable();
+        Ok((verdict, open))
     }
 
     /// Stores the result of a look at a closed minute, and keeps the minute open until it is
@@ -431,24 +436,26 @@ impl Auditor {
     async fn amend(
         &self,
         duty: &mut Duty,
-        closed: &ClosedMinute,
-        before: Option<&Amendment>,
+        closed_minute: &ClosedMinute,
+        previous: Option<&Amendment>,
         amendment: Amendment,
-        waiting: BTreeMap<usize, u64>,
+        waiting_counts: BTreeMap<usize, u64>,
     ) -> Result<()> {
-        let minute = closed.minute;
+        let minute = closed_minute.minute;
         self.store.amend(minute, &amendment).await?;
         let figures = amendment.figures();
-        let before = before.map(Amendment::figures).unwrap_or_default();
-        let more = figures.contradictions.saturating_sub(before.contradictions);
-        self.gauges.contradicted(more);
-        if figures.missing > 0 && before.missing == 0 {
+        let previous = previous.map(Amendment::figures).unwrap_or_default();
+        let more = figures
+            .contradictions
+            .saturating_sub(previous.contradictions);
+        self.gauges.count_contradictions(more);
+        if figures.missing > 0 && previous.missing == 0 {
             let names = amendment.missing.first.iter().take(10);
             let names: Vec<_> = names.map(MessageId::to_string).collect();
-            let missing = figures.missing;
+            let missing_count = figures.missing;
             tracing::warn!(
                 minute = utc(minute),
-                missing,
+                missing = missing_count,
                 ?names,
                 "messages are missing"
             );
@@ -466,7 +473,7 @@ impl Auditor {
             let open = OpenMinute {
                 again_at: again_at(&amendment, minute, self.clock.now()),
                 figures,
-                waiting,
+                waiting_counts,
             };
             duty.open.insert(minute, open);
         }
@@ -479,65 +486,78 @@ impl Auditor {
         if now < duty.look_at {
             return Ok(());
         }
-        let looks = self.due(duty, now).await?;
+        let looks = self.find_due(duty, now).await?;
         let ids: BTreeSet<MessageId> = looks.iter().flat_map(|look| &look.ids).copied().collect();
-        let left: Option<Vec<_>> = looks.iter().map(|look| look.left.clone()).collect();
-        let finding = match ids.is_empty() {
-            true => Finding::default(),
-            false => {
-                let ids = Vec::from_iter(ids);
-                self.find(duty, &ids, left.as_deref()).await?
-            }
+        let backlogs: Option<Vec<_>> = looks.iter().map(|look| look.backlog.clone()).collect();
+        let finding = if ids.is_empty() {
+            Finding::default()
+        } else {
+            let ids = Vec::from_iter(ids);
+            self.find(duty, &ids, backlogs.as_deref()).await?
         };
         for Look {
-            closed,
-            before,
+            closed_minute,
+            previous,
             ids,
             ..
         } in looks
         {
-            let found = finding.among(&ids);
-            let amendment = match &before {
-                Some(before) => before.amended(&closed, look_after(before, now), &found),
-                None => Amendment::of(&closed, now, &found),
+            let verdict = finding.among(&ids);
+            let amendment = match &previous {
+                Some(previous) => {
+                    previous.amended(&closed_minute, look_after(previous, now), &verdict)
+                }
+                None => Amendment::of(&closed_minute, now, &verdict),
             };
-            let waiting = finding.waiting(&found.in_flight);
-            self.amend(duty, &closed, before.as_ref(), amendment, waiting)
-                .await?;
+            let waiting_counts = finding.count_waiting(&verdict.in_flight_ids);
+            self.amend(
+                duty,
+                &closed_minute,
+                previous.as_ref(),
+                amendment,
+                waiting_counts,
+            )
+            .await?;
         }
-        let ended = self.clock.now();
-        duty.look_at = ended + ended.since(now) * REST;
+        let end = self.clock.now();
+        duty.look_at = end + end.since(now) * REST;
         Ok(())
     }
 
     /// Minutes to look at now. A minute whose open messages no carrier has begun is unchanged, and
     /// is recorded as such without a look.
-    async fn due(&self, duty: &mut Duty, now: Timestamp) -> Result<Vec<Look>> {
-        let due = duty.open.iter().filter(|(_, open)| open.again_at <= now);
-        let due: Vec<Timestamp> = due.map(|(&minute, _)| minute).take(AGAIN).collect();
+    async fn find_due(&self, duty: &mut Duty, now: Timestamp) -> Result<Vec<Look>> {
+        let due_minutes = duty.open.iter().filter(|(_, open)| open.again_at <= now);
+        let due_minutes: Vec<Timestamp> = due_minutes
+            .map(|(&minute, _)| minute)
+            .take(MINUTES_PER_LOOK)
+            .collect();
         let (mut looks, mut messages) = (Vec::new(), 0);
-        for minute in due {
+        for minute in due_minutes {
             duty.term.go_on().await?;
             let row = self.store.rows(minute..minute + MINUTE, 1).await?.pop();
-            let Some((closed, before)) = row.and_then(|row| Some((row.closed?, row.amendment)))
+            let Some((closed_minute, previous)) =
+                row.and_then(|row| Some((row.closed_minute?, row.amendment)))
             else {
                 // Row removed or unreadable: a verification names it.
                 duty.open.remove(&minute);
                 continue;
             };
-            let left = self.left(duty, closed.epoch, &closed.stretches).await?;
-            let open = duty.open.get(&minute).zip(left.as_ref());
-            let same = open.filter(|(open, left)| open.waits_for_carriers(left));
-            if let (Some((open, _)), Some(before)) = (same, &before) {
-                let same = before.seen_again(&closed, look_after(before, now));
-                let waiting = open.waiting.clone();
-                self.amend(duty, &closed, Some(before), same, waiting)
+            let backlog = self
+                .read_backlog(duty, closed_minute.epoch, &closed_minute.stretches)
+                .await?;
+            let open = duty.open.get(&minute).zip(backlog.as_ref());
+            let same = open.filter(|(open, backlog)| open.waits_for_carriers(backlog));
+            if let (Some((open, _)), Some(previous)) = (same, &previous) {
+                let same = previous.rechecked(&closed_minute, look_after(previous, now));
+                let waiting_counts = open.waiting_counts.clone();
+                self.amend(duty, &closed_minute, Some(previous), same, waiting_counts)
                     .await?;
                 continue;
             }
-            let ids = match before.as_ref().and_then(Amendment::open) {
+            let ids = match previous.as_ref().and_then(Amendment::open) {
                 Some(open) => Some(open),
-                None => self.ids_of(duty, &closed).await?,
+                None => self.read_ids(duty, &closed_minute).await?,
             };
             let Some(ids) = ids else {
                 // Too many ids to be stored, and the log has dropped their records.
@@ -545,14 +565,14 @@ impl Auditor {
                 continue;
             };
             messages += ids.len();
-            if messages > AGAIN_MESSAGES && !looks.is_empty() {
+            if messages > MESSAGES_PER_LOOK && !looks.is_empty() {
                 break;
             }
             looks.push(Look {
-                closed,
-                before,
+                closed_minute,
+                previous,
                 ids,
-                left,
+                backlog,
             });
         }
         Ok(looks)
@@ -562,30 +582,30 @@ impl Auditor {
         &self,
         duty: &mut Duty,
         ids: &[MessageId],
-        left: Option<&[Vec<MinuteRest>]>,
+        backlogs: Option<&[Vec<MinuteRest>]>,
     ) -> Result<Finding> {
         let seeker = Seeker::Auditor(&self.log, &mut duty.term);
-        find(seeker, self.ledger.as_ref(), ids, left).await
+        find(seeker, self.ledger.as_ref(), ids, backlogs).await
     }
 
-    async fn left(
+    async fn read_backlog(
         &self,
         duty: &mut Duty,
         epoch: u32,
         stretches: &[OffsetRange],
     ) -> Result<Option<Vec<MinuteRest>>> {
         let turn = duty.term.turn_at(&self.log).await?;
-        turn.left(epoch, stretches).await
+        turn.read_backlog(epoch, stretches).await
     }
 
     /// Ids that a minute counted, from the log; `None` if the log has dropped some of the records.
-    async fn ids_of(
+    async fn read_ids(
         &self,
         duty: &mut Duty,
-        closed: &ClosedMinute,
+        closed_minute: &ClosedMinute,
     ) -> Result<Option<Vec<MessageId>>> {
         let turn = duty.term.turn_at(&self.log).await?;
-        let ids = turn.ids_of(closed).await?;
+        let ids = turn.read_ids(closed_minute).await?;
         Ok(ids.map(|ids| ids.into_iter().collect()))
     }
 
@@ -597,13 +617,13 @@ impl Auditor {
             return Ok(());
         }
         duty.forget_at = now + FORGET_EVERY;
-        let cut = minute_of(now - self.config.retention).min(duty.term.head().until);
+        let cut = minute_start(now - self.config.retention).min(duty.term.head().until);
         let start = duty.term.head().start;
         let mut rows = MinuteRows::of(self.store.as_ref(), start.minute..cut);
         let mut last = None;
         while let Some(rows) = rows.next().await? {
-            let closed = rows.iter().filter_map(|row| row.closed.as_ref());
-            last = closed.map(ClosedMinute::link).next_back().or(last);
+            let closed_minutes = rows.iter().filter_map(|row| row.closed_minute.as_ref());
+            last = closed_minutes.map(ClosedMinute::link).next_back().or(last);
         }
         let Some(last) = last.filter(|last| last.number > start.number) else {
             return Ok(());
@@ -617,49 +637,50 @@ impl Auditor {
 
 /// A closed minute that is due, and its messages to look at.
 struct Look {
-    closed: ClosedMinute,
-    before: Option<Amendment>,
+    closed_minute: ClosedMinute,
+    previous: Option<Amendment>,
     /// In ascending order.
     ids: Vec<MessageId>,
-    left: Option<Vec<MinuteRest>>,
+    backlog: Option<Vec<MinuteRest>>,
 }
 
 /// Empties the ranges of partitions that no carrier has begun: nothing has to be read there.
-fn begun_with(mut left: Vec<MinuteRest>) -> Vec<MinuteRest> {
-    for MinuteRest { offsets, .. } in left.iter_mut().filter(|left| left.is_untouched) {
+fn skip_untouched(mut backlog: Vec<MinuteRest>) -> Vec<MinuteRest> {
+    for MinuteRest { offsets, .. } in backlog.iter_mut().filter(|backlog| backlog.is_untouched) {
         offsets.start = offsets.end;
     }
-    left
+    backlog
 }
 
 /// Time of a look, after the one before: the later amendment stays, also of a clock that was set
 /// back.
-fn look_after(before: &Amendment, now: Timestamp) -> Timestamp {
-    now.max(before.looked_at + Duration::from_millis(1))
+fn look_after(previous: &Amendment, now: Timestamp) -> Timestamp {
+    now.max(previous.looked_at + Duration::from_millis(1))
 }
 
 /// Time of the next look at a minute. Soon, if the last one was under a clock that was ahead: nobody
 /// knows when that was.
 fn again_at(amendment: &Amendment, minute: Timestamp, now: Timestamp) -> Timestamp {
-    match amendment.looked_at > now {
-        true => now + MINUTE,
-        false => amendment.again_at(minute),
+    if amendment.looked_at > now {
+        now + MINUTE
+    } else {
+        amendment.again_at(minute)
     }
 }
 
 fn still_open(row: &MinuteRow, now: Timestamp) -> Option<(Timestamp, OpenMinute)> {
-    let closed = row.closed.as_ref()?;
+    let closed_minute = row.closed_minute.as_ref()?;
     let open = match &row.amendment {
         Some(amendment) if amendment.is_settled() => return None,
         Some(amendment) => OpenMinute {
-            again_at: again_at(amendment, closed.minute, now),
+            again_at: again_at(amendment, closed_minute.minute, now),
             figures: amendment.figures(),
-            waiting: BTreeMap::new(),
+            waiting_counts: BTreeMap::new(),
         },
         None => OpenMinute {
             again_at: now,
-            figures: closed.then,
-            waiting: BTreeMap::new(),
+            figures: closed_minute.then,
+            waiting_counts: BTreeMap::new(),
         },
     };
     Some((row.minute, open))

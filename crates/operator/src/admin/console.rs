@@ -48,11 +48,11 @@ fn answer(files: ConsoleFiles, path: &str) -> Response {
     let unbuilt = (path == INDEX).then_some(Cow::Borrowed(UNBUILT.as_bytes()));
     match files(path).or(unbuilt) {
         Some(bytes) => {
-            let about = [
+            let headers = [
                 (CONTENT_TYPE, media_type(path)),
                 (CACHE_CONTROL, caching(path)),
             ];
-            (guards(), about, bytes).into_response()
+            (guards(), headers, bytes).into_response()
         }
         None => (
             StatusCode::NOT_FOUND,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::api::{Answer, Desk, busy, failed};
-use super::kick::discovered;
+use super::kick::ask_discovery;
 use super::operation::Operation;
 use super::operators::{Operator, Role};
 use super::refusal::DeskRefusal;
@@ -32,7 +32,7 @@ pub(super) const IMPORT_BYTES: usize = 16 << 20;
 /// Limit of bytes in an edited envelope: JSON takes more room than the record it describes.
 pub(super) const EDIT_BYTES: usize = 8 << 20;
 /// Longest wait for a redrive.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REDRIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for the stores that a plan asks.
 const FORECAST_WITHIN: Duration = Duration::from_secs(30);
 
@@ -76,8 +76,8 @@ pub struct ListQuestion {
 
 impl ListQuestion {
     fn after(&self) -> Result<Option<LetterCursor>, DeskRefusal> {
-        let after = self.after.as_deref().map(str::parse).transpose();
-        after.map_err(|text| DeskRefusal::new(StatusCode::BAD_REQUEST, text))
+        let cursor = self.after.as_deref().map(str::parse).transpose();
+        cursor.map_err(|text| DeskRefusal::new(StatusCode::BAD_REQUEST, text))
     }
 
     fn filter(&self) -> Result<Filter, DeskRefusal> {
@@ -153,10 +153,10 @@ pub(super) async fn list(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<ListQuestion>,
 ) -> Answer<Page<Letter>> {
-    let (filter, after) = (question.filter()?, question.after()?);
+    let (filter, cursor) = (question.filter()?, question.after()?);
     let limit = question.limit.unwrap_or(100).clamp(1, LETTERS_MAX);
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let page = desk.letters.list(&filter, after, limit).await;
+    let page = desk.letters.list(&filter, cursor, limit).await;
     let page = page.map_err(|e| failed(e.into()))?;
     Ok(Json(Page {
         items: page.letters,
@@ -177,7 +177,7 @@ pub(super) async fn show(
     State(desk): State<Arc<Desk>>,
     Path(id): Path<String>,
 ) -> Answer<LetterDetail> {
-    shown(&desk, &id, false).await
+    show_letter(&desk, &id, false).await
 }
 
 /// Shows a letter with the body of its message.
@@ -189,10 +189,10 @@ pub(super) async fn read(
 ) -> Answer<LetterDetail> {
     operator.may_read(&question.why)?;
     write_down_look(&desk, &operator, &id, &question.why).await?;
-    shown(&desk, &id, true).await
+    show_letter(&desk, &id, true).await
 }
 
-async fn shown(desk: &Desk, id: &str, body: bool) -> Answer<LetterDetail> {
+async fn show_letter(desk: &Desk, id: &str, body: bool) -> Answer<LetterDetail> {
     let _turn = desk.log.turn().await.map_err(busy)?;
     match desk.letters.show(id, body).await {
         Ok(Some(shown)) => Ok(Json(shown)),
@@ -211,8 +211,8 @@ pub(super) async fn envelope(
     operator.may_read(&question.why)?;
     write_down_look(&desk, &operator, &id, &question.why).await?;
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let held = desk.letters.envelope(&id).await.map_err(refused)?;
-    held.map(Json).ok_or_else(|| no_letter(&id))
+    let envelope = desk.letters.envelope(&id).await.map_err(refused)?;
+    envelope.map(Json).ok_or_else(|| no_letter(&id))
 }
 
 pub(super) async fn edit(
@@ -227,9 +227,9 @@ pub(super) async fn edit(
         write_down_look(&desk, &operator, &id, &change.why).await?;
     }
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let changed = desk.letters.edit(&operator.name, &id, change);
-    let changed = changed.await.map_err(refused)?;
-    changed.map(Json).ok_or_else(|| no_letter(&id))
+    let result = desk.letters.edit(&operator.name, &id, change);
+    let result = result.await.map_err(refused)?;
+    result.map(Json).ok_or_else(|| no_letter(&id))
 }
 
 pub(super) async fn count(
@@ -249,14 +249,14 @@ pub(super) async fn export(
     Extension(operator): Extension<Operator>,
     Json(question): Json<ExportQuestion>,
 ) -> Answer<Page<LetterPackage>> {
-    let ExportQuestion { list, why } = question;
-    operator.may_read(&why)?;
-    let (filter, after) = (list.filter()?, list.after()?);
-    let cluster = cluster_of(&desk).await?;
+    let ExportQuestion { list, why: reason } = question;
+    operator.may_read(&reason)?;
+    let (filter, cursor) = (list.filter()?, list.after()?);
+    let cluster = find_cluster(&desk).await?;
     let _turn = desk.log.turn().await.map_err(busy)?;
     let letters = &desk.letters;
-    let packed = letters.pack(&operator.name, cluster, &filter, after, &why);
-    let package = packed.await.map_err(|e| failed(e.into()))?;
+    let export = letters.pack(&operator.name, cluster, &filter, cursor, &reason);
+    let package = export.await.map_err(|e| failed(e.into()))?;
     Ok(Json(Page {
         items: package.letters,
         next: package.next.map(|next| next.to_string()),
@@ -268,12 +268,17 @@ pub(super) async fn import(
     Extension(operator): Extension<Operator>,
     Json(question): Json<ImportQuestion>,
 ) -> Answer<ImportResult> {
-    let ImportQuestion { letters, why } = question;
-    operator.may_import(&why)?;
-    let cluster = cluster_of(&desk).await?;
+    let ImportQuestion {
+        letters,
+        why: reason,
+    } = question;
+    operator.may_import(&reason)?;
+    let cluster = find_cluster(&desk).await?;
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let unpacked = desk.letters.unpack(&operator.name, cluster, letters, &why);
-    unpacked.await.map(Json).map_err(refused)
+    let import = desk
+        .letters
+        .unpack(&operator.name, cluster, letters, &reason);
+    import.await.map(Json).map_err(refused)
 }
 
 pub(super) async fn plan(
@@ -303,12 +308,12 @@ pub(super) async fn redrive(
     operator.may(Role::Redrive)?;
     at_most(&selection)?;
     let turn = desk.log.turn().await.map_err(busy)?;
-    let begun = desk.letters.begin_redrive(&operator.name, &selection);
-    let Some(task) = begun.await.map_err(refused)? else {
+    let start = desk.letters.begin_redrive(&operator.name, &selection);
+    let Some(task) = start.await.map_err(refused)? else {
         return Ok(Json(RedriveAnswer::default()));
     };
     drop(turn);
-    let task = desk.letters.wait(task.id(), PATIENCE).await;
+    let task = desk.letters.wait(task.id(), REDRIVE_TIMEOUT).await;
     let task = Task::from(task.map_err(refused)?);
     Ok(Json(task.into()))
 }
@@ -318,10 +323,10 @@ pub(super) async fn begin(
     Extension(operator): Extension<Operator>,
     Json(request): Json<Request>,
 ) -> Answer<Task> {
-    operator.may(role_of(request.work))?;
+    operator.may(required_role(request.work))?;
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let begun = desk.letters.begin(&operator.name, request);
-    Ok(Json(begun.await.map_err(refused)?.into()))
+    let start = desk.letters.begin(&operator.name, request);
+    Ok(Json(start.await.map_err(refused)?.into()))
 }
 
 pub(super) async fn tasks(State(desk): State<Arc<Desk>>) -> Answer<List<Task>> {
@@ -343,8 +348,8 @@ pub(super) async fn pause(
     Json(question): Json<PauseQuestion>,
 ) -> Answer<Task> {
     may_change(&desk, &operator, &id).await?;
-    let paused = desk.letters.pause(&operator.name, &id, &question.why);
-    Ok(Json(paused.await.map_err(refused)?.into()))
+    let pause = desk.letters.pause(&operator.name, &id, &question.why);
+    Ok(Json(pause.await.map_err(refused)?.into()))
 }
 
 pub(super) async fn resume(
@@ -353,8 +358,8 @@ pub(super) async fn resume(
     Path(id): Path<TaskId>,
 ) -> Answer<Task> {
     may_change(&desk, &operator, &id).await?;
-    let resumed = desk.letters.resume(&operator.name, &id);
-    Ok(Json(resumed.await.map_err(refused)?.into()))
+    let resume = desk.letters.resume(&operator.name, &id);
+    Ok(Json(resume.await.map_err(refused)?.into()))
 }
 
 pub(super) async fn cancel(
@@ -363,8 +368,8 @@ pub(super) async fn cancel(
     Path(id): Path<TaskId>,
 ) -> Answer<Task> {
     may_change(&desk, &operator, &id).await?;
-    let cancelled = desk.letters.cancel(&operator.name, &id);
-    Ok(Json(cancelled.await.map_err(refused)?.into()))
+    let cancellation = desk.letters.cancel(&operator.name, &id);
+    Ok(Json(cancellation.await.map_err(refused)?.into()))
 }
 
 pub(super) async fn log(
@@ -374,9 +379,9 @@ pub(super) async fn log(
     let LogQuestion {
         limit,
         decisions,
-        after,
+        after: cursor,
     } = question;
-    let log = desk.letters.log(limit.unwrap_or(100), decisions, after);
+    let log = desk.letters.log(limit.unwrap_or(100), decisions, cursor);
     let page = log.await.map_err(|e| failed(e.into()))?;
     Ok(Json(Page {
         items: page.entries.into_iter().map(Operation::from).collect(),
@@ -389,14 +394,14 @@ async fn write_down_look(
     desk: &Desk,
     operator: &Operator,
     letter: &str,
-    why: &str,
+    reason: &str,
 ) -> Result<(), DeskRefusal> {
-    let looked = desk.letters.looked(&operator.name, letter, why).await;
-    looked.map_err(|e| failed(e.into()))
+    let log_entry = desk.letters.log_look(&operator.name, letter, reason).await;
+    log_entry.map_err(|e| failed(e.into()))
 }
 
-async fn cluster_of(desk: &Desk) -> Result<u64, DeskRefusal> {
-    let cluster = discovered(desk.registry.cluster()).await?;
+async fn find_cluster(desk: &Desk) -> Result<u64, DeskRefusal> {
+    let cluster = ask_discovery(desk.registry.cluster()).await?;
     cluster.ok_or_else(|| failed(anyhow::anyhow!("no station was started here yet")))
 }
 
@@ -407,10 +412,10 @@ fn no_letter(id: &str) -> DeskRefusal {
 /// Checks that the operator may change a task: the role that begins one of its kind.
 async fn may_change(desk: &Desk, operator: &Operator, id: &TaskId) -> Result<(), DeskRefusal> {
     let task = desk.letters.task(id).await.map_err(refused)?;
-    operator.may(role_of(task.begun.work))
+    operator.may(required_role(task.start.work))
 }
 
-const fn role_of(work: OperatorWork) -> Role {
+const fn required_role(work: OperatorWork) -> Role {
     match work {
         OperatorWork::Redrive => Role::Redrive,
         OperatorWork::Discard | OperatorWork::Restore => Role::Discard,
@@ -418,11 +423,11 @@ const fn role_of(work: OperatorWork) -> Role {
 }
 
 fn at_most(selection: &Selection) -> Result<(), DeskRefusal> {
-    let asked = match selection {
+    let letter_count = match selection {
         Selection::Ids { ids } => ids.len(),
         Selection::Filter { limit, .. } => *limit,
     };
-    if asked > LETTERS_MAX {
+    if letter_count > LETTERS_MAX {
         let text = format!("at most {LETTERS_MAX} letters at a time: begin a task for more");
         return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
     }
@@ -430,15 +435,15 @@ fn at_most(selection: &Selection) -> Result<(), DeskRefusal> {
 }
 
 fn reason_of(name: &str) -> Result<DeadReason, DeskRefusal> {
-    reason::named(name).ok_or_else(|| {
-        let known = DeadReason::ALL.map(reason::name).join(", ");
-        let text = format!("{name:?} is no reason; there are {known}");
+    reason::from_name(name).ok_or_else(|| {
+        let names = DeadReason::ALL.map(reason::name).join(", ");
+        let text = format!("{name:?} is no reason; there are {names}");
         DeskRefusal::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
-fn refused(refused: dead_letters::TaskRefusal) -> DeskRefusal {
-    match refused {
+fn refused(task_refusal: dead_letters::TaskRefusal) -> DeskRefusal {
+    match task_refusal {
         dead_letters::TaskRefusal::Refusal(refusal) => {
             let status = match refusal.code {
                 Code::NotFound => StatusCode::NOT_FOUND,
@@ -447,15 +452,15 @@ fn refused(refused: dead_letters::TaskRefusal) -> DeskRefusal {
             };
             DeskRefusal::of(status, &refusal)
         }
-        dead_letters::TaskRefusal::NotEdited(why) => {
-            let status = match why {
+        dead_letters::TaskRefusal::NotEdited(reason) => {
+            let status = match reason {
                 EditRefusal::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
                 EditRefusal::Changed
                 | EditRefusal::IsClaimed
                 | EditRefusal::Redriven
                 | EditRefusal::Discarded => StatusCode::CONFLICT,
             };
-            DeskRefusal::new(status, why.to_string())
+            DeskRefusal::new(status, reason.to_string())
         }
         other @ dead_letters::TaskRefusal::OtherTask(_) => {
             DeskRefusal::new(StatusCode::CONFLICT, other.to_string())

@@ -42,9 +42,9 @@ pub(super) use routes::{checkup, clock, examine, repair};
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Deadline of one small question.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Deadline of a look at many partitions, or of a new connection to a part.
-const MORE_PATIENCE: Duration = Duration::from_secs(15);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Stores in which a process keeps accepted messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +84,9 @@ impl ClientAddressSource {
 pub struct Doctor {
     parts: Parts,
     client_addresses: ClientAddressSource,
-    began: Instant,
+    started_at: Instant,
     /// Held by the examination under way.
-    room: Semaphore,
+    examination_slot: Semaphore,
 }
 
 impl Doctor {
@@ -94,8 +94,8 @@ impl Doctor {
         Doctor {
             parts,
             client_addresses: ClientAddressSource::default(),
-            began: Instant::now(),
-            room: Semaphore::new(1),
+            started_at: Instant::now(),
+            examination_slot: Semaphore::new(1),
         }
     }
 
@@ -119,7 +119,7 @@ impl Doctor {
             self.closed_minutes().boxed(),
         ];
         looks.extend(self.answers());
-        looks.extend(self.installed());
+        looks.extend(self.schema_checks());
         let mut findings: Vec<Finding> = join_all(looks).await.into_iter().flatten().collect();
         findings.sort_by_key(|finding| finding.check);
         Checkup {
@@ -133,7 +133,7 @@ impl Doctor {
     /// Findings that need no look outside the process.
     fn own(&self) -> Vec<Finding> {
         let mut findings = vec![self.readiness().finding(), self.open_files().finding()];
-        findings.extend(self.said());
+        findings.extend(self.settings_findings());
         let addresses = self.client_addresses.0.get();
         findings.extend(addresses.map(|ask| ask().finding()));
         findings
@@ -145,7 +145,7 @@ impl Doctor {
             let ServiceReadiness { part, troubles } = standing;
             troubles
                 .into_iter()
-                .map(move |why| format!("{part}: {why}"))
+                .map(move |reason| format!("{part}: {reason}"))
         });
         let word = match phases.now() {
             Phase::Ready => troubles.collect::<Vec<_>>().join(", "),

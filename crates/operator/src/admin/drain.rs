@@ -12,14 +12,14 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use backend::discovery::{Instance, Registry, Role as Service};
 use protocol::access::Role;
-use protocol::sign_out::STATION_WITHIN;
+use protocol::sign_out::STATION_TIMEOUT;
 use protocol::{Code, Refusal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::api::{Answer, Desk};
-use super::kick::{away, discovered, elsewhere, is_of_another_role, logged, refused};
+use super::kick::{append_to_log, ask_discovery, away, elsewhere, is_of_another_role, refused};
 use super::operators::{Operator, Role as May};
 use super::refusal::DeskRefusal;
 use crate::answer::List;
@@ -58,7 +58,7 @@ pub struct BoatProgress {
     pub state: String,
     /// Clients aboard.
     pub connections: u64,
-    /// True if other boats have no room, and the rest of the clients waits.
+    /// Whether other boats have no room, and the rest of the clients waits.
     pub waits: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn list(
 ) -> Answer<List<BoatRow>> {
     operator.may(May::View)?;
     let boats = desk.boats.all().await?;
-    let loads = discovered(desk.boats.registry.loads()).await?;
+    let loads = ask_discovery(desk.boats.registry.loads()).await?;
     let row = |boat: &Instance| {
         let load = loads.iter().find(|load| load.life == boat.life);
         let load = load.map(|load| &load.load);
@@ -91,7 +91,7 @@ pub(super) async fn progress(
     Path(name): Path<String>,
 ) -> Answer<BoatProgress> {
     operator.may(May::View)?;
-    let boat = desk.boats.named(&name).await?;
+    let boat = desk.boats.find_boat(&name).await?;
     desk.boats.ask(&boat, None).await.map(Json)
 }
 
@@ -102,17 +102,18 @@ pub(super) async fn drain(
     Json(question): Json<DrainQuestion>,
 ) -> Answer<BoatProgress> {
     operator.may(May::Drain)?;
-    let order = match question.cancel {
-        true => DrainOrder::Cancel,
-        false => DrainOrder::Drain {
+    let order = if question.cancel {
+        DrainOrder::Cancel
+    } else {
+        DrainOrder::Drain {
             pace: question.pace,
-        },
+        }
     };
-    let boat = desk.boats.named(&name).await?;
+    let boat = desk.boats.find_boat(&name).await?;
     // A request that breaks off may leave an entry without its order, never the reverse.
     let DrainQuestion { cancel, pace } = question;
-    let written = (desk.letters).drained(&operator.name, &boat.life.boat, cancel, pace);
-    logged(written).await?;
+    let entry = (desk.letters).log_drain(&operator.name, &boat.life.boat, cancel, pace);
+    append_to_log(entry).await?;
     desk.boats.ask(&boat, Some(order)).await.map(Json)
 }
 
@@ -131,12 +132,12 @@ impl Boats {
     }
 
     async fn all(&self) -> Result<Vec<Instance>, DeskRefusal> {
-        let roster = discovered(self.registry.watch(Service::Boat)).await?;
-        let boats = roster.borrow().to_vec();
+        let boat_watch = ask_discovery(self.registry.watch(Service::Boat)).await?;
+        let boats = boat_watch.borrow().to_vec();
         Ok(boats)
     }
 
-    async fn named(&self, name: &str) -> Result<Instance, DeskRefusal> {
+    async fn find_boat(&self, name: &str) -> Result<Instance, DeskRefusal> {
         let boats = self.all().await?;
         let boat = boats.iter().find(|boat| boat.life.boat.as_str() == name);
         boat.cloned().ok_or_else(|| {
@@ -160,15 +161,15 @@ impl Boats {
             life: boat.life.clone(),
             order,
         };
-        let asked = client.drain(api::v1::DrainRequest::from(&command));
-        let answer = match timeout(STATION_WITHIN, asked).await {
+        let request = client.drain(api::v1::DrainRequest::from(&command));
+        let answer = match timeout(STATION_TIMEOUT, request).await {
             Ok(Ok(answer)) => answer.into_inner(),
             Ok(Err(status)) if is_of_another_role(&status) => {
                 return Err(elsewhere("drain boats", &status));
             }
             Ok(Err(status)) => return Err(refused(to_refusal(&status))),
             Err(_) => {
-                let text = format!("the boat gave no answer in {STATION_WITHIN:?}; ask again");
+                let text = format!("the boat gave no answer in {STATION_TIMEOUT:?}; ask again");
                 return Err(refused(away(text)));
             }
         };

@@ -19,9 +19,9 @@ pub(super) const OURS: HeaderName = HeaderName::from_static("x-packetboat");
 
 /// Address and names of the desk.
 pub(super) struct Guard {
-    pub(super) bound: SocketAddr,
+    pub(super) local_address: SocketAddr,
     pub(super) hosts: Vec<String>,
-    /// True if the desk itself speaks TLS.
+    /// Whether the desk itself speaks TLS.
     pub(super) is_tls: bool,
 }
 
@@ -58,12 +58,12 @@ impl Guard {
         self.may_change(&host, headers)
     }
 
-    /// True if `host` is a name of this desk. A foreign name that resolves to this address belongs
+    /// Whether `host` is a name of this desk. A foreign name that resolves to this address belongs
     /// to somebody else's page; an address belongs to nobody.
     fn is_ours(&self, host: &Authority<'_>) -> bool {
-        let (bound, ip) = (self.bound.ip(), host.ip());
+        let (local_ip, ip) = (self.local_address.ip(), host.ip());
         host.is_loopback()
-            || ip.is_some_and(|ip| ip == bound || bound.is_unspecified())
+            || ip.is_some_and(|ip| ip == local_ip || local_ip.is_unspecified())
             || self.is_named(host)
     }
 
@@ -72,7 +72,7 @@ impl Guard {
     }
 
     fn may_change(&self, host: &Authority<'_>, headers: &HeaderMap) -> Result<(), DeskRefusal> {
-        let refuse = |why: &str| Err(DeskRefusal::new(StatusCode::FORBIDDEN, why));
+        let refuse = |reason: &str| Err(DeskRefusal::new(StatusCode::FORBIDDEN, reason));
         let site = text(headers, &SITE);
         if headers.contains_key(&SITE) && !matches!(site, Some("same-origin" | "none")) {
             return refuse("a page of another site may change nothing here");
@@ -80,7 +80,7 @@ impl Guard {
         let origin = text(headers, &ORIGIN);
         // A page without TLS may come from anybody between the browser and here.
         let origin = origin.filter(|origin| !self.is_tls || origin.starts_with("https://"));
-        let origin = origin.and_then(Authority::of_origin);
+        let origin = origin.and_then(Authority::from_origin);
         let is_own = |from: Authority<'_>| {
             (from.is_named(host.name) && from.port == host.port) || self.is_named(&from)
         };
@@ -110,18 +110,18 @@ mod tests {
 
     use super::*;
 
-    fn asked(bound: &str, method: Method, headers: &[(&'static str, &str)]) -> u16 {
-        asked_over(false, bound, method, headers)
+    fn check_request(address: &str, method: Method, headers: &[(&'static str, &str)]) -> u16 {
+        check_request_over(false, address, method, headers)
     }
 
-    fn asked_over(
+    fn check_request_over(
         is_tls: bool,
-        bound: &str,
+        address: &str,
         method: Method,
         headers: &[(&'static str, &str)],
     ) -> u16 {
         let guard = Guard {
-            bound: bound.parse().expect("an address"),
+            local_address: address.parse().expect("an address"),
             hosts: vec!["desk.example".to_owned()],
             is_tls,
         };
@@ -131,13 +131,13 @@ mod tests {
         });
         match guard.check(&method, None, &headers.collect()) {
             Ok(()) => 200,
-            Err(refused) => refused.status.as_u16(),
+            Err(refusal) => refusal.status.as_u16(),
         }
     }
 
     #[test]
     fn a_foreign_name_for_this_address_is_misdirected() {
-        let get = |bound, host| asked(bound, Method::GET, &[("host", host)]);
+        let get = |bound, host| check_request(bound, Method::GET, &[("host", host)]);
         let local = "127.0.0.1:9190";
         assert_eq!(get(local, "evil.example"), 421);
         assert_eq!(get(local, "evil.example:9190"), 421);
@@ -153,7 +153,7 @@ mod tests {
         ] {
             assert_eq!(get(local, host), 200, "{host}");
         }
-        assert_eq!(asked(local, Method::GET, &[]), 421);
+        assert_eq!(check_request(local, Method::GET, &[]), 421);
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         let post = |more: &[(&'static str, &str)]| {
             let mut headers = vec![("host", "localhost:9190")];
             headers.extend(more);
-            asked("127.0.0.1:9190", Method::POST, &headers)
+            check_request("127.0.0.1:9190", Method::POST, &headers)
         };
         let json = ("content-type", "application/json; charset=utf-8");
         assert_eq!(post(&[]), 403, "what a form without a body sends");
@@ -183,7 +183,7 @@ mod tests {
         let post = |host, origin| {
             let json = ("content-type", "application/json");
             let headers = [json, ("host", host), ("origin", origin)];
-            asked_over(true, "127.0.0.1:9190", Method::POST, &headers)
+            check_request_over(true, "127.0.0.1:9190", Method::POST, &headers)
         };
         assert_eq!(post("localhost:9190", "https://localhost:9190"), 200);
         assert_eq!(post("localhost:9190", "http://localhost:9190"), 403);
@@ -194,19 +194,22 @@ mod tests {
         assert_eq!(post("evil.example", "https://evil.example"), 421);
     }
 
-    // A program may call by any name of its own; the desk has its names.
+    // A gRPC client gets no exemption from the checks of host and content type.
     #[test]
-    fn who_calls_itself_grpc_has_no_way_of_its_own() {
+    fn grpc_requests_are_checked_like_all_others() {
         let grpc = [
             ("content-type", "application/grpc"),
             ("host", "evil.example"),
         ];
-        assert_eq!(asked("127.0.0.1:9190", Method::GET, &grpc), 421);
-        assert_eq!(asked("127.0.0.1:9190", Method::POST, &grpc), 421);
-        let named = [
+        assert_eq!(check_request("127.0.0.1:9190", Method::GET, &grpc), 421);
+        assert_eq!(check_request("127.0.0.1:9190", Method::POST, &grpc), 421);
+        let local_headers = [
             ("content-type", "application/grpc"),
             ("host", "localhost:9190"),
         ];
-        assert_eq!(asked("127.0.0.1:9190", Method::POST, &named), 403);
+        assert_eq!(
+            check_request("127.0.0.1:9190", Method::POST, &local_headers),
+            403
+        );
     }
 }

@@ -76,7 +76,7 @@ pub fn start_health(
     let (listener, runtime) =
         bind().with_context(|| format!("health.listen = {}", config.listen))?;
     let address = listener.local_addr()?;
-    let serving = move || {
+    let serve = move || {
         runtime.block_on(async move {
             match TcpListener::from_std(listener) {
                 Ok(listener) => {
@@ -89,7 +89,7 @@ pub fn start_health(
         });
     };
     let thread = std::thread::Builder::new().name("health".to_owned());
-    thread.spawn(serving).context("starting a thread")?;
+    thread.spawn(serve).context("starting a thread")?;
     Ok(address)
 }
 
@@ -102,13 +102,13 @@ pub(super) fn routes(health: Health) -> Router {
 }
 
 async fn live(State(health): State<Health>) -> (StatusCode, String) {
-    let missing = health.pulse.missing();
-    if missing.is_empty() {
+    let stalled_runtimes = health.pulse.list_stalled();
+    if stalled_runtimes.is_empty() {
         return (StatusCode::OK, "live\n".to_owned());
     }
     let text = format!(
         "no work is done by the threads of: {}\n",
-        missing.join(", ")
+        stalled_runtimes.join(", ")
     );
     (StatusCode::SERVICE_UNAVAILABLE, text)
 }
@@ -122,12 +122,13 @@ async fn ready(State(health): State<Health>) -> (StatusCode, String) {
         (false, phase) => (StatusCode::SERVICE_UNAVAILABLE, phase.name()),
     };
     let standings = phases.standings().into_iter();
-    let lines = standings.map(
-        |ServiceReadiness { part, troubles }| match troubles.is_empty() {
-            true => format!("{part}: ready\n"),
-            false => format!("{part}: {}\n", troubles.join(", ")),
-        },
-    );
+    let lines = standings.map(|ServiceReadiness { part, troubles }| {
+        if troubles.is_empty() {
+            format!("{part}: ready\n")
+        } else {
+            format!("{part}: {}\n", troubles.join(", "))
+        }
+    });
     (status, format!("{word}\n{}", lines.collect::<String>()))
 }
 
@@ -155,12 +156,12 @@ mod tests {
     use crate::lifecycle::Condition;
 
     /// Far more than anything here takes.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn runtime() -> Runtime {
         let mut builder = Builder::new_multi_thread();
-        let built = builder.worker_threads(2).enable_all().build();
-        built.expect("a runtime")
+        let runtime = builder.worker_threads(2).enable_all().build();
+        runtime.expect("a runtime")
     }
 
     fn port(phases: Phases, pulse: Pulse) -> (SocketAddr, DropGuard) {
@@ -187,11 +188,11 @@ mod tests {
         (status.parse().expect("a number"), text.to_owned())
     }
 
-    fn becomes(port: SocketAddr, expected: &(u16, String)) {
-        let began = Instant::now();
+    fn wait_for_answer(port: SocketAddr, expected: &(u16, String)) {
+        let start = Instant::now();
         while get(port, "/livez") != *expected {
-            let waited = began.elapsed();
-            assert!(waited < PATIENCE, "{:?}", get(port, "/livez"));
+            let time_passed = start.elapsed();
+            assert!(time_passed < TEST_TIMEOUT, "{:?}", get(port, "/livez"));
             sleep(Duration::from_millis(100));
         }
     }
@@ -215,15 +216,15 @@ mod tests {
         ];
         let (port, _stop) = port(Phases::default(), Pulse::of(&runtimes));
         let live = (200, "live\n".to_owned());
-        becomes(port, &live);
+        wait_for_answer(port, &live);
         for (name, runtime) in [("connections", &connections), ("services", &services)] {
-            let held = hold(runtime);
-            becomes(
+            let guard = hold(runtime);
+            wait_for_answer(
                 port,
                 &(503, format!("no work is done by the threads of: {name}\n")),
             );
-            drop(held);
-            becomes(port, &live);
+            drop(guard);
+            wait_for_answer(port, &live);
         }
     }
 
@@ -233,16 +234,16 @@ mod tests {
         let (port, _stop) = port(phases.clone(), Pulse::of(&[]));
         assert_eq!(get(port, "/readyz"), (503, "starting\n".to_owned()));
         let (log, holds) = watch::channel(false);
-        let registered = watch::Sender::new(true);
+        let registration = watch::Sender::new(true);
         let condition = |part| Condition {
             part,
             holds: holds.clone(),
-            otherwise: "the log does not answer",
+            trouble: "the log does not answer",
         };
         let boat = Condition {
             part: "boat",
-            holds: registered.subscribe(),
-            otherwise: "not registered with discovery",
+            holds: registration.subscribe(),
+            trouble: "not registered with discovery",
         };
         phases.follow(vec![boat, condition("horn")]);
         phases.enter(Phase::Ready);

@@ -14,7 +14,9 @@ use backend::clock::Entropy;
 use backend::discovery::{Registry, Role as Service};
 use protocol::access::Role;
 use protocol::revocation::Revocation;
-use protocol::sign_out::{AT_ONCE_MAX, LOG_WITHIN, STATION_WITHIN, STEP_WITHIN, asks_another};
+use protocol::sign_out::{
+    LOG_TIMEOUT, MAX_CONCURRENT_SIGN_OUTS, STATION_TIMEOUT, STEP_TIMEOUT, asks_another,
+};
 use protocol::{Code, Platform, Refusal, Timestamp, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,9 +55,9 @@ pub struct KickAnswer {
 
 impl KickAnswer {
     fn words(&self) -> String {
-        let tokens = self.revoked_before.map_or_else(String::new, |before| {
-            let before = utc(before);
-            format!(", and tokens that were issued before {before} are refused")
+        let tokens = self.revoked_before.map_or_else(String::new, |cutoff| {
+            let cutoff = utc(cutoff);
+            format!(", and tokens that were issued before {cutoff} are refused")
         });
         format!("{} sessions end{tokens}", self.sessions)
     }
@@ -114,91 +116,94 @@ pub(super) async fn kick(
 ) -> Answer<KickAnswer> {
     operator.may_sign_out(&question.why)?;
     let order = KickRequest::read(&desk, operator.name, &user, question)?;
-    let place = desk.stations.places.clone().try_acquire_owned();
-    let place = place.map_err(|_| {
-        let text = format!("{AT_ONCE_MAX} users are being signed out here: ask again in a moment");
+    let permit = desk.stations.places.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| {
+        let text = format!(
+            "{MAX_CONCURRENT_SIGN_OUTS} users are being signed out here: ask again in a moment"
+        );
         DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, text)
     })?;
     // A request that breaks off must leave nothing half done.
     let steps = tokio::spawn(async move {
-        let _place = place;
+        let _permit = permit;
         sign_out(&desk, &order).await
     });
-    let kicked = steps.await.map_err(|_| {
+    let answer = steps.await.map_err(|_| {
         let text = "signing out broke off: a bug, or the process ends; ask again";
         DeskRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     })?;
-    kicked.map(Json)
+    answer.map(Json)
 }
 
 /// Runs all steps, each within its time.
 async fn sign_out(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, DeskRefusal> {
     // Approximate time, until a station has answered.
-    let about = order.revoke.then(|| desk.clock.now());
-    write_down(desk, order, about, None).await?;
-    let kicked = revoke_and_kick(desk, order).await;
-    let (before, outcome) = match &kicked {
-        Ok(kicked) => (kicked.revoked_before, kicked.words()),
-        Err(refused) => (None, refused.error.message.clone()),
+    let approximate_time = order.revoke.then(|| desk.clock.now());
+    write_down(desk, order, approximate_time, None).await?;
+    let answer = revoke_and_kick(desk, order).await;
+    let (cutoff, outcome) = match &answer {
+        Ok(answer) => (answer.revoked_before, answer.words()),
+        Err(refusal) => (None, refusal.error.message.clone()),
     };
-    let before = before.map(Time::at);
-    if let Err(refused) = write_down(desk, order, before, Some(outcome)).await {
-        let reason = refused.error.message;
+    let cutoff = cutoff.map(Time::at);
+    if let Err(refusal) = write_down(desk, order, cutoff, Some(outcome)).await {
+        let reason = refusal.error.message;
         tracing::warn!(user = %order.user, reason, "the log of operations lacks the end of a kick");
     }
-    kicked
+    answer
 }
 
 async fn write_down(
     desk: &Desk,
     order: &KickRequest,
-    before: Option<Timestamp>,
+    cutoff: Option<Timestamp>,
     outcome: Option<String>,
 ) -> Result<(), DeskRefusal> {
-    let of = (order.user, order.platform);
-    let written = (desk.letters).signed_out(&order.by, of, before, &order.reason, outcome);
-    logged(written).await
+    let target = (order.user, order.platform);
+    let entry = (desk.letters).log_sign_out(&order.by, target, cutoff, &order.reason, outcome);
+    append_to_log(entry).await
 }
 
 /// Writes an entry of the log of operations, within its time.
-pub(super) async fn logged<E: Into<anyhow::Error>>(
-    written: impl Future<Output = Result<(), E>>,
+pub(super) async fn append_to_log<E: Into<anyhow::Error>>(
+    write: impl Future<Output = Result<(), E>>,
 ) -> Result<(), DeskRefusal> {
-    match timeout(LOG_WITHIN, written).await {
-        Ok(written) => written.map_err(|error| failed(error.into())),
+    match timeout(LOG_TIMEOUT, write).await {
+        Ok(write) => write.map_err(|error| failed(error.into())),
         Err(_) => {
-            let text = format!("the log of operations gave no answer within {LOG_WITHIN:?}");
+            let text = format!("the log of operations gave no answer within {LOG_TIMEOUT:?}");
             Err(refused(away(text)))
         }
     }
 }
 
 /// Waits for an answer of discovery, within its time.
-pub(super) async fn discovered<A>(
-    asked: impl Future<Output = backend::Result<A>>,
+pub(super) async fn ask_discovery<A>(
+    query: impl Future<Output = backend::Result<A>>,
 ) -> Result<A, DeskRefusal> {
-    match timeout(STATION_WITHIN, asked).await {
+    match timeout(STATION_TIMEOUT, query).await {
         Ok(answer) => answer.map_err(|error| refused(away(format!("{error}: {}", error.source)))),
         Err(_) => {
-            let text = format!("discovery gave no answer in {STATION_WITHIN:?}");
+            let text = format!("discovery gave no answer in {STATION_TIMEOUT:?}");
             Err(refused(away(text)))
         }
     }
 }
 
 async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, DeskRefusal> {
-    let before = match order.revoke {
-        true => Some(revoke(desk, order).await?),
-        false => None,
+    let cutoff = if order.revoke {
+        Some(revoke(desk, order).await?)
+    } else {
+        None
     };
     let sessions = kick_sessions(desk, order).await;
-    let sessions = sessions.map_err(|refused| match before {
-        None => refused,
-        Some(_) => refused.and("; the tokens are revoked, and sessions end within a minute"),
+    let sessions = sessions.map_err(|refusal| match cutoff {
+        None => refusal,
+        Some(_) => refusal.and("; the tokens are revoked, and sessions end within a minute"),
     })?;
     Ok(KickAnswer {
         sessions,
-        revoked_before: before,
+        revoked_before: cutoff,
     })
 }
 
@@ -207,15 +212,15 @@ async fn revoke_and_kick(desk: &Desk, order: &KickRequest) -> Result<KickAnswer,
 async fn revoke(desk: &Desk, order: &KickRequest) -> Result<Time, DeskRefusal> {
     let revoke = Revoke {
         user: order.user,
-        before: None,
+        issued_before: None,
         reason: order.reason.clone(),
         by: order.by.clone(),
     };
-    let asked = desk.stations.ask(|mut station: Client| {
+    let answer = desk.stations.ask(|mut station: Client| {
         let request = api::v1::RevokeRequest::from(&revoke);
         async move { station.revoke(request).await }
     });
-    asked.await.map(|revoked| Time::from_ms(revoked.before))
+    answer.await.map(|reply| Time::from_ms(reply.before))
 }
 
 async fn kick_sessions(desk: &Desk, order: &KickRequest) -> Result<u32, DeskRefusal> {
@@ -224,11 +229,11 @@ async fn kick_sessions(desk: &Desk, order: &KickRequest) -> Result<u32, DeskRefu
         platform: order.platform,
         text: "signed out by an operator".to_owned(),
     };
-    let asked = desk.stations.ask(|mut station: Client| {
+    let answer = desk.stations.ask(|mut station: Client| {
         let request = api::v1::KickoutRequest::from(&kickout);
         async move { station.kickout(request).await }
     });
-    asked.await.map(|kicked| kicked.sessions)
+    answer.await.map(|reply| reply.sessions)
 }
 
 /// Client of stations for a desk; each of its calls may be repeated.
@@ -250,7 +255,7 @@ impl Stations {
             registry,
             connector,
             entropy,
-            places: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+            places: Arc::new(Semaphore::new(MAX_CONCURRENT_SIGN_OUTS)),
         }
     }
 
@@ -259,31 +264,31 @@ impl Stations {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let end = Instant::now() + STEP_WITHIN;
-        let roster = discovered(self.registry.watch(Service::Station)).await?;
-        let stations = roster.borrow().clone();
+        let end = Instant::now() + STEP_TIMEOUT;
+        let station_watch = ask_discovery(self.registry.watch(Service::Station)).await?;
+        let stations = station_watch.borrow().clone();
         let first = self.entropy.next() % stations.len().max(1) as u64;
-        let (behind, from) = stations.split_at(first as usize);
-        let mut why = away("no station is registered; try again".to_owned());
-        for station in from.iter().chain(behind) {
+        let (earlier_stations, from) = stations.split_at(first as usize);
+        let mut reason = away("no station is registered; try again".to_owned());
+        for station in from.iter().chain(earlier_stations) {
             let now = Instant::now();
             if now >= end {
                 break;
             }
             let client = Client::new(self.connector.channel(Role::Station, &station.address));
-            why = match timeout_at(end.min(now + STATION_WITHIN), ask(client)).await {
+            reason = match timeout_at(end.min(now + STATION_TIMEOUT), ask(client)).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(status)) if is_of_another_role(&status) => {
                     return Err(elsewhere("sign users out", &status));
                 }
                 Ok(Err(status)) => to_refusal(&status),
-                Err(_) => away(format!("a station gave no answer in {STATION_WITHIN:?}")),
+                Err(_) => away(format!("a station gave no answer in {STATION_TIMEOUT:?}")),
             };
-            if !asks_another(why.code) {
+            if !asks_another(reason.code) {
                 break;
             }
         }
-        Err(refused(why))
+        Err(refused(reason))
     }
 }
 
@@ -291,7 +296,7 @@ pub(super) fn away(text: String) -> Refusal {
     Refusal::new(Code::Unavailable, text)
 }
 
-/// True if the table of calls refused this process, rather than the station its request.
+/// Whether the table of calls refused this process, rather than the station its request.
 pub(super) fn is_of_another_role(status: &Status) -> bool {
     status.code() == Grpc::PermissionDenied && !carries_refusal(status)
 }

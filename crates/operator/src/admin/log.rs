@@ -112,15 +112,15 @@ impl Turn<'_> {
 
     /// First offset that a partition of topic `message` keeps, and the one after its last.
     pub(super) async fn bounds(&self, number: usize) -> Result<(u64, u64)> {
-        Ok(self.queue.bounds(partition_of_messages(number)).await?)
+        Ok(self.queue.bounds(message_partition(number)).await?)
     }
 
     /// Offset of the first record that may hold a message accepted at `at` or later, and the end.
     pub(super) async fn since(&self, number: usize, at: Timestamp) -> Result<(u64, u64)> {
         let (first, end) = self.bounds(number).await?;
-        let partition = partition_of_messages(number);
-        let since = self.appended_since(partition, first..end, at).await?;
-        Ok((since, end))
+        let partition = message_partition(number);
+        let lower_bound = self.appended_since(partition, first..end, at).await?;
+        Ok((lower_bound, end))
     }
 
     /// Next records of a partition of topic `message`, within these offsets; none at the end.
@@ -132,12 +132,12 @@ impl Turn<'_> {
         if offsets.is_empty() {
             return Ok(Vec::new());
         }
-        let partition = partition_of_messages(number);
-        let most = (offsets.end - offsets.start).min(PAGE as u64) as usize;
-        let records = self.queue.read(partition, offsets.start, most).await?;
+        let partition = message_partition(number);
+        let limit = (offsets.end - offsets.start).min(PAGE as u64) as usize;
+        let records = self.queue.read(partition, offsets.start, limit).await?;
         yield_now().await;
-        let within = records.into_iter().filter(|r| offsets.contains(&r.offset));
-        Ok(within
+        let in_range = records.into_iter().filter(|r| offsets.contains(&r.offset));
+        Ok(in_range
             .map(|record| {
                 let task = Task::decode(record.value).ok();
                 let message = task.and_then(message_of).map(|message| message.id);
@@ -147,15 +147,17 @@ impl Turn<'_> {
     }
 
     /// Ids that a closed minute counted; `None` if the log has not kept all of its records.
-    pub(super) async fn ids_of(
+    pub(super) async fn read_ids(
         &self,
-        closed: &ClosedMinute,
+        closed_minute: &ClosedMinute,
     ) -> Result<Option<BTreeSet<MessageId>>> {
-        if closed.epoch != self.queue.epoch() || closed.stretches.len() != self.partitions() {
+        if closed_minute.epoch != self.queue.epoch()
+            || closed_minute.stretches.len() != self.partitions()
+        {
             return Ok(None);
         }
         let mut ids = BTreeSet::new();
-        for (number, stretch) in closed.stretches.iter().enumerate() {
+        for (number, stretch) in closed_minute.stretches.iter().enumerate() {
             let (first, _) = self.bounds(number).await?;
             if first > stretch.from && stretch.from < stretch.to {
                 return Ok(None);
@@ -166,8 +168,9 @@ impl Turn<'_> {
                 let Some((last, ..)) = page.last() else { break };
                 next = last + 1;
                 for (offset, _, message) in page {
-                    let counts =
-                        |id: &MessageId| stretch.counts(closed.minute, offset, id.timestamp());
+                    let counts = |id: &MessageId| {
+                        stretch.counts(closed_minute.minute, offset, id.timestamp())
+                    };
                     ids.extend(message.filter(counts));
                 }
             }
@@ -201,7 +204,7 @@ impl Turn<'_> {
     }
 }
 
-fn partition_of_messages(number: usize) -> Partition {
+fn message_partition(number: usize) -> Partition {
     Partition {
         topic: Topic::Message,
         number: number as u32,

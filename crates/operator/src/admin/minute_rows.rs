@@ -14,14 +14,14 @@ const PAGE: usize = 500;
 pub(super) struct MinuteRows<'a> {
     store: &'a dyn AuditStore,
     /// Range that is not read yet.
-    left: Range<Timestamp>,
+    unread: Range<Timestamp>,
 }
 
 impl<'a> MinuteRows<'a> {
     pub(super) fn of(store: &'a dyn AuditStore, minutes: Range<Timestamp>) -> MinuteRows<'a> {
         MinuteRows {
             store,
-            left: minutes,
+            unread: minutes,
         }
     }
 
@@ -30,13 +30,13 @@ impl<'a> MinuteRows<'a> {
     /// # Errors
     /// A store that does not answer: the same page may be asked for again.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<MinuteRow>>> {
-        if self.left.is_empty() {
+        if self.unread.is_empty() {
             return Ok(None);
         }
-        let rows = self.store.rows(self.left.clone(), PAGE).await?;
-        self.left.start = match rows.last() {
+        let rows = self.store.rows(self.unread.clone(), PAGE).await?;
+        self.unread.start = match rows.last() {
             Some(last) if rows.len() == PAGE => last.minute + MINUTE,
-            _ => self.left.end,
+            _ => self.unread.end,
         };
         Ok(Some(rows))
     }

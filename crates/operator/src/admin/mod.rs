@@ -90,10 +90,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Address of the desk, once it listens on `bound`.
-    pub fn url(&self, bound: SocketAddr) -> String {
+    /// Address of the desk, once it listens on `address`.
+    pub fn url(&self, address: SocketAddr) -> String {
         let scheme = if self.tls.is_on() { "https" } else { "http" };
-        format!("{scheme}://{bound}")
+        format!("{scheme}://{address}")
     }
 
     /// Settings that cannot work, by names of this section; files of `tls` that cannot be used
@@ -159,25 +159,28 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
 
 fn routes(config: &Config, bound: SocketAddr, parts: Parts) -> Router {
     let guard = Arc::new(Guard {
-        bound,
+        local_address: bound,
         hosts: config.hosts.clone(),
         is_tls: config.tls.is_on(),
     });
-    let of_doctor = parts.doctor.map_or_else(Router::new, routes::of_doctor);
+    let doctor_router = parts.doctor.map_or_else(Router::new, routes::doctor_routes);
     let in_form = |router: Router| {
         let router = router.layer(map_response(uniform));
         router.layer(map_response(unstored))
     };
     health::routes(parts.health)
         .merge(in_form(root_routes(parts.desk.as_deref())))
-        .nest(PREFIX, in_form(desk_routes(parts.desk).merge(of_doctor)))
+        .nest(
+            PREFIX,
+            in_form(desk_routes(parts.desk).merge(doctor_router)),
+        )
         .merge(console::routes(console::built))
         .layer(from_fn_with_state(guard, guard::guard))
 }
 
 fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
     match desk {
-        Some(desk) => routes::of_desk(desk),
+        Some(desk) => routes::desk_routes(desk),
         None => Router::new().route(routes::OTHERS, any(elsewhere)),
     }
 }
@@ -185,7 +188,7 @@ fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
 /// Paths that `nest` leaves to the console.
 fn root_routes(desk: Option<&Desk>) -> Router {
     match desk {
-        Some(desk) => routes::of_root(desk),
+        Some(desk) => routes::root_routes(desk),
         None => (routes::roots().iter()).fold(Router::new(), |router, path| {
             router.route(path, any(elsewhere))
         }),

@@ -10,7 +10,7 @@ use protocol::ledger::minute::MinuteVerdict;
 use protocol::ledger::trace::MessageLife;
 use tokio::task::yield_now;
 
-use super::audit::{LOOKS, PAGE};
+use super::audit::{MAX_LOOKS, PAGE};
 use super::auditor::Term;
 use super::log::{CarriedScan, Log, MinuteRest, Reader};
 
@@ -18,7 +18,7 @@ use super::log::{CarriedScan, Log, MinuteRest, Reader};
 #[derive(Debug, Default)]
 pub(super) struct Finding {
     pub(super) in_flight: BTreeSet<MessageId>,
-    pub(super) missing: BTreeSet<MessageId>,
+    pub(super) missing_ids: BTreeSet<MessageId>,
     contradictions: BTreeSet<Contradiction>,
     /// Partition of topic `message` with a record of each message in flight, if it has one.
     waits_in: BTreeMap<MessageId, usize>,
@@ -29,24 +29,24 @@ impl Finding {
     /// one.
     pub(super) fn among(&self, ids: &[MessageId]) -> MinuteVerdict {
         let ids: BTreeSet<MessageId> = ids.iter().copied().collect();
-        let contradicted = |contradiction: &&Contradiction| match **contradiction {
+        let is_involved = |contradiction: &&Contradiction| match **contradiction {
             Contradiction::PlacedTwice { message } => ids.contains(&message),
             Contradiction::SeqReused { first, second, .. } => ids.contains(&first.max(second)),
         };
         MinuteVerdict {
-            in_flight: self.in_flight.intersection(&ids).copied().collect(),
-            missing: self.missing.intersection(&ids).copied().collect(),
-            contradictions: self.contradictions.iter().filter(contradicted).count() as u64,
+            in_flight_ids: self.in_flight.intersection(&ids).copied().collect(),
+            missing_ids: self.missing_ids.intersection(&ids).copied().collect(),
+            contradictions: self.contradictions.iter().filter(is_involved).count() as u64,
         }
     }
 
     /// Counts these messages by the partition in which they wait.
-    pub(super) fn waiting(&self, ids: &[MessageId]) -> BTreeMap<usize, u64> {
-        let mut waiting = BTreeMap::new();
+    pub(super) fn count_waiting(&self, ids: &[MessageId]) -> BTreeMap<usize, u64> {
+        let mut counts = BTreeMap::new();
         for partition in ids.iter().filter_map(|id| self.waits_in.get(id)) {
-            *waiting.entry(*partition).or_default() += 1;
+            *counts.entry(*partition).or_default() += 1;
         }
-        waiting
+        counts
     }
 }
 
@@ -75,9 +75,9 @@ impl Seeker<'_, '_> {
 }
 
 /// Looks at messages, in order of their ids. A message that seems missing is looked at again: it
-/// may have moved during the look. With `left`, the uncommitted rest of their minutes, the first
-/// look reads no more of topic `message` than that: it may find fewer messages in flight, never
-/// more, and later looks at the ones that seem missing read the whole topic.
+/// may have moved during the look. With `backlogs`, the uncommitted rest of their minutes, the
+/// first look reads no more of topic `message` than that: it may find fewer messages in flight,
+/// never more, and later looks at the ones that seem missing read the whole topic.
 ///
 /// # Errors
 /// `Busy`, for a question that has not begun while others read the log for long; a log or a ledger
@@ -86,43 +86,45 @@ pub(super) async fn find(
     mut seeker: Seeker<'_, '_>,
     ledger: &dyn LedgerStore,
     ids: &[MessageId],
-    left: Option<&[Vec<MinuteRest>]>,
+    backlogs: Option<&[Vec<MinuteRest>]>,
 ) -> Result<Finding> {
-    let mut found = Finding::default();
+    let mut finding = Finding::default();
     let mut unclear = ids.to_vec();
-    for look in 0..LOOKS {
-        let mut scan = match left {
-            Some(left) if look == 0 => CarriedScan::within(&unclear, left),
+    for look in 0..MAX_LOOKS {
+        let mut scan = match backlogs {
+            Some(backlogs) if look == 0 => CarriedScan::within(&unclear, backlogs),
             _ => CarriedScan::of(&unclear),
         };
         while !seeker.go_over(&mut scan).await? {
             seeker.go_on().await?;
         }
-        let (carried, found_in) = scan.end();
-        let (mut audit, mut missing) = (Audit::default(), Vec::new());
+        let (in_flight, found_in) = scan.end();
+        let (mut audit, mut missing_ids) = (Audit::default(), Vec::new());
         for page in unclear.chunks(PAGE) {
             for (&id, entries) in page.iter().zip(ledger.trace(page).await?) {
                 let life = MessageLife::of(id, &entries);
-                audit.add(&life, &carried);
-                match MessageFate::of(&life, &carried) {
+                audit.add(&life, &in_flight);
+                match MessageFate::of(&life, &in_flight) {
                     MessageFate::Settled => {}
                     MessageFate::InFlight => {
-                        found.in_flight.insert(id);
+                        finding.in_flight.insert(id);
                         let partition = found_in.get(&id).map(|partition| (id, *partition));
-                        found.waits_in.extend(partition);
+                        finding.waits_in.extend(partition);
                     }
-                    MessageFate::Missing => missing.push(id),
+                    MessageFate::Missing => missing_ids.push(id),
                 }
             }
             seeker.go_on().await?;
             yield_now().await;
         }
-        found.contradictions.extend(audit.contradictions().copied());
-        unclear = missing;
+        finding
+            .contradictions
+            .extend(audit.contradictions().copied());
+        unclear = missing_ids;
         if unclear.is_empty() {
             break;
         }
     }
-    found.missing = unclear.into_iter().collect();
-    Ok(found)
+    finding.missing_ids = unclear.into_iter().collect();
+    Ok(finding)
 }

@@ -164,10 +164,10 @@ mod tests {
             let text = serde_json::to_string_pretty(&document).expect("JSON");
             std::fs::write(&path, text + "\n").expect("written");
         }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        let written: Value = serde_json::from_str(&written).unwrap_or_default();
+        let contents = std::fs::read_to_string(&path).unwrap_or_default();
+        let contents: Value = serde_json::from_str(&contents).unwrap_or_default();
         assert!(
-            written == document,
+            contents == document,
             "docs/operations/openapi.json is old or missing: make settings"
         );
     }
@@ -211,15 +211,15 @@ mod tests {
     fn the_page_of_the_api_has_the_table_of_routes() {
         let path = docs("api.md");
         let page = std::fs::read_to_string(&path).expect("a page");
-        let (before, rest) = page.split_once(BEGIN).expect("a table");
-        let (written, after) = rest.split_once(END).expect("an end");
+        let (head, rest) = page.split_once(BEGIN).expect("a table");
+        let (old_table, tail) = rest.split_once(END).expect("an end");
         if is_to_be_written() {
-            let page = format!("{before}{BEGIN}{}{END}{after}", table());
+            let page = format!("{head}{BEGIN}{}{END}{tail}", table());
             std::fs::write(&path, page).expect("written");
             return;
         }
         assert_eq!(
-            written,
+            old_table,
             table(),
             "the table of docs/operations/api.md is old: make settings"
         );

@@ -52,7 +52,7 @@ pub enum Action {
     Paused {
         task: TaskId,
         why: String,
-        /// True if too many letters died again.
+        /// Whether too many letters died again.
         automatic: bool,
     },
     /// Letters of a task died again.
@@ -112,7 +112,7 @@ pub enum Action {
     /// An operator drained a boat, or ended its drain.
     Drained {
         boat: String,
-        /// True if the boat takes clients again.
+        /// Whether the boat takes clients again.
         cancel: bool,
         /// Clients per second, unless it was up to the boat's settings.
         pace: Option<NonZeroU32>,
@@ -206,11 +206,11 @@ impl From<OperatorAction> for Action {
             },
             OperatorAction::Paused {
                 task,
-                why,
+                why: reason,
                 by_itself,
             } => Action::Paused {
                 task,
-                why,
+                why: reason,
                 automatic: by_itself,
             },
             OperatorAction::DiedAgain {
@@ -224,27 +224,49 @@ impl From<OperatorAction> for Action {
             },
             OperatorAction::Resumed { task } => Action::Resumed { task },
             OperatorAction::Cancelled { task } => Action::Cancelled { task },
-            OperatorAction::Looked { letter, why } => Action::Looked { letter, why },
-            OperatorAction::Exported { from, letters, why } => {
-                Action::Exported { from, letters, why }
-            }
-            OperatorAction::Imported { letters, why } => Action::Imported { letters, why },
-            OperatorAction::Repaired { user, what, why } => Action::Repaired {
+            OperatorAction::Looked {
+                letter,
+                why: reason,
+            } => Action::Looked {
+                letter,
+                why: reason,
+            },
+            OperatorAction::Exported {
+                from,
+                letters,
+                why: reason,
+            } => Action::Exported {
+                from,
+                letters,
+                why: reason,
+            },
+            OperatorAction::Imported {
+                letters,
+                why: reason,
+            } => Action::Imported {
+                letters,
+                why: reason,
+            },
+            OperatorAction::Repaired {
+                user,
+                what,
+                why: reason,
+            } => Action::Repaired {
                 user,
                 steps: what,
-                why,
+                why: reason,
             },
             OperatorAction::SignedOut {
                 user,
                 platform,
                 revoked_before,
-                why,
+                why: reason,
                 outcome,
             } => Action::SignedOut {
                 user,
                 platform: platform.map(|platform| platform.name().to_owned()),
                 revoked_before: revoked_before.map(Time::from),
-                why,
+                why: reason,
                 outcome,
             },
             OperatorAction::Drained { boat, cancel, pace } => Action::Drained {
@@ -292,7 +314,7 @@ mod tests {
 
     /// One action of each kind.
     fn actions() -> Vec<OperatorAction> {
-        let (task, letter, why) = (task(), "message-0-1".to_owned(), "a test".to_owned());
+        let (task, letter, reason) = (task(), "message-0-1".to_owned(), "a test".to_owned());
         let (letters, at) = (letters(), Timestamp::from_millis(7));
         vec![
             OperatorAction::Begun(StartedTask {
@@ -301,7 +323,7 @@ mod tests {
                 letters: 1,
                 pace: Pace::default(),
                 about: letter.clone(),
-                why: why.clone(),
+                why: reason.clone(),
             }),
             OperatorAction::Chosen {
                 task: task.clone(),
@@ -326,7 +348,7 @@ mod tests {
             },
             OperatorAction::Paused {
                 task: task.clone(),
-                why: why.clone(),
+                why: reason.clone(),
                 by_itself: true,
             },
             OperatorAction::DiedAgain {
@@ -338,27 +360,27 @@ mod tests {
             OperatorAction::Cancelled { task },
             OperatorAction::Looked {
                 letter: letter.clone(),
-                why: why.clone(),
+                why: reason.clone(),
             },
             OperatorAction::Exported {
                 from: letter.clone(),
                 letters: 1,
-                why: why.clone(),
+                why: reason.clone(),
             },
             OperatorAction::Imported {
                 letters: letters.clone(),
-                why: why.clone(),
+                why: reason.clone(),
             },
             OperatorAction::Repaired {
                 user: user(),
                 what: vec!["a step".to_owned()],
-                why: why.clone(),
+                why: reason.clone(),
             },
             OperatorAction::SignedOut {
                 user: user(),
                 platform: Some(Platform::Ios),
                 revoked_before: Some(at),
-                why: why.clone(),
+                why: reason.clone(),
                 outcome: None,
             },
             OperatorAction::Drained {
@@ -376,19 +398,19 @@ mod tests {
                     offset: 5,
                 },
                 fields: vec!["message.data".to_owned()],
-                why,
+                why: reason,
             }),
             OperatorAction::Forgotten { letters },
         ]
     }
 
-    fn shown(act: OperatorAction) -> Value {
+    fn to_json(act: OperatorAction) -> Value {
         let at = Timestamp::from_millis(7);
         let by = "ann".to_owned();
-        let shown = Operation::from(OperationEntry { at, by, act });
-        let json = serde_json::to_value(&shown).expect("JSON");
+        let operation = Operation::from(OperationEntry { at, by, act });
+        let json = serde_json::to_value(&operation).expect("JSON");
         let back: Operation = serde_json::from_value(json.clone()).expect("back");
-        assert_eq!(back, shown);
+        assert_eq!(back, operation);
         json
     }
 
@@ -396,7 +418,7 @@ mod tests {
     fn an_action_says_its_type_and_comes_back() {
         let types: Vec<_> = actions()
             .into_iter()
-            .map(|action| shown(action)["action"]["type"].clone())
+            .map(|action| to_json(action)["action"]["type"].clone())
             .collect();
         let expected = [
             "begun",
@@ -421,14 +443,14 @@ mod tests {
 
     #[test]
     fn times_and_ids_have_the_form_of_all_answers() {
-        let signed_out = shown(actions().remove(12));
+        let signed_out = to_json(actions().remove(12));
         let time = json!({ "utc": "1970-01-01T00:00:00.007Z", "ms": 7 });
         assert_eq!(signed_out["at"], time);
         assert_eq!(signed_out["action"]["revoked_before"], time);
         assert_eq!(signed_out["action"]["user"], "9223372036854775807");
         assert_eq!(signed_out["action"]["platform"], "ios");
-        let claimed = shown(actions().remove(2));
+        let claims = to_json(actions().remove(2));
         let position = json!({ "topic": "retry-1", "partition": 2, "offset": 3 });
-        assert_eq!(claimed["action"]["claims"][0]["position"], position);
+        assert_eq!(claims["action"]["claims"][0]["position"], position);
     }
 }

@@ -97,7 +97,7 @@ pub struct Operator {
     #[serde(with = "role_names")]
     #[schemars(with = "Vec<RoleName>")]
     pub roles: Vec<Role>,
-    /// True if operators sign in at this desk.
+    /// Whether operators sign in at this desk.
     pub signed_in: bool,
 }
 
@@ -130,8 +130,11 @@ mod role_names {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Role>, D::Error> {
-        let named = Vec::<NamedRole>::deserialize(from)?;
-        Ok(named.into_iter().map(|NamedRole(role)| role).collect())
+        let named_roles = Vec::<NamedRole>::deserialize(from)?;
+        Ok(named_roles
+            .into_iter()
+            .map(|NamedRole(role)| role)
+            .collect())
     }
 }
 
@@ -166,23 +169,23 @@ impl Operator {
         Err(DeskRefusal::new(StatusCode::FORBIDDEN, text))
     }
 
-    pub(super) fn may_read(&self, why: &str) -> Result<(), DeskRefusal> {
+    pub(super) fn may_read(&self, reason: &str) -> Result<(), DeskRefusal> {
         let because = "reading what people wrote is written down";
-        self.may_because(Role::ViewBody, why, because)
+        self.may_because(Role::ViewBody, reason, because)
     }
 
-    pub(super) fn may_repair(&self, why: &str) -> Result<(), DeskRefusal> {
-        self.may_because(Role::Repair, why, "a repair is written down")
+    pub(super) fn may_repair(&self, reason: &str) -> Result<(), DeskRefusal> {
+        self.may_because(Role::Repair, reason, "a repair is written down")
     }
 
-    pub(super) fn may_import(&self, why: &str) -> Result<(), DeskRefusal> {
-        self.may_because(Role::Import, why, "an import is written down")
+    pub(super) fn may_import(&self, reason: &str) -> Result<(), DeskRefusal> {
+        self.may_because(Role::Import, reason, "an import is written down")
     }
 
     /// Requires a reason of everybody: the user may ask for it.
-    pub(super) fn may_sign_out(&self, why: &str) -> Result<(), DeskRefusal> {
+    pub(super) fn may_sign_out(&self, reason: &str) -> Result<(), DeskRefusal> {
         self.may(Role::SignOut)?;
-        if why.trim().is_empty() {
+        if reason.trim().is_empty() {
             let text = "say why: a kick is written down";
             return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
@@ -190,14 +193,14 @@ impl Operator {
     }
 
     /// Requires `ViewBody`, too: an editor sees message bodies.
-    pub(super) fn may_edit(&self, why: &str) -> Result<(), DeskRefusal> {
+    pub(super) fn may_edit(&self, reason: &str) -> Result<(), DeskRefusal> {
         self.may(Role::ViewBody)?;
-        self.may_because(Role::Edit, why, "an edit is written down")
+        self.may_because(Role::Edit, reason, "an edit is written down")
     }
 
-    fn may_because(&self, role: Role, why: &str, because: &str) -> Result<(), DeskRefusal> {
+    fn may_because(&self, role: Role, reason: &str, because: &str) -> Result<(), DeskRefusal> {
         self.may(role)?;
-        if self.signed_in && why.trim().is_empty() {
+        if self.signed_in && reason.trim().is_empty() {
             let text = format!("say why (--why): {because}");
             return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
@@ -256,7 +259,7 @@ impl Operators {
         }
     }
 
-    /// True if a proxy signs operators in.
+    /// Whether a proxy signs operators in.
     pub fn by_proxy(&self) -> bool {
         self.assertion.is_some()
     }
@@ -355,7 +358,7 @@ impl Operators {
                 (Some(format!("an assertion: {}", refusal.text)), text)
             }
             RequestCredentials::Wrong(wrong, text) => (Some(wrong), text),
-            RequestCredentials::Nothing => (None, self.wanted()),
+            RequestCredentials::Nothing => (None, self.expected_credentials()),
         };
         if !self.sign_ins.hears(peer).await {
             self.sign_ins.ignore().await;
@@ -371,7 +374,7 @@ impl Operators {
     }
 
     /// Text that names the credentials a request lacks.
-    fn wanted(&self) -> String {
+    fn expected_credentials(&self) -> String {
         let token =
             "send a token of admin.operators (--operator-token-file, or PACKETBOAT_ADMIN_TOKEN)";
         match &self.assertion {
@@ -387,7 +390,7 @@ impl Operators {
     async fn recognize(&self, headers: &HeaderMap) -> RequestCredentials {
         let (token, is_twice) = single(headers, &AUTHORIZATION);
         if is_twice {
-            return twice(&AUTHORIZATION);
+            return duplicate_header(&AUTHORIZATION);
         }
         let bearer = token.and_then(|value| value.strip_prefix(b"Bearer "));
         if let Some(operator) = self.find(bearer) {
@@ -398,21 +401,22 @@ impl Operators {
             assertion.filter(|it| token.is_none() || it.header() == AUTHORIZATION)
         else {
             return match token {
-                Some(_) => {
-                    RequestCredentials::Wrong("a token of no operator".to_owned(), self.wanted())
-                }
+                Some(_) => RequestCredentials::Wrong(
+                    "a token of no operator".to_owned(),
+                    self.expected_credentials(),
+                ),
                 None => RequestCredentials::Nothing,
             };
         };
         let (value, is_twice) = single(headers, assertion.header());
         match (value, is_twice) {
-            (_, true) => twice(assertion.header()),
+            (_, true) => duplicate_header(assertion.header()),
             (None, false) => RequestCredentials::Nothing,
             (Some(value), false) => match assertion.of(value) {
                 Some(text) => RequestCredentials::Somebody(assertion.ask(text).await),
                 None => RequestCredentials::Wrong(
                     "an assertion that is no text".to_owned(),
-                    self.wanted(),
+                    self.expected_credentials(),
                 ),
             },
         }
@@ -425,13 +429,13 @@ impl Operators {
             return Some(Operator::anybody());
         }
         let token = token?;
-        let mut found = None;
-        for (known, operator) in tokens.iter() {
-            if bool::from(known.expose_secret().as_bytes().ct_eq(token)) {
-                found = Some(operator.clone());
+        let mut matching_operator = None;
+        for (secret, operator) in tokens.iter() {
+            if bool::from(secret.expose_secret().as_bytes().ct_eq(token)) {
+                matching_operator = Some(operator.clone());
             }
         }
-        found
+        matching_operator
     }
 }
 
@@ -442,7 +446,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> (Option<&'a [u8]>, b
     (first, values.next().is_some())
 }
 
-fn twice(name: &HeaderName) -> RequestCredentials {
+fn duplicate_header(name: &HeaderName) -> RequestCredentials {
     let text = format!(
         "the header {:?} stands twice: let the proxy replace it, not add to it",
         name.as_str()
@@ -462,7 +466,7 @@ pub(super) async fn authenticate(
             request.extensions_mut().insert(operator);
             next.run(request).await
         }
-        Err(refused) => refused.into_response(),
+        Err(refusal) => refusal.into_response(),
     }
 }
 
@@ -481,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_token_is_known_and_nobody_else() {
+    fn only_owners_of_a_token_are_known() {
         let dir = tempfile::tempdir().expect("a directory");
         let ann = config(dir.path(), "ann", "a-token-of-some-length");
         let bob = config(dir.path(), "bob", "another-token-of-length");
@@ -506,7 +510,7 @@ mod tests {
 
     // A removed token stayed valid until each process had been restarted.
     #[test]
-    fn who_was_removed_is_refused_at_once_and_a_bad_file_changes_nothing() {
+    fn removed_operators_are_refused_and_a_bad_file_changes_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let ann = config(dir.path(), "ann", "a-token-of-some-length");
         let bob = config(dir.path(), "bob", "another-token-of-length");
@@ -526,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_signs_in_everybody_may() {
+    fn without_operators_everybody_has_all_roles() {
         let anybody = Operators::default().find(None).expect("anybody");
         for role in Role::ALL {
             assert!(anybody.may(role).is_ok());

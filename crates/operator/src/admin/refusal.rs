@@ -26,7 +26,7 @@ impl DeskRefusal {
         DeskRefusal {
             status,
             error: ErrorDetail {
-                code: code_of(status).to_owned(),
+                code: status_code_name(status).to_owned(),
                 message: message.into(),
                 retry: is_busy || status.is_server_error(),
             },
@@ -55,7 +55,7 @@ impl IntoResponse for DeskRefusal {
     }
 }
 
-fn code_of(status: StatusCode) -> &'static str {
+fn status_code_name(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Code::InvalidArgument.name(),
         StatusCode::UNAUTHORIZED => Code::Unauthenticated.name(),
@@ -89,11 +89,11 @@ pub(super) async fn uniform(response: Response) -> Response {
         "" => status.canonical_reason().unwrap_or_default(),
         text => text,
     };
-    let mut refused = DeskRefusal::new(status, message).into_response();
+    let mut answer = DeskRefusal::new(status, message).into_response();
     if let Some(methods) = head.headers.remove(ALLOW) {
-        refused.headers_mut().insert(ALLOW, methods);
+        answer.headers_mut().insert(ALLOW, methods);
     }
-    refused
+    answer
 }
 
 #[cfg(test)]
@@ -114,32 +114,32 @@ mod tests {
             assert!(!retry(status), "{status}");
         }
         let refusal = Refusal::new(Code::Draining, "not now");
-        let refused = DeskRefusal::of(StatusCode::SERVICE_UNAVAILABLE, &refusal);
-        assert_eq!(refused.error.code, "draining");
-        assert!(refused.error.retry);
+        let answer = DeskRefusal::of(StatusCode::SERVICE_UNAVAILABLE, &refusal);
+        assert_eq!(answer.error.code, "draining");
+        assert!(answer.error.retry);
     }
 
     #[tokio::test]
-    async fn what_the_router_says_has_the_form_of_all_refusals() {
-        let of = async |response: Response| {
+    async fn router_errors_have_the_form_of_refusals() {
+        let read_refusal = async |response: Response| {
             let answer = uniform(response).await;
             let allow = answer.headers().get(ALLOW).cloned();
             let body = to_bytes(answer.into_body(), 1000).await.expect("read");
-            let told: ErrorAnswer = serde_json::from_slice(&body).expect("a refusal");
-            (told.error, allow)
+            let error_answer: ErrorAnswer = serde_json::from_slice(&body).expect("a refusal");
+            (error_answer.error, allow)
         };
         let text = (StatusCode::BAD_REQUEST, "unknown field `x`\n").into_response();
-        let (error, _) = of(text).await;
+        let (error, _) = read_refusal(text).await;
         assert_eq!(error.code, "invalid_argument");
         assert_eq!(error.message, "unknown field `x`");
         let silent = (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET")]).into_response();
-        let (error, allow) = of(silent).await;
+        let (error, allow) = read_refusal(silent).await;
         assert_eq!(
             (&*error.code, &*error.message),
             ("unsupported", "Method Not Allowed")
         );
         assert_eq!(allow.expect("kept"), "GET");
         let own = DeskRefusal::new(StatusCode::CONFLICT, "changed").into_response();
-        assert_eq!(of(own).await.0.code, "conflict");
+        assert_eq!(read_refusal(own).await.0.code, "conflict");
     }
 }

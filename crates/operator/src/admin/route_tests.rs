@@ -33,7 +33,7 @@ pub(super) const HEADERS: [(&str, &str); 2] = [
 ];
 /// Paths that need no sign-in: probes, metrics, and the console's own files.
 const OPEN: [&str; 5] = ["/", "/{*path}", "/livez", "/metrics", "/readyz"];
-/// Task of [`staffed`].
+/// Task of [`staffed_port`].
 const STARTED: &str = "t1790000000000-0000002a";
 
 /// A key and its value.
@@ -63,14 +63,14 @@ impl Port {
         let environment = Environment::over(engine.clone(), clock, entropy);
         let environment = environment.expect("stores in memory");
         let letters = (0..3).map(|offset| dead_letter(offset, environment.backends.clock.now()));
-        for published in environment
+        for answer in environment
             .backends
             .queue
             .producer()
             .publish(letters.collect())
             .await
         {
-            published.expect("published");
+            answer.expect("published");
         }
         let dir = tempfile::tempdir().expect("a directory");
         let configs: Vec<OperatorConfig> = (names.iter())
@@ -105,9 +105,9 @@ impl Port {
             doctor: Some(Arc::new(doctor)),
             certificates: None,
         };
-        let bound = HOST.parse().expect("an address");
+        let address = HOST.parse().expect("an address");
         Port {
-            router: super::routes(&Config::default(), bound, parts),
+            router: super::routes(&Config::default(), address, parts),
             engine,
             backends: environment.backends,
             desk,
@@ -212,7 +212,7 @@ pub(super) fn filled(path: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn the_table_of_routes_is_seen_whole() {
     let paths = Port::new().await.paths();
-    for known in [
+    for expected in [
         "/",
         "/livez",
         "/readyz",
@@ -225,8 +225,8 @@ async fn the_table_of_routes_is_seen_whole() {
         "/api/v1/dead-letters/tasks/{id}/cancel",
     ] {
         assert!(
-            paths.iter().any(|path| path == known),
-            "{known} in {paths:?}"
+            paths.iter().any(|path| path == expected),
+            "{expected} in {paths:?}"
         );
     }
     assert!(paths.len() >= 30, "{paths:?}");
@@ -236,35 +236,41 @@ async fn the_table_of_routes_is_seen_whole() {
 #[tokio::test(start_paused = true)]
 async fn no_get_changes_anything() {
     let mut port = Port::new().await;
-    let mut answered = 0;
+    let mut answer_count = 0;
     for path in port.paths() {
         for query in ["", "?body=true&why=curious", "?all=true&deep=true"] {
-            let before = port.state();
-            let asked = format!("{}{query}", filled(&path));
+            let state_before = port.state();
+            let path_and_query = format!("{}{query}", filled(&path));
             let (status, text) = port
-                .call(&Method::GET, &asked, &[("authorization", TOKEN)])
+                .call(&Method::GET, &path_and_query, &[("authorization", TOKEN)])
                 .await;
-            assert!(status != StatusCode::UNAUTHORIZED, "{asked}: {text}");
-            answered += usize::from(status == StatusCode::OK);
-            assert!(before == port.state(), "GET {asked} changed something");
+            assert!(
+                status != StatusCode::UNAUTHORIZED,
+                "{path_and_query}: {text}"
+            );
+            answer_count += usize::from(status == StatusCode::OK);
+            assert!(
+                state_before == port.state(),
+                "GET {path_and_query} changed something"
+            );
         }
     }
-    assert!(answered >= 30, "{answered} questions were answered");
+    assert!(answer_count >= 30, "{answer_count} questions were answered");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_changes_something_needs_json_or_our_header_and_a_page_of_ours() {
+async fn mutations_require_json_or_header_and_same_origin() {
     let mut port = Port::new().await;
     let json = ("content-type", "application/json");
     let (ours, own) = (("x-packetboat", "1"), ("origin", "http://127.0.0.1:9190"));
     let foreign = ("origin", "http://evil.example");
     let (token, site) = (("authorization", TOKEN), ("sec-fetch-site", "cross-site"));
     let form = ("content-type", "application/x-www-form-urlencoded");
-    let mut passed = 0;
+    let mut passed_count = 0;
     for path in port.paths() {
         let path = filled(&path);
         for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
-            for refused in [
+            for bad_headers in [
                 &[token][..],
                 &[token, form],
                 &[token, own],
@@ -273,11 +279,11 @@ async fn whatever_changes_something_needs_json_or_our_header_and_a_page_of_ours(
                 &[token, json, site],
                 &[token, json, ("origin", "null")],
             ] {
-                let (status, text) = port.call(&method, &path, refused).await;
+                let (status, text) = port.call(&method, &path, bad_headers).await;
                 assert_eq!(
                     status,
                     StatusCode::FORBIDDEN,
-                    "{method} {path} {refused:?}: {text}"
+                    "{method} {path} {bad_headers:?}: {text}"
                 );
             }
         }
@@ -285,15 +291,15 @@ async fn whatever_changes_something_needs_json_or_our_header_and_a_page_of_ours(
         for welcome in [&[token, json, own][..], &[token, ours]] {
             let (status, text) = port.call(&Method::POST, &path, welcome).await;
             assert_ne!(status, StatusCode::FORBIDDEN, "POST {path}: {text}");
-            passed += usize::from(status != StatusCode::METHOD_NOT_ALLOWED);
+            passed_count += usize::from(status != StatusCode::METHOD_NOT_ALLOWED);
         }
     }
-    assert!(passed >= 20, "{passed} reached a route");
+    assert!(passed_count >= 20, "{passed_count} reached a route");
 }
 
 /// Every route of the desk requires a sign-in; probes, metrics and the page itself do not.
 #[tokio::test(start_paused = true)]
-async fn nobody_without_a_token_reaches_the_desk() {
+async fn requests_without_a_token_are_refused() {
     let mut port = Port::new().await;
     for path in port.paths() {
         if OPEN.contains(&path.as_str()) {
@@ -309,7 +315,7 @@ async fn nobody_without_a_token_reaches_the_desk() {
 
 // Three hundred wrong tokens took three seconds, and left no trace.
 #[tokio::test(start_paused = true)]
-async fn who_guesses_tokens_is_counted_slowed_and_then_not_heard() {
+async fn token_guesses_are_counted_delayed_and_then_ignored() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _counts = metrics::set_default_local_recorder(&recorder);
     let mut port = Port::new().await;
@@ -319,9 +325,9 @@ async fn who_guesses_tokens_is_counted_slowed_and_then_not_heard() {
     );
     let (status, _) = port.call(&Method::GET, "/api/v1/me", &[right]).await;
     assert_eq!(status, StatusCode::OK);
-    let began = Instant::now();
+    let start = Instant::now();
     for guess in 0..20 {
-        // Two doors, one count.
+        // Both paths share one count.
         let path = match guess % 2 {
             0 => "/api/v1/me",
             _ => "/api/v1/doctor",
@@ -329,13 +335,13 @@ async fn who_guesses_tokens_is_counted_slowed_and_then_not_heard() {
         let (status, _) = port.call(&Method::GET, path, &[wrong]).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED, "guess {guess}");
     }
-    assert_eq!(began.elapsed(), Duration::from_secs(15), "five were prompt");
+    assert_eq!(start.elapsed(), Duration::from_secs(15), "five were prompt");
     for path in ["/api/v1/me", "/api/v1/doctor"] {
         let (status, text) = port.call(&Method::GET, path, &[wrong]).await;
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{text}");
     }
     assert_eq!(
-        began.elapsed(),
+        start.elapsed(),
         Duration::from_secs(17),
         "not faster than before"
     );
@@ -394,13 +400,13 @@ fn rows() -> Vec<Row> {
         method: route.method.clone(),
         path: format!("{PREFIX}{}", route.path),
         right: Right::of(route),
-        body: body_of(route),
+        body: request_body(route),
     });
     open.into_iter().chain(of_api).collect()
 }
 
 /// A body that a route takes.
-pub(super) fn body_of(route: &Route) -> &'static str {
+pub(super) fn request_body(route: &Route) -> &'static str {
     match &route.input {
         Some(input) if input.place == Place::Body => input.example,
         _ => "{}",
@@ -423,7 +429,7 @@ const ASKERS: [(&str, Option<&str>); 5] = [
 ];
 
 /// Status that an asker is refused with; `None` for an asker who is heard.
-fn refusal_of(asker: &str, right: Right) -> Option<StatusCode> {
+fn expected_refusal(asker: &str, right: Right) -> Option<StatusCode> {
     match (asker, right) {
         (_, Right::Nothing) | ("an operator who may look", Right::View) => None,
         ("an operator who may look" | "an operator who may not look", _) => {
@@ -434,7 +440,7 @@ fn refusal_of(asker: &str, right: Right) -> Option<StatusCode> {
 }
 
 /// A desk with operators of several rights, a letter, and a task that nobody works on.
-pub(super) async fn staffed() -> Port {
+pub(super) async fn staffed_port() -> Port {
     let every_other: Vec<Role> = (Role::ALL.into_iter())
         .filter(|role| *role != Role::View)
         .collect();
@@ -449,7 +455,7 @@ pub(super) async fn staffed() -> Port {
     let path = "/dead-letters/tasks";
     let mut begin = ROUTES.iter();
     let begin = begin.find(|route| route.path == path && route.method == Method::POST);
-    let task = body_of(begin.expect("a route"));
+    let task = request_body(begin.expect("a route"));
     let task = task.replacen('{', &format!(r#"{{"task": "{STARTED}", "#), 1);
     let path = format!("{PREFIX}{path}");
     let (status, text) = port.ask(&Method::POST, &path, &HEADERS, &task).await;
@@ -460,7 +466,7 @@ pub(super) async fn staffed() -> Port {
 // A new route, or a new method of one, needs a row with its right.
 #[tokio::test(start_paused = true)]
 async fn every_route_of_the_desk_says_what_it_needs() {
-    let mut port = staffed().await;
+    let mut port = staffed_port().await;
     let rows = rows();
     for path in port.paths() {
         if path == format!("{PREFIX}{OTHERS}") || roots().contains(&path) {
@@ -498,8 +504,8 @@ async fn the_paths_of_the_whole_api_are_refused_in_its_form() {
         for method in [Method::GET, Method::POST] {
             let (status, text) = port.call(&method, &path, &HEADERS).await;
             assert_eq!(status, StatusCode::NOT_FOUND, "{method} {path}: {text}");
-            let refused: ErrorAnswer = serde_json::from_str(&text).expect(&text);
-            assert_eq!(refused.error.code, "not_found", "{method} {path}");
+            let error_answer: ErrorAnswer = serde_json::from_str(&text).expect(&text);
+            assert_eq!(error_answer.error.code, "not_found", "{method} {path}");
         }
     }
 }
@@ -508,7 +514,7 @@ async fn the_paths_of_the_whole_api_are_refused_in_its_form() {
 // written or shows a letter.
 #[tokio::test(start_paused = true)]
 async fn no_route_of_the_desk_is_open_to_who_may_not() {
-    let mut port = staffed().await;
+    let mut port = staffed_port().await;
     for row in rows() {
         let Row {
             method,
@@ -521,9 +527,9 @@ async fn no_route_of_the_desk_is_open_to_who_may_not() {
             advance(Duration::from_secs(61)).await;
             let mut headers = vec![("content-type", "application/json")];
             headers.extend(token.map(|token| ("authorization", token)));
-            let before = port.state();
+            let state_before = port.state();
             let (status, _) = port.ask(&method, &filled(&path), &headers, body).await;
-            match refusal_of(asker, right) {
+            match expected_refusal(asker, right) {
                 Some(expected) => assert_eq!(status, expected, "{method} {path}: {asker}"),
                 None => assert!(
                     ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status),
@@ -531,7 +537,7 @@ async fn no_route_of_the_desk_is_open_to_who_may_not() {
                 ),
             }
             assert!(
-                before == port.state(),
+                state_before == port.state(),
                 "{method} {path} changed something for {asker}"
             );
         }

@@ -88,7 +88,7 @@ pub(super) struct Form {
     pub(super) schema: fn(&mut SchemaGenerator) -> Schema,
     /// Reads a value as this type, and writes it again.
     #[cfg(test)]
-    pub(super) again: fn(Value) -> serde_json::Result<Value>,
+    pub(super) round_trip: fn(Value) -> serde_json::Result<Value>,
 }
 
 /// Handler of a route, by the part of the process that it asks.
@@ -103,7 +103,7 @@ const fn form<T: JsonSchema + Serialize + DeserializeOwned>() -> Form {
         name: T::schema_name,
         schema: SchemaGenerator::subschema_for::<T>,
         #[cfg(test)]
-        again: again::<T>,
+        round_trip: again::<T>,
     }
 }
 
@@ -424,7 +424,7 @@ pub(super) static ROUTES: [Route; 31] = [
 ];
 
 /// Routes that ask the desk.
-pub(super) fn of_desk(desk: Arc<Desk>) -> Router {
+pub(super) fn desk_routes(desk: Arc<Desk>) -> Router {
     let operators = desk.operators.clone();
     let mut router = Router::new();
     for route in &ROUTES {
@@ -439,7 +439,7 @@ pub(super) fn of_desk(desk: Arc<Desk>) -> Router {
 }
 
 /// Refusals at the paths of the API as a whole.
-pub(super) fn of_root(desk: &Desk) -> Router {
+pub(super) fn root_routes(desk: &Desk) -> Router {
     let mut router = Router::new();
     for path in roots() {
         router = router.route(&path, any(unknown));
@@ -449,7 +449,7 @@ pub(super) fn of_root(desk: &Desk) -> Router {
 }
 
 /// Routes that ask the doctor, which every process has.
-pub(super) fn of_doctor(doctor: Arc<Doctor>) -> Router {
+pub(super) fn doctor_routes(doctor: Arc<Doctor>) -> Router {
     let operators = Arc::new(doctor.operators().clone());
     let mut router = Router::new();
     for route in &ROUTES {

@@ -1,5 +1,5 @@
-//! Refused sign-ins at the desk, by address: an address that guesses tokens waits, and is then not
-//! heard for a minute. An operator's token is heard all the same: operators behind one proxy share
+//! Refused sign-ins at the desk, by address: an address that guesses tokens is delayed, and then
+//! ignored for a minute. A valid token is accepted all the same: operators behind one proxy share
 //! its address.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,13 +25,13 @@ const ADDRESSES_MAX: u64 = 4096;
 #[derive(Clone)]
 pub(super) struct SignIns {
     refusals: Cache<IpAddr, Refusals>,
-    delayed: Arc<Semaphore>,
+    delay_slots: Arc<Semaphore>,
 }
 
 /// Refusals of an address in the minute that began with the first of them.
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
-    since: Instant,
+    first_at: Instant,
     count: u32,
 }
 
@@ -40,13 +40,13 @@ impl Default for SignIns {
         let refusals = Cache::builder().max_capacity(ADDRESSES_MAX);
         SignIns {
             refusals: refusals.time_to_live(2 * MINUTE).build(),
-            delayed: Arc::new(Semaphore::new(DELAYED_MAX)),
+            delay_slots: Arc::new(Semaphore::new(DELAYED_MAX)),
         }
     }
 }
 
 impl SignIns {
-    /// True if sign-ins from this address are heard now.
+    /// Whether sign-ins from this address are heard now.
     pub(super) async fn hears(&self, peer: IpAddr) -> bool {
         let refusals = self.refusals.get(&network(peer)).await;
         refusals.is_none_or(|refusals| refusals.is_over() || refusals.count < REFUSALS_MAX)
@@ -72,8 +72,8 @@ impl SignIns {
         metrics::counter!("admin_sign_ins_total", "result" => "refused").increment(1);
         let count = self.count(peer).await;
         if count <= REFUSALS_MAX {
-            let heard = count < REFUSALS_MAX;
-            tracing::warn!(%peer, count, heard, reason, "a sign-in at the desk was refused");
+            let is_heard = count < REFUSALS_MAX;
+            tracing::warn!(%peer, count, heard = is_heard, reason, "a sign-in at the desk was refused");
         }
         if count > PROMPT_MAX {
             self.delay().await;
@@ -87,7 +87,7 @@ impl SignIns {
     }
 
     async fn delay(&self) {
-        if let Ok(_permit) = self.delayed.try_acquire() {
+        if let Ok(_permit) = self.delay_slots.try_acquire() {
             sleep(DELAY).await;
         }
     }
@@ -95,23 +95,23 @@ impl SignIns {
     /// Adds one refusal, and returns the new count.
     async fn count(&self, peer: IpAddr) -> u32 {
         let first = Refusals {
-            since: Instant::now(),
+            first_at: Instant::now(),
             count: 0,
         };
         let entry = self.refusals.entry(network(peer));
-        let counted = entry.and_upsert_with(async |before| {
-            let before = before.map(|entry| entry.into_value());
-            let mut refusals = before.filter(|it| !it.is_over()).unwrap_or(first);
+        let update = entry.and_upsert_with(async |previous| {
+            let previous = previous.map(|entry| entry.into_value());
+            let mut refusals = previous.filter(|it| !it.is_over()).unwrap_or(first);
             refusals.count = refusals.count.saturating_add(1);
             refusals
         });
-        counted.await.into_value().count
+        update.await.into_value().count
     }
 }
 
 impl Refusals {
     fn is_over(&self) -> bool {
-        self.since.elapsed() >= MINUTE
+        self.first_at.elapsed() >= MINUTE
     }
 }
 
@@ -135,15 +135,15 @@ mod tests {
 
     /// Duration of `count` refusals, one after another.
     async fn refuse(sign_ins: &SignIns, peer: IpAddr, count: u32) -> Duration {
-        let began = Instant::now();
+        let start = Instant::now();
         for _ in 0..count {
             sign_ins.refuse(peer, "a guess").await;
         }
-        began.elapsed()
+        start.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn five_refusals_are_prompt_fifteen_wait_and_the_rest_of_the_minute_is_deaf() {
+    async fn twenty_refusals_are_heard_and_then_the_address_is_ignored() {
         let (sign_ins, guesser) = (SignIns::default(), ip("192.0.2.7"));
         assert_eq!(refuse(&sign_ins, guesser, 5).await, Duration::ZERO);
         assert_eq!(refuse(&sign_ins, guesser, 14).await, DELAY * 14);
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn guesses_of_an_address_that_is_not_heard_wait_and_hold_no_more_than_a_bound() {
+    async fn ignored_guesses_wait_in_a_bounded_number_of_slots() {
         let sign_ins = SignIns::default();
         let ignore = async |together: usize| {
-            let began = Instant::now();
+            let start = Instant::now();
             let prompt = (0..together).map(async |_| {
                 sign_ins.ignore().await;
-                began.elapsed() < DELAY
+                start.elapsed() < DELAY
             });
             let prompt = futures_util::future::join_all(prompt).await;
             prompt.into_iter().filter(|prompt| *prompt).count()

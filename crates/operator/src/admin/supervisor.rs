@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 /// Pause of work that has panicked.
 const REST: Duration = Duration::from_secs(5);
 
-/// Begins work, and begins it anew after a panic, until `stop`. A panic loses its state: it has to
-/// find that outside.
-pub(super) fn keep<F>(
+/// Runs background work until `stop`, and restarts it after a panic. A panic loses the state of
+/// the work, so that has to be kept elsewhere.
+pub(super) fn supervise<F>(
     name: &'static str,
     stop: CancellationToken,
     mut begin: impl FnMut() -> F + Send + 'static,
@@ -21,8 +21,8 @@ pub(super) fn keep<F>(
 {
     let panics = counter!("desk_panics_total", "work" => name);
     tokio::spawn(async move {
-        while let Err(ended) = tokio::spawn(begin()).await {
-            if !ended.is_panic() {
+        while let Err(join_error) = tokio::spawn(begin()).await {
+            if !join_error.is_panic() {
                 return;
             }
             panics.increment(1);
@@ -43,29 +43,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_that_panics_begins_anew_until_it_is_stopped() {
-        let begun = Arc::new(AtomicU32::new(0));
+        let starts = Arc::new(AtomicU32::new(0));
         let stop = CancellationToken::new();
-        let counts = begun.clone();
-        keep("test", stop.clone(), move || {
+        let counts = starts.clone();
+        supervise("test", stop.clone(), move || {
             counts.fetch_add(1, Ordering::SeqCst);
             async { panic!("on purpose") }
         });
         sleep(REST * 3 - REST / 2).await;
-        assert_eq!(begun.load(Ordering::SeqCst), 3);
+        assert_eq!(starts.load(Ordering::SeqCst), 3);
         stop.cancel();
         sleep(REST * 3).await;
-        assert_eq!(begun.load(Ordering::SeqCst), 3);
+        assert_eq!(starts.load(Ordering::SeqCst), 3);
     }
 
     #[tokio::test(start_paused = true)]
     async fn work_that_is_done_is_not_begun_again() {
-        let begun = Arc::new(AtomicU32::new(0));
-        let counts = begun.clone();
-        keep("test", CancellationToken::new(), move || {
+        let starts = Arc::new(AtomicU32::new(0));
+        let counts = starts.clone();
+        supervise("test", CancellationToken::new(), move || {
             counts.fetch_add(1, Ordering::SeqCst);
             async {}
         });
         sleep(REST * 3).await;
-        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        assert_eq!(starts.load(Ordering::SeqCst), 1);
     }
 }

@@ -75,25 +75,25 @@ impl From<Task> for RedriveAnswer {
 
 impl From<OperatorTask> for Task {
     fn from(task: OperatorTask) -> Task {
-        let done = task.done_letters();
-        let results: Vec<_> = (task.told.into_iter())
+        let outcome_count = task.done_letters();
+        let results: Vec<_> = (task.first_outcomes.into_iter())
             .map(|(id, outcome)| LetterOutcome { id, outcome })
             .collect();
         let new_letters = task.died_again_as;
         Task {
-            id: task.begun.task,
-            work: task.begun.work,
-            letters: task.begun.letters,
-            pace: task.begun.pace,
-            selection: task.begun.about,
-            why: task.begun.why,
+            id: task.start.task,
+            work: task.start.work,
+            letters: task.start.letters,
+            pace: task.start.pace,
+            selection: task.start.about,
+            why: task.start.why,
             by: task.by,
             started_at: task.at.into(),
             ended_at: task.ended_at.map(Time::from),
             state: task.progress,
             outcomes: task.outcomes,
             results: List {
-                truncated: done.saturating_sub(results.len() as u64),
+                truncated: outcome_count.saturating_sub(results.len() as u64),
                 items: results,
             },
             new_letters: List {

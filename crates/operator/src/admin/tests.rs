@@ -171,8 +171,8 @@ impl Books {
     async fn bury(&self, count: u64) {
         let now = self.clock.now();
         let letters = (0..count).map(|offset| dead_letter(offset, now));
-        let published = self.queue.producer().publish(letters.collect()).await;
-        assert!(published.iter().all(Result::is_ok));
+        let answers = self.queue.producer().publish(letters.collect()).await;
+        assert!(answers.iter().all(Result::is_ok));
     }
 
     fn letters(&self) -> DeadLetters {
@@ -213,15 +213,15 @@ impl Books {
             .subscribe(CARRIERS, Topic::Message)
             .await
             .expect("joins");
-        let assigned = consumer.poll(1).await.expect("polls");
-        let Polled::Assigned(partitions) = assigned else {
-            panic!("{assigned:?}");
+        let assignment = consumer.poll(1).await.expect("polls");
+        let Polled::Assigned(partitions) = assignment else {
+            panic!("{assignment:?}");
         };
         for partition in partitions {
             let (_, end) = self.queue.bounds(partition).await.expect("reads");
             if let Some(next) = so_far(partition, end) {
-                let committed = consumer.commit(&[(partition, next)]).await;
-                committed.expect("commits");
+                let commit = consumer.commit(&[(partition, next)]).await;
+                commit.expect("commits");
             }
         }
     }
@@ -259,34 +259,34 @@ fn all() -> AuditQuestion {
 
 /// Nothing else runs on this thread while a page is read: the test counts how often something does.
 #[tokio::test(start_paused = true)]
-async fn whoever_reads_the_log_lets_others_run() {
+async fn reading_the_log_yields_to_other_tasks() {
     let books = Books::new();
     books.accept(3000).await;
     let turns = Arc::new(AtomicUsize::new(0));
-    let counted = turns.clone();
+    let turn_counter = turns.clone();
     let other = tokio::spawn(async move {
         loop {
-            counted.fetch_add(1, Ordering::Relaxed);
+            turn_counter.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
         }
     });
     assert_eq!(books.audit(all()).await.in_flight, 3000);
     // 15 pages of accepted messages, as many of messages in flight, and 60 of lives.
-    let audited = turns.load(Ordering::Relaxed);
-    assert!(audited >= 90, "{audited} turns");
+    let audit_turns = turns.load(Ordering::Relaxed);
+    assert!(audit_turns >= 90, "{audit_turns} turns");
     let unknown = SendId::from_bytes([9; 16]);
     assert!(books.trace(Name::Send(unknown)).await.is_empty());
-    let traced = turns.load(Ordering::Relaxed) - audited;
-    assert!(traced >= 15, "{traced} turns");
+    let trace_turns = turns.load(Ordering::Relaxed) - audit_turns;
+    assert!(trace_turns >= 15, "{trace_turns} turns");
 
     books.bury(1000).await;
     let letters = books.letters();
-    let before = turns.load(Ordering::Relaxed);
+    let turns_before = turns.load(Ordering::Relaxed);
     assert_eq!(letters.stats().await.expect("counts").uncounted, 0);
     let none = letters.show("message-0-9999", false).await;
     assert!(none.expect("reads").is_none());
-    let looked = turns.load(Ordering::Relaxed) - before;
-    assert!(looked >= 20, "{looked} turns for twice ten pages");
+    let look_turns = turns.load(Ordering::Relaxed) - turns_before;
+    assert!(look_turns >= 20, "{look_turns} turns for twice ten pages");
     other.abort();
 }
 
@@ -308,17 +308,17 @@ async fn a_list_looks_at_some_records_and_says_where_to_go_on() {
     assert!((10_000..21_000).contains(&next.offset), "{next}");
     let page = letters.list(&none, Some(next), 10).await.expect("reads");
     assert_eq!((page.letters.len(), page.next), (0, None));
-    let packed = letters.pack("ann", 7, &none, None, "a test").await;
-    assert_eq!(packed.expect("reads").next, Some(next));
+    let package = letters.pack("ann", 7, &none, None, "a test").await;
+    assert_eq!(package.expect("reads").next, Some(next));
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_question_at_a_time_reads_the_log() {
     let books = Books::new();
-    let known = books.accept(1).await[0];
+    let known_id = books.accept(1).await[0];
     let entry = LedgerEntry {
-        message: known,
-        at: known.timestamp(),
+        message: known_id,
+        at: known_id.timestamp(),
         target: None,
         event: LedgerEvent::Settled,
     };
@@ -326,12 +326,12 @@ async fn one_question_at_a_time_reads_the_log() {
     let turn = books.log.turn().await.expect("nobody reads");
     let now = books.clock.now();
     let second = audit::audit(&books.log, books.ledger.as_ref(), &all(), now).await;
-    let refused = second.expect_err("it is read already");
-    assert!(refused.is::<Busy>(), "{refused:?}");
-    let waited = books.clock.now().since(now);
-    assert!(waited <= Duration::from_secs(10), "{waited:?}");
+    let error = second.expect_err("it is read already");
+    assert!(error.is::<Busy>(), "{error:?}");
+    let wait_time = books.clock.now().since(now);
+    assert!(wait_time <= Duration::from_secs(10), "{wait_time:?}");
     // A message known to the ledger needs no read of the log.
-    assert_eq!(books.trace(Name::Message(known)).await.len(), 1);
+    assert_eq!(books.trace(Name::Message(known_id)).await.len(), 1);
     drop(turn);
     assert_eq!(books.audit(all()).await.accepted, 1);
 }
@@ -341,8 +341,8 @@ async fn one_question_at_a_time_reads_the_log() {
 async fn a_question_that_has_begun_waits_for_its_next_turn() {
     let books = Books::new();
     books.accept(9_000).await;
-    let began = books.clock.now();
-    let others = async {
+    let start = books.clock.now();
+    let other_reader = async {
         // A reader that comes while the audit reads its first pages has the next turn.
         let turn = books.log.turn().await.expect("between two pages");
         tokio::time::sleep(MINUTE).await;
@@ -351,10 +351,10 @@ async fn a_question_that_has_begun_waits_for_its_next_turn() {
         assert!(new.expect_err("others read").is::<Busy>());
         drop(turn);
     };
-    let (report, ()) = tokio::join!(books.audit(all()), others);
+    let (report, ()) = tokio::join!(books.audit(all()), other_reader);
     assert_eq!(report.in_flight, 9_000);
-    let took = books.clock.now().since(began);
-    assert!(took >= MINUTE, "it waited: {took:?}");
+    let duration = books.clock.now().since(start);
+    assert!(duration >= MINUTE, "it waited: {duration:?}");
 }
 
 /// Each question holds as much as an audit.
@@ -380,37 +380,37 @@ async fn an_audit_counts_exactly_what_was_accepted_in_its_window() {
         books.accept(3).await;
         advance(MINUTE).await;
     }
-    let after = |minutes: u32| Some(Time::from(first + MINUTE * minutes));
+    let minutes_later = |minutes: u32| Some(Time::from(first + MINUTE * minutes));
     let counts = [
         (all(), 48 * 60 * 3),
         (AuditQuestion::default(), 24 * 60 * 3),
         (
             AuditQuestion {
-                since: after(100),
+                since: minutes_later(100),
                 ..AuditQuestion::default()
             },
             (48 * 60 - 100) * 3,
         ),
         (
             AuditQuestion {
-                since: after(100),
-                until: after(110),
+                since: minutes_later(100),
+                until: minutes_later(110),
                 ..AuditQuestion::default()
             },
             30,
         ),
         (
             AuditQuestion {
-                until: after(7),
+                until: minutes_later(7),
                 ..AuditQuestion::default()
             },
             21,
         ),
     ];
-    for (question, accepted) in counts {
+    for (question, expected_count) in counts {
         let report = books.audit(question.clone()).await;
-        assert_eq!(report.accepted, accepted, "{question:?}");
-        assert_eq!(report.in_flight, accepted, "{question:?}");
+        assert_eq!(report.accepted, expected_count, "{question:?}");
+        assert_eq!(report.in_flight, expected_count, "{question:?}");
         assert_eq!((report.truncated, report.next), (0, None), "{question:?}");
     }
 }
@@ -428,15 +428,15 @@ async fn an_audit_of_too_many_counts_the_rest_and_says_where_to_go_on() {
         limit: Some(20),
         ..all()
     };
-    let mut missing = Vec::new();
-    let mut left = 70;
+    let mut missing_ids = Vec::new();
+    let mut unread_count = 70;
     loop {
         let report = books.audit(question.clone()).await;
         // 20 would cut a millisecond in two.
         assert_eq!(report.accepted, 14);
-        left -= report.accepted;
-        assert_eq!(report.truncated, left);
-        missing.extend(report.missing.items);
+        unread_count -= report.accepted;
+        assert_eq!(report.truncated, unread_count);
+        missing_ids.extend(report.missing.items);
         assert!(
             !report.balanced,
             "nothing is carried and the ledger knows nothing"
@@ -445,10 +445,10 @@ async fn an_audit_of_too_many_counts_the_rest_and_says_where_to_go_on() {
             Some(next) => question.since = Some(next),
             None => break,
         }
-        assert!(missing.len() < 70);
+        assert!(missing_ids.len() < 70);
     }
     let ids: Vec<String> = ids.iter().map(MessageId::to_string).collect();
-    assert_eq!(missing, ids);
+    assert_eq!(missing_ids, ids);
 }
 
 #[tokio::test(start_paused = true)]
@@ -479,7 +479,7 @@ async fn a_report_names_a_thousand_and_counts_the_rest() {
 
 /// The ledger does not know the message yet, or any more.
 #[tokio::test(start_paused = true)]
-async fn what_only_the_log_knows_is_found_there() {
+async fn unplaced_messages_are_found_in_the_log() {
     let books = Books::new();
     let mut ids = Vec::new();
     for _ in 0..50 {
@@ -496,6 +496,6 @@ async fn what_only_the_log_knows_is_found_there() {
             assert_eq!(life.verdict.items, ["accepted, not placed yet"]);
         }
     }
-    let never = MessageId::new(ids[449].get() + 9).expect("positive");
-    assert!(books.trace(Name::Message(never)).await.is_empty());
+    let unknown_id = MessageId::new(ids[449].get() + 9).expect("positive");
+    assert!(books.trace(Name::Message(unknown_id)).await.is_empty());
 }

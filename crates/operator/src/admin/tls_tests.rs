@@ -24,7 +24,7 @@ use super::*;
 
 const REQUEST: &str = "GET /api/v1/me HTTP/1.1\r\nhost: localhost\r\n\r\n";
 /// Far more than anything here takes. After that time moves again, and what hangs meets its deadline.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A port whose deadlines pass only as a test says: the kernel and the handshakes take as long as
 /// they take.
@@ -34,38 +34,41 @@ struct Port {
     files: CertificateFiles,
     dir: TempDir,
     _stop: DropGuard,
-    _still: mpsc::Sender<()>,
+    _clock_hold: mpsc::Sender<()>,
 }
 
 /// Stops the clock of all timers; paused time alone would jump to the next one while the kernel
 /// works.
 fn still() -> mpsc::Sender<()> {
     tokio::time::pause();
-    let (still, moving) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     // Time does not jump while a thread works.
-    drop(spawn_blocking(move || moving.recv_timeout(PATIENCE)));
-    still
+    drop(spawn_blocking(move || receiver.recv_timeout(TEST_TIMEOUT)));
+    sender
 }
 
 /// Waits while timers stand still.
 async fn pass(real: Duration) {
-    let (over, passed) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || {
         std::thread::sleep(real);
-        let _ = over.send(());
+        let _ = sender.send(());
     });
-    let _ = passed.await;
+    let _ = receiver.await;
 }
 
 /// A certificate for this machine that signs itself, so that it is its root, too.
 fn write(files: &CertificateFiles) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-    let written = files.write(&made.cert.pem(), &made.signing_key.serialize_pem());
-    written.expect("files");
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let outcome = files.write(
+        &certificate.cert.pem(),
+        &certificate.signing_key.serialize_pem(),
+    );
+    outcome.expect("files");
 }
 
 async fn port() -> Port {
-    let still = still();
+    let clock_hold = still();
     let dir = tempfile::tempdir().expect("a directory");
     let files = CertificateFiles::within(dir.path(), "desk");
     write(&files);
@@ -90,11 +93,11 @@ async fn port() -> Port {
         files,
         dir,
         _stop: stop.drop_guard(),
-        _still: still,
+        _clock_hold: clock_hold,
     }
 }
 
-fn trusting(root: &Path, alpn: &[&[u8]]) -> Arc<ClientConfig> {
+fn trusting_config(root: &Path, alpn: &[&[u8]]) -> Arc<ClientConfig> {
     client_config(Some(root), alpn).expect("a root")
 }
 
@@ -126,11 +129,13 @@ async fn both_versions_of_tls_are_spoken_and_no_foreign_protocol() {
     let port = port().await;
     let root = &port.files.cert_file;
     for alpn in [&[][..], &[&b"http/1.1"[..]]] {
-        let mut stream = port.dial(trusting(root, alpn)).await.expect("TLS");
-        let answered = ask(&mut stream, REQUEST).await;
-        assert!(answered.starts_with("HTTP/1.1 404"), "{answered}");
+        let mut stream = port.dial(trusting_config(root, alpn)).await.expect("TLS");
+        let answer = ask(&mut stream, REQUEST).await;
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     }
-    let stream = port.dial(trusting(root, &[b"h2", b"http/1.1"])).await;
+    let stream = port
+        .dial(trusting_config(root, &[b"h2", b"http/1.1"]))
+        .await;
     assert_eq!(
         stream.expect("TLS").get_ref().1.alpn_protocol(),
         Some(&b"h2"[..])
@@ -146,40 +151,40 @@ async fn both_versions_of_tls_are_spoken_and_no_foreign_protocol() {
         .with_root_certificates(roots)
         .with_no_client_auth();
     port.dial(Arc::new(old)).await.expect("TLS 1.2");
-    let foreign = port.dial(trusting(root, &[b"packetboat.v1"])).await;
-    let refused = foreign.expect_err("another protocol").to_string();
-    assert!(refused.contains("NoApplicationProtocol"), "{refused}");
+    let foreign = port.dial(trusting_config(root, &[b"packetboat.v1"])).await;
+    let error = foreign.expect_err("another protocol").to_string();
+    assert!(error.contains("NoApplicationProtocol"), "{error}");
 }
 
 #[tokio::test]
 async fn a_request_in_flight_ends_well_while_certificates_change() {
     let port = port().await;
-    let old = trusting(&port.files.cert_file, &[]);
+    let old = trusting_config(&port.files.cert_file, &[]);
     let mut stream = port.dial(old.clone()).await.expect("TLS");
     let (half, rest) = REQUEST.split_at(20);
     stream.write_all(half.as_bytes()).await.expect("begun");
 
     write(&port.files);
     assert_eq!(port.certificates.reload().expect("right"), Reload::Reloaded);
-    let new = trusting(&port.files.cert_file, &[]);
+    let new = trusting_config(&port.files.cert_file, &[]);
     port.dial(new.clone()).await.expect("the new one");
     assert!(port.dial(old).await.is_err(), "the old one is gone");
-    let answered = ask(&mut stream, rest).await;
-    assert!(answered.starts_with("HTTP/1.1 404"), "{answered}");
+    let answer = ask(&mut stream, rest).await;
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
 
     // Another's key, then no certificate at all: the good pair stays.
     let other = CertificateFiles::within(port.dir.path(), "other");
     write(&other);
     std::fs::copy(&other.key_file, &port.files.key_file).expect("copied");
-    let refused = port.certificates.reload().expect_err("another's key");
-    assert!(refused.to_string().contains("is not the key"), "{refused}");
+    let error = port.certificates.reload().expect_err("another's key");
+    assert!(error.to_string().contains("is not the key"), "{error}");
     std::fs::write(&port.files.cert_file, "nothing").expect("written");
     port.certificates.reload().expect_err("no certificate");
     port.dial(new).await.expect("as before");
 }
 
 #[tokio::test]
-async fn who_speaks_no_tls_is_told_so_and_finds_no_desk() {
+async fn plain_http_is_told_to_use_tls_and_finds_no_desk() {
     let port = port().await;
     for request in [REQUEST, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut stream = TcpStream::connect(port.address).await.expect("it listens");
@@ -193,10 +198,10 @@ async fn who_speaks_no_tls_is_told_so_and_finds_no_desk() {
 }
 
 #[tokio::test]
-async fn who_does_not_finish_a_handshake_is_let_go_after_five_seconds() {
+async fn an_unfinished_handshake_is_dropped_after_five_seconds() {
     let port = port().await;
     for bytes in [&b""[..], b"\x16\x03\x01"] {
-        let began = Instant::now();
+        let start = Instant::now();
         let mut stream = TcpStream::connect(port.address).await.expect("it listens");
         stream.write_all(bytes).await.expect("begun");
         let mut answer = Vec::new();
@@ -208,24 +213,27 @@ async fn who_does_not_finish_a_handshake_is_let_go_after_five_seconds() {
                 _ = &mut end => break,
                 () = pass(Duration::from_millis(20)) => advance(Duration::from_millis(500)).await,
             }
-            assert!(began.elapsed() < PATIENCE, "{bytes:?}");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{bytes:?}");
         }
-        let took = began.elapsed();
-        assert!(took >= Duration::from_secs(5), "{bytes:?}: {took:?}");
+        let duration = start.elapsed();
+        assert!(
+            duration >= Duration::from_secs(5),
+            "{bytes:?}: {duration:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn handshakes_beyond_the_bound_wait_for_a_place() {
     let port = port().await;
-    let mut stalled = Vec::new();
+    let mut stalled_streams = Vec::new();
     for _ in 0..32 {
         let mut stream = TcpStream::connect(port.address).await.expect("it listens");
         stream.write_all(b"\x16\x03\x01").await.expect("begun");
-        stalled.push(stream);
+        stalled_streams.push(stream);
     }
-    let config = trusting(&port.files.cert_file, &[]);
-    let mut waiting = None;
+    let config = trusting_config(&port.files.cert_file, &[]);
+    let mut waiting_stream = None;
     // The last of them may still be on their way to their places.
     for _ in 0..100 {
         let mut dial = Box::pin(port.dial(config.clone()));
@@ -233,17 +241,17 @@ async fn handshakes_beyond_the_bound_wait_for_a_place() {
             biased;
             served = &mut dial => drop(served.expect("TLS")),
             () = pass(Duration::from_millis(500)) => {
-                waiting = Some(dial);
+                waiting_stream = Some(dial);
                 break;
             }
         }
     }
-    let dial = waiting.expect("there is no place");
-    stalled.pop();
+    let dial = waiting_stream.expect("there is no place");
+    stalled_streams.pop();
     tokio::select! {
         biased;
         served = dial => drop(served.expect("TLS")),
-        () = pass(PATIENCE) => panic!("a place"),
+        () = pass(TEST_TIMEOUT) => panic!("a place"),
     }
 }
 
@@ -252,7 +260,7 @@ fn off_loopback_the_desk_wants_operators_and_tls() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = CertificateFiles::within(dir.path(), "desk");
     write(&files);
-    let refused = |change: &dyn Fn(&mut Config)| {
+    let refusal_text = |change: &dyn Fn(&mut Config)| {
         let mut config = Config {
             listen: ([0, 0, 0, 0], 9190).into(),
             ..Config::default()
@@ -260,40 +268,43 @@ fn off_loopback_the_desk_wants_operators_and_tls() {
         change(&mut config);
         config.problems(&StationProvers).to_string()
     };
-    let operated = |config: &mut Config| {
+    let with_operators = |config: &mut Config| {
         config.operators = vec![OperatorConfig {
             name: "ann".to_owned(),
             token_file: "/token".into(),
             roles: Vec::new(),
         }];
     };
-    let certified = |config: &mut Config| {
+    let with_certificate = |config: &mut Config| {
         config.tls.cert_file = Some(files.cert_file.clone());
         config.tls.key_file = Some(files.key_file.clone());
     };
     for (text, words) in [
-        (refused(&certified), "admin.operators names nobody"),
-        (refused(&operated), "has no TLS"),
-        (refused(&|config| config.anybody = true), "has no TLS"),
         (
-            refused(&|config| {
-                operated(config);
-                certified(config);
+            refusal_text(&with_certificate),
+            "admin.operators names nobody",
+        ),
+        (refusal_text(&with_operators), "has no TLS"),
+        (refusal_text(&|config| config.anybody = true), "has no TLS"),
+        (
+            refusal_text(&|config| {
+                with_operators(config);
+                with_certificate(config);
                 config.tls.offloaded = true;
             }),
             "only one of them can be meant",
         ),
         (
-            refused(&|config| {
-                operated(config);
+            refusal_text(&|config| {
+                with_operators(config);
                 config.tls.cert_file = Some(files.cert_file.clone());
             }),
             "need each other",
         ),
         (
-            refused(&|config| {
-                operated(config);
-                certified(config);
+            refusal_text(&|config| {
+                with_operators(config);
+                with_certificate(config);
                 config.tls.key_file = Some(files.cert_file.clone());
             }),
             "holds no private key",
@@ -304,16 +315,16 @@ fn off_loopback_the_desk_wants_operators_and_tls() {
     }
     let all: [&dyn Fn(&mut Config); 3] = [
         &|config| {
-            operated(config);
-            certified(config);
+            with_operators(config);
+            with_certificate(config);
         },
         &|config| {
-            operated(config);
+            with_operators(config);
             config.tls.offloaded = true;
         },
         &|config| config.listen = ([127, 0, 0, 1], 9190).into(),
     ];
     for right in all {
-        assert_eq!(refused(right), "");
+        assert_eq!(refusal_text(right), "");
     }
 }

@@ -222,7 +222,7 @@ impl Witnesses<'_> {
     /// does not answer.
     pub async fn trace(&self, name: Name, now: Timestamp) -> Result<Vec<Report>> {
         let (mut lives, mut reader) = (Vec::new(), self.log.reader());
-        for id in self.named(name, &mut reader).await? {
+        for id in self.resolve_ids(name, &mut reader).await? {
             let entries = self.ledger.trace(&[id]).await?;
             let entries: Vec<_> = entries.into_iter().flatten().collect();
             if !entries.is_empty() || reader.has(id).await? {
@@ -233,7 +233,7 @@ impl Witnesses<'_> {
         Ok(lives)
     }
 
-    async fn named(&self, name: Name, reader: &mut Reader<'_>) -> Result<Vec<MessageId>> {
+    async fn resolve_ids(&self, name: Name, reader: &mut Reader<'_>) -> Result<Vec<MessageId>> {
         let send_id = match name {
             Name::Message(id) => return Ok(vec![id]),
             Name::Send(send_id) => send_id,
@@ -264,20 +264,24 @@ impl Witnesses<'_> {
         now: Timestamp,
     ) -> BTreeMap<Target, MailLocation> {
         let targets = life.stored_for().take(EVENTS);
-        let asked: Vec<_> = targets.map(|target| (target, life.message)).collect();
-        if asked.is_empty() {
+        let queries: Vec<_> = targets.map(|target| (target, life.message)).collect();
+        if queries.is_empty() {
             return BTreeMap::new();
         }
-        let found = timeout(MAILBOX_WAIT, self.mailbox.find(&asked, now)).await;
-        let found = found.unwrap_or_default();
-        if let Some(error) = found.iter().find_map(|found| found.as_ref().err()) {
+        let results = timeout(MAILBOX_WAIT, self.mailbox.find(&queries, now)).await;
+        let results = results.unwrap_or_default();
+        if let Some(error) = results.iter().find_map(|results| results.as_ref().err()) {
             tracing::info!(%error, "a mailbox did not answer a trace");
         }
-        let answered = |((target, _), found): ((Target, _), backend::Result<_>)| {
-            let found = found.ok()?;
-            Some((target, found))
+        let to_location = |((target, _), location): ((Target, _), backend::Result<_>)| {
+            let location = location.ok()?;
+            Some((target, location))
         };
-        asked.into_iter().zip(found).filter_map(answered).collect()
+        queries
+            .into_iter()
+            .zip(results)
+            .filter_map(to_location)
+            .collect()
     }
 }
 
@@ -327,9 +331,12 @@ impl From<LedgerEvent> for EventDetail {
             LedgerEvent::Listed { conversation } => EventDetail::Listed {
                 conversation: conversation.to_string(),
             },
-            LedgerEvent::Refused { conversation, why } => EventDetail::Refused {
+            LedgerEvent::Refused {
+                conversation,
+                why: cause_text,
+            } => EventDetail::Refused {
                 conversation: conversation.to_string(),
-                why,
+                why: cause_text,
             },
             LedgerEvent::Unchanged {
                 conversation,
@@ -387,7 +394,7 @@ mod tests {
         let (from, send_id) = (user(1), SendId::from_bytes([7; 16]));
         let (subject, letter) = (message, "message-0-1".to_owned());
         let (seq, rev, partition, offset, attempt) = (Seq(3), 4, 5, 6, 1);
-        let why = "a rule".to_owned();
+        let reason = "a rule".to_owned();
         vec![
             LedgerEvent::Placed {
                 conversation,
@@ -409,12 +416,12 @@ mod tests {
             LedgerEvent::Listed { conversation },
             LedgerEvent::Refused {
                 conversation,
-                why: why.clone(),
+                why: reason.clone(),
             },
             LedgerEvent::Unchanged {
                 conversation,
                 subject,
-                refused: Some(why),
+                refused: Some(reason),
             },
             LedgerEvent::Repeat { of: message },
             LedgerEvent::Pushed {
@@ -451,10 +458,10 @@ mod tests {
     }
 
     fn shown(event: LedgerEvent) -> Value {
-        let shown = EventDetail::from(event);
-        let json = serde_json::to_value(&shown).expect("JSON");
+        let detail = EventDetail::from(event);
+        let json = serde_json::to_value(&detail).expect("JSON");
         let back: EventDetail = serde_json::from_value(json.clone()).expect("back");
-        assert_eq!(back, shown);
+        assert_eq!(back, detail);
         json
     }
 

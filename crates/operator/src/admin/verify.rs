@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use backend::audit::AuditStore;
 use protocol::ledger::chain::{ChainFlaw, ChainHead, ChainWalk};
-use protocol::ledger::minute::{Digest, minute_of};
+use protocol::ledger::minute::{Digest, minute_start};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -33,7 +33,7 @@ pub struct VerifyQuestion {
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "ChainReport")]
 pub struct Report {
-    /// True if no minute was changed or removed.
+    /// Whether no minute was changed or removed.
     pub intact: bool,
     /// Verified minutes, `since` to `until`.
     pub since: Time,
@@ -79,9 +79,9 @@ pub async fn verify(
             bail!("no minute was closed yet: the first is begun when a station or a carrier runs");
         };
         let report = walk(&mut reader, store, question, &head).await?;
-        let after = store.head().await?;
+        let new_head = store.head().await?;
         // Old minutes removed meanwhile would count as missing.
-        if report.intact || after.is_some_and(|after| after.start == head.start) {
+        if report.intact || new_head.is_some_and(|new_head| new_head.start == head.start) {
             return Ok(report);
         }
     }
@@ -94,29 +94,29 @@ async fn walk(
     question: &VerifyQuestion,
     head: &ChainHead,
 ) -> Result<Report> {
-    let asked = question.since.map(|since| minute_of(since.at()));
-    if let Some(since) = asked.filter(|since| *since >= head.until) {
-        let (since, until) = (Time::from(since), Time::from(head.until));
-        let text = format!("no minute was closed since {since}: the last one ends at {until}");
+    let first_minute = question.since.map(|start| minute_start(start.at()));
+    if let Some(start) = first_minute.filter(|start| *start >= head.until) {
+        let (start, end) = (Time::from(start), Time::from(head.until));
+        let text = format!("no minute was closed since {start}: the last one ends at {end}");
         return Err(NoMinutes(text).into());
     }
-    let (since, mut walk) = match asked {
-        Some(since) if since > head.start.minute => (since, ChainWalk::since(head, since)),
+    let (start, mut walk) = match first_minute {
+        Some(start) if start > head.start.minute => (start, ChainWalk::since(head, start)),
         _ => (head.start.minute, ChainWalk::whole(head)),
     };
-    let (mut rows, mut minutes_in_log) = (MinuteRows::of(store, since..head.until), 0);
+    let (mut rows, mut minutes_in_log) = (MinuteRows::of(store, start..head.until), 0);
     while let Some(rows) = rows.next().await? {
         for row in &rows {
             walk.step(row);
-            let Some(closed) = row.closed.as_ref().filter(|_| question.deep) else {
+            let Some(closed_minute) = row.closed_minute.as_ref().filter(|_| question.deep) else {
                 continue;
             };
             let turn = reader.turn().await?;
-            if let Some(ids) = turn.ids_of(closed).await? {
+            if let Some(ids) = turn.read_ids(closed_minute).await? {
                 minutes_in_log += 1;
                 let in_log = ids.len() as u64;
-                if in_log != closed.accepted || Digest::of_ids(ids) != closed.ids {
-                    walk.differs(closed, in_log);
+                if in_log != closed_minute.accepted || Digest::from_ids(ids) != closed_minute.ids {
+                    walk.differs(closed_minute, in_log);
                 }
             }
         }
@@ -125,7 +125,7 @@ async fn walk(
     let link = head.link();
     Ok(Report {
         intact: flaws.is_empty(),
-        since: since.into(),
+        since: start.into(),
         until: head.until.into(),
         minutes,
         minutes_in_log,

@@ -17,7 +17,7 @@ pub struct ErrorDetail {
     pub code: String,
     /// Sentence for people.
     pub message: String,
-    /// True if the same request may succeed later.
+    /// Whether the same request may succeed later.
     pub retry: bool,
 }
 

@@ -61,8 +61,8 @@ pub mod or_none {
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,
     {
-        let written = Option::<IdInput>::deserialize(from)?;
-        written.map(IdInput::read).transpose()
+        let input = Option::<IdInput>::deserialize(from)?;
+        input.map(IdInput::read).transpose()
     }
 }
 
@@ -97,8 +97,8 @@ mod tests {
         ] {
             assert_eq!(serde_json::from_str::<Names>(read).expect(read), large);
         }
-        let both = serde_json::from_str::<Names>(r#"{"one":7,"other":"8"}"#);
-        assert_eq!(both.expect("both").other, Some(user(8)));
+        let names = serde_json::from_str::<Names>(r#"{"one":7,"other":"8"}"#);
+        assert_eq!(names.expect("both").other, Some(user(8)));
         for wrong in [
             r#"{"one":0}"#,
             r#"{"one":"ann"}"#,

@@ -13,11 +13,11 @@ pub struct List<T> {
 }
 
 impl<T> List<T> {
-    /// The first `most` items, and the number of the rest.
-    pub fn of(all: impl IntoIterator<Item = T>, most: usize) -> List<T> {
+    /// The first `limit` items, and the number of the rest.
+    pub fn of(all: impl IntoIterator<Item = T>, limit: usize) -> List<T> {
         let mut all = all.into_iter();
         List {
-            items: all.by_ref().take(most).collect(),
+            items: all.by_ref().take(limit).collect(),
             truncated: all.count() as u64,
         }
     }

@@ -23,7 +23,7 @@ pub enum Reason {
 }
 
 /// Reads a name of the API (`too_large`), or one of headers and commands (`too-large`).
-pub fn named(name: &str) -> Option<DeadReason> {
+pub fn from_name(name: &str) -> Option<DeadReason> {
     DeadReason::from_name(&name.replace('_', "-"))
 }
 
@@ -47,8 +47,8 @@ pub mod or_none {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DeadReason>, D::Error> {
-        let named = Option::<NamedReason>::deserialize(from)?;
-        Ok(named.map(|NamedReason(reason)| reason))
+        let named_reason = Option::<NamedReason>::deserialize(from)?;
+        Ok(named_reason.map(|NamedReason(reason)| reason))
     }
 }
 
@@ -67,13 +67,13 @@ mod tests {
         for reason in DeadReason::ALL {
             let json = serde_json::to_value(Death { reason }).expect("JSON");
             assert_eq!(json["reason"], name(reason));
-            for known in [name(reason), reason.name().to_owned()] {
-                assert_eq!(named(&known), Some(reason));
-                let read = serde_json::json!({ "reason": known });
+            for spelling in [name(reason), reason.name().to_owned()] {
+                assert_eq!(from_name(&spelling), Some(reason));
+                let read = serde_json::json!({ "reason": spelling });
                 let read: Death = serde_json::from_value(read).expect("a reason");
                 assert_eq!(read.reason, reason);
             }
         }
-        assert_eq!(named("boredom"), None);
+        assert_eq!(from_name("boredom"), None);
     }
 }

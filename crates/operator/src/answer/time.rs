@@ -49,16 +49,16 @@ impl From<Time> for Timestamp {
 /// RFC 3339 with milliseconds: `2026-11-27T17:05:37.123Z`.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_rfc3339_millis(of_system(self.0)).fmt(f)
+        humantime::format_rfc3339_millis(to_system_time(self.0)).fmt(f)
     }
 }
 
 /// Formats a time to the second, for people: `2026-03-01T09:00:00Z`.
 pub fn utc(at: impl Into<Timestamp>) -> String {
-    humantime::format_rfc3339_seconds(of_system(at.into())).to_string()
+    humantime::format_rfc3339_seconds(to_system_time(at.into())).to_string()
 }
 
-fn of_system(at: Timestamp) -> SystemTime {
+fn to_system_time(at: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(at.millis().clamp(0, LAST) as u64)
 }
 
@@ -66,7 +66,7 @@ impl FromStr for Time {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Time, String> {
-        let ms = text.parse().ok().or_else(|| of_rfc3339(text));
+        let ms = text.parse().ok().or_else(|| parse_rfc3339(text));
         ms.map(Time::from_ms).ok_or_else(|| {
             format!("{text:?} is no time: write milliseconds since 1970, or 2026-03-01T09:00:00Z")
         })
@@ -74,13 +74,13 @@ impl FromStr for Time {
 }
 
 /// Milliseconds since 1970 at a time with `Z`, with an offset, or with neither, which is UTC.
-fn of_rfc3339(text: &str) -> Option<i64> {
-    let (local, ahead) = split_offset(text)?;
+fn parse_rfc3339(text: &str) -> Option<i64> {
+    let (local, offset_ms) = split_offset(text)?;
     let since_1970 = humantime::parse_rfc3339_weak(local).ok()?;
     let since_1970 = since_1970.duration_since(UNIX_EPOCH).ok()?;
     i64::try_from(since_1970.as_millis())
         .ok()?
-        .checked_sub(ahead)
+        .checked_sub(offset_ms)
 }
 
 /// Splits `2026-03-01T09:00:00+01:00` into the time there and the milliseconds it is ahead of UTC.
@@ -94,8 +94,11 @@ fn split_offset(text: &str) -> Option<(&str, i64)> {
     if !(0..24).contains(&hours) || !(0..60).contains(&minutes) {
         return None;
     }
-    let ahead = (hours * 60 + minutes) * 60_000;
-    Some((&text[..at], if sign == '+' { ahead } else { -ahead }))
+    let offset_ms = (hours * 60 + minutes) * 60_000;
+    Some((
+        &text[..at],
+        if sign == '+' { offset_ms } else { -offset_ms },
+    ))
 }
 
 impl Serialize for Time {
@@ -158,7 +161,7 @@ impl JsonSchema for Time {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let written = json_schema!({
+        let schema = json_schema!({
             "type": "object",
             "description": "A time, for people and for programs.",
             "properties": {
@@ -175,16 +178,17 @@ impl JsonSchema for Time {
             },
             "required": ["utc", "ms"],
         });
-        match generator.contract().is_serialize() {
-            true => written,
-            false => json_schema!({
+        if generator.contract().is_serialize() {
+            schema
+        } else {
+            json_schema!({
                 "description": "A time: RFC 3339, milliseconds since 1970, or as answers write it.",
                 "anyOf": [
                     { "type": "string", "format": "date-time" },
                     { "type": "integer", "format": "int64" },
-                    written,
+                    schema,
                 ],
-            }),
+            })
         }
     }
 }
@@ -235,7 +239,7 @@ mod tests {
         }
     }
 
-    // Anybody may ask for any number.
+    // Requests may hold any number.
     #[test]
     fn every_number_has_a_text_and_stays_itself() {
         for ms in [i64::MIN, -1, 0, LAST, LAST + 1, i64::MAX] {

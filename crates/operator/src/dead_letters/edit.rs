@@ -86,7 +86,7 @@ pub struct EditResult {
     pub fields: Vec<String>,
     /// Error that the letter would die of at once.
     pub flaw: Option<String>,
-    /// True if the edit counts.
+    /// Whether the edit counts.
     pub done: bool,
 }
 
@@ -96,29 +96,32 @@ impl DeadLetters {
     /// # Errors
     /// `InvalidArgument` if its bytes are gone, or its time is over.
     pub async fn envelope(&self, id: &str) -> Result<Option<Envelope>, TaskRefusal> {
-        let Some(found) = self.find(id).await? else {
+        let Some(located_letter) = self.find(id).await? else {
             return Ok(None);
         };
-        let desk = self.view.now().await?;
-        if desk.standing(id, self.backends.clock.now()) == LetterState::Gone {
+        let operations = self.view.now().await?;
+        if operations.standing(id, self.backends.clock.now()) == LetterState::Gone {
             return Err(refuse(Code::InvalidArgument, TaskOutcome::Final.text()));
         }
-        let Some((key, value)) = self.bytes(&desk, &found).await? else {
+        let Some((key, value)) = self.bytes(&operations, &located_letter).await? else {
             return Err(refuse(Code::InvalidArgument, TaskOutcome::BytesGone.text()));
         };
-        let schema = schema(found.letter.origin.topic);
+        let schema = schema(located_letter.letter.origin.topic);
         let read = envelope::to_json(schema, value.clone()).ok();
-        let shown = value.slice(..value.len().min(SHOWN));
+        let excerpt = value.slice(..value.len().min(SHOWN));
         Ok(Some(Envelope {
             letter: id.to_owned(),
             schema: schema.to_owned(),
             version: Version::of(&value),
-            raw: read.is_none().then(|| shown.escape_ascii().to_string()),
+            raw: read.is_none().then(|| excerpt.escape_ascii().to_string()),
             unknown_fields: read.iter().flat_map(|read| read.unknown.clone()).collect(),
             text: read.map(|read| read.text),
-            flaw: self.flaw(&found, key, value),
-            locked: desk.may_be_edited(id).err().map(|why| why.to_string()),
-            edit: desk.edit(id).map(LetterEdit::from),
+            flaw: self.flaw(&located_letter, key, value),
+            locked: operations
+                .may_be_edited(id)
+                .err()
+                .map(|reason| reason.to_string()),
+            edit: operations.edit(id).map(LetterEdit::from),
         }))
     }
 
@@ -133,77 +136,78 @@ impl DeadLetters {
         id: &str,
         change: LetterChange,
     ) -> Result<Option<EditResult>, TaskRefusal> {
-        let Some(found) = self.find(id).await? else {
+        let Some(located_letter) = self.find(id).await? else {
             return Ok(None);
         };
-        let desk = self.view.now().await?;
-        desk.may_be_edited(id)?;
-        let Some((key, before)) = self.bytes(&desk, &found).await? else {
+        let operations = self.view.now().await?;
+        operations.may_be_edited(id)?;
+        let Some((key, old_bytes)) = self.bytes(&operations, &located_letter).await? else {
             return Err(refuse(Code::InvalidArgument, TaskOutcome::BytesGone.text()));
         };
-        if Version::of(&before) != change.base {
+        if Version::of(&old_bytes) != change.base {
             return Err(EditRefusal::Changed.into());
         }
-        let (after, diff) = self.draft(&found, &before, &change)?;
-        stays_itself(&found, &after)?;
-        let schema = schema(found.letter.origin.topic);
-        let mut changed = EditResult {
-            version: Version::of(&after),
-            fields: envelope::changed(schema, &before, &after),
-            flaw: self.flaw(&found, key, after.clone()),
+        let (new_bytes, diff) = self.draft(&located_letter, &old_bytes, &change)?;
+        check_identity(&located_letter, &new_bytes)?;
+        let schema = schema(located_letter.letter.origin.topic);
+        let mut result = EditResult {
+            version: Version::of(&new_bytes),
+            fields: envelope::changed_fields(schema, &old_bytes, &new_bytes),
+            flaw: self.flaw(&located_letter, key, new_bytes.clone()),
             done: false,
             diff,
         };
-        if change.dry_run || changed.diff.is_empty() {
-            return Ok(Some(changed));
+        if change.dry_run || result.diff.is_empty() {
+            return Ok(Some(result));
         }
-        let mut edited = EditedLetter {
+        let mut edited_letter = EditedLetter {
             letter: id.to_owned(),
             base: change.base,
-            version: changed.version.clone(),
+            version: result.version.clone(),
             at: EditPosition {
-                topic: found.cursor.kind.topic(),
-                partition: found.cursor.partition,
+                topic: located_letter.cursor.kind.topic(),
+                partition: located_letter.cursor.partition,
                 offset: 0,
             },
-            fields: changed.fields.clone(),
+            fields: result.fields.clone(),
             why: change.why,
         };
-        desk.admit_edit(&edited)?;
-        edited.at.offset = self.put_beside(by, &found, after).await?;
-        let at = edited.at;
-        self.say(by, vec![OperatorAction::Edited(edited)]).await?;
+        operations.admit_edit(&edited_letter)?;
+        edited_letter.at.offset = self.append_edit(by, &located_letter, new_bytes).await?;
+        let at = edited_letter.at;
+        self.say(by, vec![OperatorAction::Edited(edited_letter)])
+            .await?;
         // Another edit, or a redrive, may have been faster.
-        let desk = self.view.now().await?;
-        match desk.edit(id) {
-            Some(edit) if edit.edited.at == at => changed.done = true,
+        let operations = self.view.now().await?;
+        match operations.edit(id) {
+            Some(edit) if edit.letter.at == at => result.done = true,
             _ => {
-                desk.may_be_edited(id)?;
+                operations.may_be_edited(id)?;
                 return Err(EditRefusal::Changed.into());
             }
         }
-        Ok(Some(changed))
+        Ok(Some(result))
     }
 
     /// New bytes, and their difference from the current ones.
     fn draft(
         &self,
-        found: &LocatedLetter,
-        before: &Bytes,
+        located_letter: &LocatedLetter,
+        old_bytes: &Bytes,
         change: &LetterChange,
     ) -> Result<(Bytes, String), TaskRefusal> {
         if change.why.len() > WHY_MAX {
             let text = format!("at most {WHY_MAX} bytes of text");
             return Err(refuse(Code::InvalidArgument, text));
         }
-        let schema = schema(found.letter.origin.topic);
-        let after = envelope::from_json(schema, &change.envelope)?;
-        let most = self.bounds.record_bytes;
-        if after.len() > most {
-            let text = format!("{} bytes, at most {most} are taken", after.len());
+        let schema = schema(located_letter.letter.origin.topic);
+        let new_bytes = envelope::from_json(schema, &change.envelope)?;
+        let limit = self.bounds.record_bytes;
+        if new_bytes.len() > limit {
+            let text = format!("{} bytes, at most {limit} are taken", new_bytes.len());
             return Err(refuse(Code::TooLarge, text));
         }
-        let old = match envelope::to_json(schema, before.clone()) {
+        let old = match envelope::to_json(schema, old_bytes.clone()) {
             Ok(old) if !old.unknown.is_empty() && !change.drop_unknown => {
                 let text = format!(
                     "the letter has fields that this program does not know, and an edit would lose them: {}",
@@ -219,30 +223,33 @@ impl DeadLetters {
                 old.text + &unknown.collect::<String>()
             }
             Err(_) => {
-                let shown = &before[..before.len().min(SHOWN)];
-                format!("# no {schema}: {}", shown.escape_ascii())
+                let excerpt = &old_bytes[..old_bytes.len().min(SHOWN)];
+                format!("# no {schema}: {}", excerpt.escape_ascii())
             }
         };
-        let new = envelope::to_json(schema, after.clone())?.text;
-        Ok((after, difference(&old, &new)))
+        let new = envelope::to_json(schema, new_bytes.clone())?.text;
+        Ok((new_bytes, difference(&old, &new)))
     }
 
     /// Appends the new bytes to the letter's partition, and returns their offset.
-    async fn put_beside(
+    async fn append_edit(
         &self,
         by: &str,
-        found: &LocatedLetter,
+        located_letter: &LocatedLetter,
         value: Bytes,
     ) -> Result<u64, TaskRefusal> {
         let text = |name: &str, value: String| (name.to_owned(), Bytes::from(value));
         let record = NewRecord {
-            partition: found.record.partition,
-            key: found.record.key.clone(),
+            partition: located_letter.record.partition,
+            key: located_letter.record.key.clone(),
             headers: vec![
-                text(EDIT_OF, found.letter.id()),
+                text(EDIT_OF, located_letter.letter.id()),
                 text("by", by.to_owned()),
                 text("at", self.backends.clock.now().to_string()),
-                text("schema", schema(found.letter.origin.topic).to_owned()),
+                text(
+                    "schema",
+                    schema(located_letter.letter.origin.topic).to_owned(),
+                ),
             ],
             value,
         };
@@ -262,23 +269,23 @@ impl DeadLetters {
 /// Refuses to make another message of a letter. The ledger waits for the message that the letter
 /// names, in its conversation: with another one in the letter, the ledger would never learn what
 /// became of it.
-fn stays_itself(found: &LocatedLetter, after: &Bytes) -> Result<(), TaskRefusal> {
-    let letter = &found.letter;
+fn check_identity(located_letter: &LocatedLetter, new_bytes: &Bytes) -> Result<(), TaskRefusal> {
+    let letter = &located_letter.letter;
     let Some(message) = letter.message else {
         return Ok(());
     };
-    let sent = RecordSubject::of(found.cursor.kind, after);
-    let is_same = sent.message == Some(message)
-        && (letter.conversation.is_none() || sent.conversation == letter.conversation);
+    let subject = RecordSubject::of(located_letter.cursor.kind, new_bytes);
+    let is_same = subject.message == Some(message)
+        && (letter.conversation.is_none() || subject.conversation == letter.conversation);
     if is_same {
         return Ok(());
     }
-    let of = match letter.conversation {
+    let identity = match letter.conversation {
         Some(conversation) => format!("message {message} in conversation {conversation}"),
         None => format!("message {message}"),
     };
     let text = format!(
-        "the letter is {of}, and an edit may not make another one of it, or none: nobody would learn what \
+        "the letter is {identity}, and an edit may not make another one of it, or none: nobody would learn what \
          became of it. Keep its id, sender and recipient; send a new message where another one is meant"
     );
     Err(refuse(Code::InvalidArgument, text))
@@ -292,8 +299,9 @@ fn refuse(code: Code, text: impl Into<String>) -> TaskRefusal {
 fn difference(old: &str, new: &str) -> String {
     let mut config = TextDiff::configure();
     let diff = config.timeout(DIFF_TIME).diff_lines(old, new);
-    let mut told = diff.unified_diff();
-    told.context_radius(AROUND)
+    let mut unified_diff = diff.unified_diff();
+    unified_diff
+        .context_radius(AROUND)
         .missing_newline_hint(false)
         .header("before", "after")
         .to_string()
@@ -305,11 +313,11 @@ mod tests {
 
     #[test]
     fn a_difference_is_told_by_line() {
-        let told = difference(
+        let diff = difference(
             "{\n  \"a\": 1,\n  \"b\": 2\n}",
             "{\n  \"a\": 1,\n  \"b\": 3\n}",
         );
-        assert!(told.contains("-  \"b\": 2\n+  \"b\": 3"), "{told}");
+        assert!(diff.contains("-  \"b\": 2\n+  \"b\": 3"), "{diff}");
         assert_eq!(difference("{}", "{}"), "");
     }
 }

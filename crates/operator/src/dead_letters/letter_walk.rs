@@ -7,11 +7,11 @@ use super::{DeadLetters, LocatedLetter, Result, STEP};
 /// came back twice at once): the first one is the letter.
 pub(super) struct Walk<'a> {
     letters: &'a DeadLetters,
-    ahead: std::vec::IntoIter<LocatedLetter>,
+    buffer: std::vec::IntoIter<LocatedLetter>,
     /// Place up to which letters were handed out.
     place: Option<LetterCursor>,
     /// Place up to which the topics were read.
-    read: Option<LetterCursor>,
+    read_until: Option<LetterCursor>,
     /// Pages that may still be read.
     pages: usize,
     is_cut: bool,
@@ -19,12 +19,12 @@ pub(super) struct Walk<'a> {
 
 impl DeadLetters {
     /// Starts behind a place, or at the beginning.
-    pub(super) fn walk(&self, after: Option<LetterCursor>) -> Walk<'_> {
+    pub(super) fn walk(&self, cursor: Option<LetterCursor>) -> Walk<'_> {
         Walk {
             letters: self,
-            ahead: Vec::new().into_iter(),
-            place: after,
-            read: after,
+            buffer: Vec::new().into_iter(),
+            place: cursor,
+            read_until: cursor,
             pages: usize::MAX,
             is_cut: false,
         }
@@ -40,22 +40,22 @@ impl Walk<'_> {
     /// Next letter; `None` at the current end, or behind the last page.
     pub(super) async fn next(&mut self) -> Result<Option<LocatedLetter>> {
         loop {
-            if let Some(found) = self.ahead.next() {
-                self.place = Some(found.cursor);
-                return Ok(Some(found));
+            if let Some(located_letter) = self.buffer.next() {
+                self.place = Some(located_letter.cursor);
+                return Ok(Some(located_letter));
             }
-            self.place = self.read;
+            self.place = self.read_until;
             if self.pages == 0 {
                 self.is_cut = true;
                 return Ok(None);
             }
             self.pages -= 1;
-            let (found, last) = self.letters.read(self.read, STEP).await?;
+            let (letters, last) = self.letters.read(self.read_until, STEP).await?;
             if last.is_none() {
                 return Ok(None);
             }
-            self.read = last;
-            self.ahead = found.into_iter();
+            self.read_until = last;
+            self.buffer = letters.into_iter();
         }
     }
 

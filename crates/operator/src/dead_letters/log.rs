@@ -26,23 +26,23 @@ pub struct LogPage {
 impl DeadLetters {
     /// Reads at most this many entries, from before an offset or the newest; only the decisions of
     /// operators if wanted.
-    pub async fn log(&self, most: usize, decisions: bool, before: Option<u64>) -> Result<LogPage> {
-        let most = most.clamp(1, ENTRIES);
+    pub async fn log(&self, limit: usize, decisions: bool, cursor: Option<u64>) -> Result<LogPage> {
+        let limit = limit.clamp(1, ENTRIES);
         let (first, end) = self.backends.queue.bounds(OPERATIONS).await?;
-        let mut next = before.map_or(end, |before| before.min(end));
+        let mut next = cursor.map_or(end, |cursor| cursor.min(end));
         let stop = next.saturating_sub(LOOKED_AT).max(first);
         let mut page = LogPage::default();
-        while next > stop && page.entries.len() < most {
+        while next > stop && page.entries.len() < limit {
             let from = next.saturating_sub(PAGE).max(stop);
             let records = self.operations(from, next).await?;
             next = from;
             for record in records.iter().rev() {
-                if page.entries.len() == most {
+                if page.entries.len() == limit {
                     next = record.offset + 1;
                     break;
                 }
-                let wanted = |entry: &OperationEntry| !decisions || entry.act.is_decision();
-                page.entries.extend(entry(record).filter(wanted));
+                let is_wanted = |entry: &OperationEntry| !decisions || entry.act.is_decision();
+                page.entries.extend(entry(record).filter(is_wanted));
             }
         }
         page.next = (next > first).then_some(next);
@@ -54,9 +54,10 @@ impl DeadLetters {
         let mut records: Vec<Record> = Vec::new();
         let mut next = from;
         while next < to {
-            let most = (to - next) as usize;
-            let (read, behind) = read_on(&*self.backends.queue, OPERATIONS, next, most).await?;
-            next = behind;
+            let limit = (to - next) as usize;
+            let (read, next_offset) =
+                read_on(&*self.backends.queue, OPERATIONS, next, limit).await?;
+            next = next_offset;
             records.extend(read.into_iter().filter(|record| record.offset < to));
         }
         Ok(records)

@@ -22,12 +22,12 @@ pub(super) const OPERATIONS: Partition = Partition {
 
 pub(super) struct View {
     queue: Arc<dyn Queue>,
-    known: Mutex<DeskSnapshot>,
+    snapshot: Mutex<DeskSnapshot>,
 }
 
 #[derive(Default)]
 struct DeskSnapshot {
-    desk: Arc<Operations>,
+    operations: Arc<Operations>,
     next: u64,
 }
 
@@ -35,26 +35,26 @@ impl View {
     pub(super) fn new(queue: Arc<dyn Queue>) -> View {
         View {
             queue,
-            known: Mutex::default(),
+            snapshot: Mutex::default(),
         }
     }
 
     /// The desk after everything that was written before this call.
     pub(super) async fn now(&self) -> Result<Arc<Operations>> {
-        let mut known = self.known.lock().await;
+        let mut snapshot = self.snapshot.lock().await;
         let (first, end) = self.queue.bounds(OPERATIONS).await?;
-        let mut next = known.next.max(first);
+        let mut next = snapshot.next.max(first);
         while next < end {
-            let (records, behind) = read_on(&*self.queue, OPERATIONS, next, PAGE).await?;
-            next = behind;
+            let (records, next_offset) = read_on(&*self.queue, OPERATIONS, next, PAGE).await?;
+            next = next_offset;
             // Taken out meanwhile: a panic in between leaves nothing half read, and the next call
             // begins at the beginning.
-            let mut desk = std::mem::take(&mut *known).desk;
+            let mut operations = std::mem::take(&mut *snapshot).operations;
             let entries = records.iter().filter_map(entry);
-            entries.for_each(|entry| Arc::make_mut(&mut desk).read(&entry));
-            *known = DeskSnapshot { desk, next };
+            entries.for_each(|entry| Arc::make_mut(&mut operations).read(&entry));
+            *snapshot = DeskSnapshot { operations, next };
         }
-        Ok(known.desk.clone())
+        Ok(snapshot.operations.clone())
     }
 }
 

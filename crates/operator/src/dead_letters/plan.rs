@@ -78,13 +78,13 @@ impl DeadLetters {
 
     /// Forecasts a redrive of these letters now: asks the stores for each.
     pub async fn forecasts(&self, letters: PlanLetters) -> Result<Plan> {
-        let desk = self.view.now().await?;
+        let operations = self.view.now().await?;
         let PlanLetters(letters) = letters;
         let mut shares: BTreeMap<Forecast, (u64, Vec<String>)> = BTreeMap::new();
         for (letter, at) in &letters {
             let forecast = match at {
-                Some(at) => self.forecast(&desk, letter, *at).await?,
-                None => left_alone(TaskOutcome::NoSuchLetter),
+                Some(at) => self.forecast(&operations, letter, *at).await?,
+                None => leave_alone(TaskOutcome::NoSuchLetter),
             };
             let (count, sample) = shares.entry(forecast).or_default();
             *count += 1;
@@ -105,36 +105,46 @@ impl DeadLetters {
         })
     }
 
-    async fn forecast(&self, desk: &Operations, id: &str, at: LetterCursor) -> Result<Forecast> {
+    async fn forecast(
+        &self,
+        operations: &Operations,
+        id: &str,
+        at: LetterCursor,
+    ) -> Result<Forecast> {
         let now = self.backends.clock.now();
-        if let Err(outcome) = desk.may(desk::OperatorWork::Redrive, id, now) {
-            return Ok(left_alone(outcome));
+        if let Err(outcome) = operations.may(desk::OperatorWork::Redrive, id, now) {
+            return Ok(leave_alone(outcome));
         }
-        let Some(found) = self.at(at).await? else {
-            return Ok(left_alone(TaskOutcome::NoSuchLetter));
+        let Some(located_letter) = self.at(at).await? else {
+            return Ok(leave_alone(TaskOutcome::NoSuchLetter));
         };
-        let record = match self.record_again(desk, &found).await? {
+        let record = match self.record_again(operations, &located_letter).await? {
             Ok((record, _)) => record,
-            Err(outcome) => return Ok(left_alone(outcome)),
+            Err(outcome) => return Ok(leave_alone(outcome)),
         };
-        if found.cursor.kind == Kind::Notification {
+        if located_letter.cursor.kind == Kind::Notification {
             let forecast = match unreadable(record.value) {
-                Some(death) => death.again(),
+                Some(death) => death.to_forecast(),
                 None => Forecast::Notify,
             };
             return Ok(forecast);
         }
         match self.reading(record) {
-            Err(death) => Ok(death.again()),
-            Ok(task) => self.delivery(&found, task).await,
+            Err(death) => Ok(death.to_forecast()),
+            Ok(task) => self.delivery(&located_letter, task).await,
         }
     }
 
     /// Error that a letter with these bytes would die of at once; `None` if it would be read.
-    pub(super) fn flaw(&self, found: &LocatedLetter, key: Bytes, value: Bytes) -> Option<String> {
-        match found.cursor.kind {
+    pub(super) fn flaw(
+        &self,
+        located_letter: &LocatedLetter,
+        key: Bytes,
+        value: Bytes,
+    ) -> Option<String> {
+        match located_letter.cursor.kind {
             Kind::Notification => unreadable(value).map(|death| death.to_string()),
-            Kind::Message => match self.record_of(found, key, value) {
+            Kind::Message => match self.to_redrive_record(located_letter, key, value) {
                 Ok((record, _)) => self.reading(record).err().map(|death| death.to_string()),
                 Err(outcome) => Some(outcome.text().to_owned()),
             },
@@ -153,8 +163,12 @@ impl DeadLetters {
         }
     }
 
-    async fn delivery(&self, found: &LocatedLetter, task: Task) -> Result<Forecast> {
-        let Some(message) = found.letter.message.or_else(|| task.work.message()) else {
+    async fn delivery(&self, located_letter: &LocatedLetter, task: Task) -> Result<Forecast> {
+        let Some(message) = located_letter
+            .letter
+            .message
+            .or_else(|| task.work.message())
+        else {
             return Ok(Forecast::Place);
         };
         let entries = self.backends.ledger.trace(&[message]).await?;
@@ -213,14 +227,14 @@ impl Death {
         Death { reason, error }
     }
 
-    fn again(&self) -> Forecast {
+    fn to_forecast(&self) -> Forecast {
         Forecast::FailAgain {
             cause: Cause::of(self.reason, &self.error),
         }
     }
 }
 
-const fn left_alone(outcome: TaskOutcome) -> Forecast {
+const fn leave_alone(outcome: TaskOutcome) -> Forecast {
     Forecast::LeftAlone { outcome }
 }
 

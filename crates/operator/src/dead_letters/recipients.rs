@@ -16,14 +16,16 @@ pub(super) struct RecordSubject {
     pub(super) conversation: Option<ConversationId>,
     /// Empty if the record is for all recipients of the message.
     pub(super) targets: Vec<Target>,
-    /// True if the record is for live sessions, too.
+    /// Whether the record is for live sessions, too.
     pub(super) is_live: bool,
 }
 
 impl RecordSubject {
     pub(super) fn of(kind: Kind, value: &Bytes) -> RecordSubject {
         match kind {
-            Kind::Message => Task::decode(value.clone()).map(|task| RecordSubject::of_task(&task)),
+            Kind::Message => {
+                Task::decode(value.clone()).map(|task| RecordSubject::from_task(&task))
+            }
             Kind::Notification => {
                 NotificationTask::decode(value.clone()).map(|task| RecordSubject {
                     message: Some(task.notification.message),
@@ -36,7 +38,7 @@ impl RecordSubject {
         .unwrap_or_default()
     }
 
-    fn of_task(task: &Task) -> RecordSubject {
+    fn from_task(task: &Task) -> RecordSubject {
         RecordSubject {
             message: task.work.message(),
             conversation: task.work.conversation(),

@@ -23,31 +23,31 @@ struct Counts {
     /// Summaries of causes, each with the id of one letter.
     causes: BTreeMap<(Kind, Cause), (Summary, String)>,
     /// Digests of further causes.
-    others: BTreeSet<u64>,
+    other_causes: BTreeSet<u64>,
 }
 
 impl DeadLetters {
     /// Counts letters by kind and reason, and by cause; only the first ones if there are very many.
     pub async fn stats(&self) -> Result<Stats> {
-        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
+        let (operations, now) = (self.view.now().await?, self.backends.clock.now());
         let mut counts = Counts::default();
-        let mut seen = BTreeSet::new();
+        let mut seen_ids = BTreeSet::new();
         let mut at = None;
-        let uncounted = loop {
+        let uncounted_count = loop {
             let (found, next) = self.read(at, STEP).await?;
             for found in found {
-                let letter = found.listed(&desk, now);
-                if seen.insert(found.letter.id()) && !letter.gone {
+                let letter = found.to_letter(&operations, now);
+                if seen_ids.insert(found.letter.id()) && !letter.gone {
                     counts.add(&letter);
                 }
             }
             match next {
-                Some(next) if (seen.len() as u64) < COUNTED => at = Some(next),
-                Some(next) => break self.count_behind(next).await?,
+                Some(next) if (seen_ids.len() as u64) < COUNTED => at = Some(next),
+                Some(next) => break self.count_after(next).await?,
                 None => break 0,
             }
         };
-        Ok(counts.stats(uncounted))
+        Ok(counts.stats(uncounted_count))
     }
 }
 
@@ -63,11 +63,11 @@ impl Counts {
         } else {
             let mut digest = DefaultHasher::new();
             key.hash(&mut digest);
-            self.others.insert(digest.finish());
+            self.other_causes.insert(digest.finish());
         }
     }
 
-    fn stats(self, uncounted: u64) -> Stats {
+    fn stats(self, uncounted_count: u64) -> Stats {
         let reasons = self.reasons.into_iter();
         let causes = self.causes.into_iter();
         let mut causes: Vec<CauseSummary> = causes
@@ -89,9 +89,9 @@ impl Counts {
                 .collect(),
             causes: List {
                 items: causes,
-                truncated: self.others.len() as u64,
+                truncated: self.other_causes.len() as u64,
             },
-            uncounted,
+            uncounted: uncounted_count,
         }
     }
 }

@@ -19,9 +19,9 @@ use crate::desk::{
 };
 
 /// Letters named in one entry.
-const NAMED: usize = 500;
+const LETTERS_PER_ENTRY: usize = 500;
 /// Interval of looking at a task that is waited for.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Request of an operator.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -63,8 +63,8 @@ impl From<Refusal> for TaskRefusal {
 }
 
 impl From<EditRefusal> for TaskRefusal {
-    fn from(refused: EditRefusal) -> TaskRefusal {
-        TaskRefusal::NotEdited(refused)
+    fn from(refusal: EditRefusal) -> TaskRefusal {
+        TaskRefusal::NotEdited(refusal)
     }
 }
 
@@ -87,10 +87,10 @@ impl DeadLetters {
             Some(id) => id,
             None => self.new_id()?,
         };
-        let (work, about) = (request.work, request.selection.about());
-        let mut desk = self.view.now().await?;
-        if let Some(task) = desk.task(&id) {
-            check_same(task, work, &about)?;
+        let (work, description) = (request.work, request.selection.about());
+        let mut operations = self.view.now().await?;
+        if let Some(task) = operations.task(&id) {
+            check_same(task, work, &description)?;
             if task.progress != Progress::Choosing {
                 return Ok(task.clone());
             }
@@ -98,33 +98,38 @@ impl DeadLetters {
         let letters = self.choose(&request.selection).await?;
         let letters: Vec<String> = letters.into_iter().map(|(letter, _)| letter).collect();
         let count = letters.len() as u64;
-        let is_new = desk.task(&id).is_none();
+        let is_new = operations.task(&id).is_none();
         if is_new {
-            let begun = StartedTask {
+            let started_task = StartedTask {
                 task: id.clone(),
                 work,
                 letters: count,
                 pace: request.pace,
-                about: about.clone(),
+                about: description.clone(),
                 why: request.why,
             };
-            desk.admit(&begun)?;
-            self.say(by, vec![OperatorAction::Begun(begun)]).await?;
+            operations.admit(&started_task)?;
+            self.say(by, vec![OperatorAction::Begun(started_task)])
+                .await?;
             // Another request may have taken the name meanwhile.
-            desk = self.view.now().await?;
+            operations = self.view.now().await?;
         }
-        let task = known(&desk, &id)?;
-        check_same(task, work, &about)?;
+        let task = known(&operations, &id)?;
+        check_same(task, work, &description)?;
         let mut acts = Vec::new();
         // Not all of its letters were named. With fewer of them now, the task ends, and must be
         // asked for anew.
-        if !is_new && count < task.begun.letters {
+        if !is_new && count < task.start.letters {
             acts.push(OperatorAction::Cancelled { task: id.clone() });
         }
-        acts.extend(letters.chunks(NAMED).map(|letters| OperatorAction::Chosen {
-            task: id.clone(),
-            letters: letters.to_vec(),
-        }));
+        acts.extend(
+            letters
+                .chunks(LETTERS_PER_ENTRY)
+                .map(|letters| OperatorAction::Chosen {
+                    task: id.clone(),
+                    letters: letters.to_vec(),
+                }),
+        );
         self.say(by, acts).await?;
         self.task(&id).await
     }
@@ -143,8 +148,8 @@ impl DeadLetters {
     /// # Errors
     /// `NotFound` if the task is over and forgotten, or never existed.
     pub async fn task(&self, id: &TaskId) -> Result<OperatorTask, TaskRefusal> {
-        let desk = self.view.now().await?;
-        Ok(known(&desk, id)?.clone())
+        let operations = self.view.now().await?;
+        Ok(known(&operations, id)?.clone())
     }
 
     /// All tasks, newest first.
@@ -156,16 +161,16 @@ impl DeadLetters {
         &self,
         by: &str,
         id: &TaskId,
-        why: &str,
+        reason: &str,
     ) -> Result<OperatorTask, TaskRefusal> {
-        let why = why.to_owned();
+        let reason = reason.to_owned();
         let task = id.clone();
-        let paused = OperatorAction::Paused {
+        let action = OperatorAction::Paused {
             task,
-            why,
+            why: reason,
             by_itself: false,
         };
-        self.change(by, id, paused).await
+        self.change(by, id, action).await
     }
 
     pub async fn resume(&self, by: &str, id: &TaskId) -> Result<OperatorTask, TaskRefusal> {
@@ -193,17 +198,17 @@ impl DeadLetters {
 
     /// Waits until a task is over or paused, or until patience ends, and returns its state then.
     pub async fn wait(&self, id: &TaskId, patience: Duration) -> Result<OperatorTask, TaskRefusal> {
-        let began = Instant::now();
+        let start = Instant::now();
         loop {
             let task = self.task(id).await?;
             let goes_on = matches!(task.progress, Progress::Choosing | Progress::Running);
             if !goes_on && (task.is_over() || task.ended_at.is_none()) {
                 return Ok(task);
             }
-            if began.elapsed() >= patience {
+            if start.elapsed() >= patience {
                 return Ok(task);
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -216,20 +221,20 @@ impl DeadLetters {
         patience: Duration,
     ) -> Result<Vec<LetterOutcome>, TaskRefusal> {
         match self.begin_redrive(by, selection).await? {
-            Some(task) => self.told(&task, patience).await,
+            Some(task) => self.wait_for_outcomes(&task, patience).await,
             None => Ok(Vec::new()),
         }
     }
 
     /// Outcomes of a task's letters, as far as patience lasts.
-    pub async fn told(
+    pub async fn wait_for_outcomes(
         &self,
         task: &OperatorTask,
         patience: Duration,
     ) -> Result<Vec<LetterOutcome>, TaskRefusal> {
         let task = self.wait(task.id(), patience).await?;
-        let told = task.told.into_iter();
-        Ok(told
+        let outcomes = task.first_outcomes.into_iter();
+        Ok(outcomes
             .map(|(id, outcome)| LetterOutcome { id, outcome })
             .collect())
     }
@@ -261,46 +266,53 @@ impl DeadLetters {
     }
 
     /// Logs that an operator reads a letter's body, before it is shown.
-    pub async fn looked(&self, by: &str, letter: &str, why: &str) -> Result<()> {
-        let (letter, why) = (letter.to_owned(), why.to_owned());
-        let looked = vec![OperatorAction::Looked { letter, why }];
-        self.say(by, looked).await.map(drop)
+    pub async fn log_look(&self, by: &str, letter: &str, reason: &str) -> Result<()> {
+        let (letter, reason) = (letter.to_owned(), reason.to_owned());
+        let actions = vec![OperatorAction::Looked {
+            letter,
+            why: reason,
+        }];
+        self.say(by, actions).await.map(drop)
     }
 
     /// Logs a repair of a user's stored data, before it is done.
-    pub async fn repaired(
+    pub async fn log_repair(
         &self,
         by: &str,
         user: UserId,
-        what: Vec<String>,
-        why: &str,
+        steps: Vec<String>,
+        reason: &str,
     ) -> Result<()> {
-        let why = why.to_owned();
-        let repaired = vec![OperatorAction::Repaired { user, what, why }];
-        self.say(by, repaired).await.map(drop)
+        let reason = reason.to_owned();
+        let actions = vec![OperatorAction::Repaired {
+            user,
+            what: steps,
+            why: reason,
+        }];
+        self.say(by, actions).await.map(drop)
     }
 
     /// Logs a sign-out: once before it is done, and once with its `outcome`.
-    pub async fn signed_out(
+    pub async fn log_sign_out(
         &self,
         by: &str,
         (user, platform): (UserId, Option<Platform>),
         revoked_before: Option<Timestamp>,
-        why: &str,
+        reason: &str,
         outcome: Option<String>,
     ) -> Result<()> {
         let signed_out = vec![OperatorAction::SignedOut {
             user,
             platform,
             revoked_before,
-            why: why.to_owned(),
+            why: reason.to_owned(),
             outcome,
         }];
         self.say(by, signed_out).await.map(drop)
     }
 
     /// Logs that a boat drains, or takes clients again, before it is asked to.
-    pub async fn drained(
+    pub async fn log_drain(
         &self,
         by: &str,
         boat: &BoatId,
@@ -308,8 +320,8 @@ impl DeadLetters {
         pace: Option<NonZeroU32>,
     ) -> Result<()> {
         let boat = boat.clone();
-        let drained = vec![OperatorAction::Drained { boat, cancel, pace }];
-        self.say(by, drained).await.map(drop)
+        let actions = vec![OperatorAction::Drained { boat, cancel, pace }];
+        self.say(by, actions).await.map(drop)
     }
 
     /// Writes entries, and returns the offset of the last.
@@ -322,23 +334,28 @@ impl DeadLetters {
             })
             .collect();
         let answers = self.backends.queue.producer().publish(records?).await;
-        let missing = || Err(Error::unavailable("queue", "no answer for a record"));
+        let no_answer = || Err(Error::unavailable("queue", "no answer for a record"));
         answers
             .into_iter()
-            .reduce(|before, answer| before.and(answer))
-            .unwrap_or_else(missing)
+            .reduce(|previous, answer| previous.and(answer))
+            .unwrap_or_else(no_answer)
     }
 }
 
 /// Checks that a known task is the one asked for: roles go by its work.
-fn check_same(task: &OperatorTask, work: OperatorWork, about: &str) -> Result<(), TaskRefusal> {
-    match task.begun.work == work && task.begun.about == about {
-        true => Ok(()),
-        false => Err(TaskRefusal::OtherTask(task.id().clone())),
+fn check_same(
+    task: &OperatorTask,
+    work: OperatorWork,
+    description: &str,
+) -> Result<(), TaskRefusal> {
+    if task.start.work == work && task.start.about == description {
+        Ok(())
+    } else {
+        Err(TaskRefusal::OtherTask(task.id().clone()))
     }
 }
 
-fn known<'a>(desk: &'a Operations, id: &TaskId) -> Result<&'a OperatorTask, Refusal> {
+fn known<'a>(operations: &'a Operations, id: &TaskId) -> Result<&'a OperatorTask, Refusal> {
     let unknown = || Refusal::new(Code::NotFound, format!("no task {id}"));
-    desk.task(id).ok_or_else(unknown)
+    operations.task(id).ok_or_else(unknown)
 }

@@ -53,7 +53,7 @@ pub enum HeaderValue {
 }
 
 impl HeaderValue {
-    fn of(value: &Bytes) -> HeaderValue {
+    fn from_bytes(value: &Bytes) -> HeaderValue {
         match std::str::from_utf8(value) {
             Ok(text) => HeaderValue::Text(text.to_owned()),
             Err(_) => HeaderValue::Bytes {
@@ -97,17 +97,17 @@ impl DeadLetters {
         by: &str,
         cluster: u64,
         filter: &Filter,
-        after: Option<LetterCursor>,
-        why: &str,
+        cursor: Option<LetterCursor>,
+        reason: &str,
     ) -> Result<Package> {
-        let package = self.package(cluster, filter, after).await?;
+        let package = self.package(cluster, filter, cursor).await?;
         if let Some(first) = package.letters.first() {
-            let exported = OperatorAction::Exported {
+            let action = OperatorAction::Exported {
                 from: first.id.clone(),
                 letters: package.letters.len() as u64,
-                why: why.to_owned(),
+                why: reason.to_owned(),
             };
-            self.say(by, vec![exported]).await?;
+            self.say(by, vec![action]).await?;
         }
         Ok(package)
     }
@@ -116,38 +116,43 @@ impl DeadLetters {
         &self,
         cluster: u64,
         filter: &Filter,
-        after: Option<LetterCursor>,
+        cursor: Option<LetterCursor>,
     ) -> Result<Package> {
-        let (desk, now) = (self.view.now().await?, self.backends.clock.now());
+        let (operations, now) = (self.view.now().await?, self.backends.clock.now());
         let (mut package, mut bytes) = (Package::default(), 0);
-        let mut walk = self.walk(after).at_most(STEPS);
+        let mut walk = self.walk(cursor).at_most(STEPS);
         while bytes < PACKAGE_BYTES && package.letters.len() < PACKAGE_MAX {
-            let Some(found) = walk.next().await? else {
+            let Some(located_letter) = walk.next().await? else {
                 package.next = walk.rest();
                 return Ok(package);
             };
-            let listed = found.listed(&desk, now);
-            if filter.lets_through(&listed) && !listed.gone {
-                let packed = self.packed(cluster, &found).await?;
-                bytes += packed.value.len();
-                package.letters.push(packed);
+            let letter = located_letter.to_letter(&operations, now);
+            if filter.lets_through(&letter) && !letter.gone {
+                let letter_package = self.pack_letter(cluster, &located_letter).await?;
+                bytes += letter_package.value.len();
+                package.letters.push(letter_package);
             }
         }
         package.next = walk.place();
         Ok(package)
     }
 
-    async fn packed(&self, cluster: u64, found: &LocatedLetter) -> Result<LetterPackage> {
+    async fn pack_letter(
+        &self,
+        cluster: u64,
+        located_letter: &LocatedLetter,
+    ) -> Result<LetterPackage> {
         // As the letter died: edits stay at the desk. If it was too large for its bytes, the record
         // that died may still have them.
-        let bytes = self.original(found).await?;
-        let (key, value) = bytes.unwrap_or_else(|| (found.record.key.clone(), Bytes::new()));
-        let headers = found.record.headers.iter();
+        let bytes = self.original(located_letter).await?;
+        let (key, value) =
+            bytes.unwrap_or_else(|| (located_letter.record.key.clone(), Bytes::new()));
+        let headers = located_letter.record.headers.iter();
         Ok(LetterPackage {
             cluster,
-            id: found.letter.id(),
+            id: located_letter.letter.id(),
             headers: headers
-                .map(|(name, value)| (name.clone(), HeaderValue::of(value)))
+                .map(|(name, value)| (name.clone(), HeaderValue::from_bytes(value)))
                 .collect(),
             key: BASE64_STANDARD.encode(key),
             value: BASE64_STANDARD.encode(value),
@@ -166,7 +171,7 @@ impl DeadLetters {
         by: &str,
         cluster: u64,
         letters: Vec<LetterPackage>,
-        why: &str,
+        reason: &str,
     ) -> Result<ImportResult, TaskRefusal> {
         if letters.len() > PACKAGE_MAX {
             let text = format!("at most {PACKAGE_MAX} letters at a time");
@@ -174,48 +179,48 @@ impl DeadLetters {
         }
         let mut records = Vec::with_capacity(letters.len());
         for letter in &letters {
-            records.push((letter.id.clone(), self.unpacked(cluster, letter)?));
+            records.push((letter.id.clone(), self.unpack_letter(cluster, letter)?));
         }
         let ids = letters.into_iter().map(|letter| letter.id).collect();
-        let there = self.choose(&Selection::ids(ids)).await?;
-        let there = there.into_iter().filter(|(_, at)| at.is_some());
-        let mut there: BTreeSet<String> = there.map(|(id, _)| id).collect();
-        let mut unpacked = ImportResult::default();
+        let present_ids = self.choose(&Selection::ids(ids)).await?;
+        let present_ids = present_ids.into_iter().filter(|(_, at)| at.is_some());
+        let mut present_ids: BTreeSet<String> = present_ids.map(|(id, _)| id).collect();
+        let mut result = ImportResult::default();
         let mut new = Vec::new();
         for (id, record) in records {
-            if there.insert(id.clone()) {
-                unpacked.imported.push(id);
+            if present_ids.insert(id.clone()) {
+                result.imported.push(id);
                 new.push(record);
             } else {
-                unpacked.present.push(id);
+                result.present.push(id);
             }
         }
         if new.is_empty() {
-            return Ok(unpacked);
+            return Ok(result);
         }
-        let imported = OperatorAction::Imported {
-            letters: unpacked.imported.clone(),
-            why: why.to_owned(),
+        let action = OperatorAction::Imported {
+            letters: result.imported.clone(),
+            why: reason.to_owned(),
         };
-        self.say(by, vec![imported]).await?;
-        let published = self.backends.queue.producer().publish(new).await;
-        let asked = std::mem::take(&mut unpacked.imported);
-        for (id, published) in asked.into_iter().zip(published) {
-            match published {
-                Ok(_) => unpacked.imported.push(id),
-                Err(error) if error.kind == Kind::Conflict => unpacked.refused.push(id),
+        self.say(by, vec![action]).await?;
+        let outcome = self.backends.queue.producer().publish(new).await;
+        let new_ids = std::mem::take(&mut result.imported);
+        for (id, outcome) in new_ids.into_iter().zip(outcome) {
+            match outcome {
+                Ok(_) => result.imported.push(id),
+                Err(error) if error.kind == Kind::Conflict => result.refused.push(id),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(unpacked)
+        Ok(result)
     }
 
-    fn unpacked(&self, cluster: u64, packed: &LetterPackage) -> Result<NewRecord, Refusal> {
-        let refuse = |what: &str| {
-            let text = format!("{} is no letter: {what}", packed.id);
+    fn unpack_letter(&self, cluster: u64, package: &LetterPackage) -> Result<NewRecord, Refusal> {
+        let refuse = |problem: &str| {
+            let text = format!("{} is no letter: {problem}", package.id);
             Refusal::new(Code::InvalidArgument, text)
         };
-        let headers = packed.headers.iter();
+        let headers = package.headers.iter();
         let headers = headers.map(|(name, value)| Some((name.clone(), value.bytes()?)));
         let headers: Option<Vec<(String, Bytes)>> = headers.collect();
         let headers = headers.ok_or_else(|| refuse("a header is not base64"))?;
@@ -223,15 +228,15 @@ impl DeadLetters {
             return Err(refuse("it is what an operator made of one"));
         }
         let letter = DeadLetter::from_headers(&headers).map_err(|r| refuse(&r.text))?;
-        if packed.cluster != cluster {
+        if package.cluster != cluster {
             return Err(refuse("it comes from another installation"));
         }
-        if letter.id() != packed.id {
+        if letter.id() != package.id {
             return Err(refuse("its headers are those of another one"));
         }
         let bytes = |text: &str| BASE64_STANDARD.decode(text).map(Bytes::from);
-        let key = bytes(&packed.key).map_err(|_| refuse("its key is not base64"))?;
-        let value = bytes(&packed.value).map_err(|_| refuse("its value is not base64"))?;
+        let key = bytes(&package.key).map_err(|_| refuse("its key is not base64"))?;
+        let value = bytes(&package.value).map_err(|_| refuse("its value is not base64"))?;
         if value.is_empty() {
             return Err(refuse("its bytes are gone"));
         }
@@ -267,8 +272,8 @@ mod tests {
     #[test]
     fn a_file_that_was_written_with_a_number_is_read() {
         let package: LetterPackage = serde_json::from_str(FORM).expect("a package");
-        let before = FORM.replace(r#""18446744073709551615""#, "18446744073709551615");
-        let read: LetterPackage = serde_json::from_str(&before).expect("a package");
+        let number_form = FORM.replace(r#""18446744073709551615""#, "18446744073709551615");
+        let read: LetterPackage = serde_json::from_str(&number_form).expect("a package");
         assert_eq!(read, package);
         let small = FORM.replace(r#""18446744073709551615""#, "7");
         let read: LetterPackage = serde_json::from_str(&small).expect("a package");

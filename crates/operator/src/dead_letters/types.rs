@@ -252,14 +252,14 @@ pub struct LetterEdit {
 
 impl From<&Edit> for LetterEdit {
     fn from(edit: &Edit) -> LetterEdit {
-        let edited = &edit.edited;
+        let edited_letter = &edit.letter;
         LetterEdit {
             by: edit.by.clone(),
             at: edit.at.into(),
-            base: edited.base.clone(),
-            version: edited.version.clone(),
-            fields: edited.fields.clone(),
-            why: edited.why.clone(),
+            base: edited_letter.base.clone(),
+            version: edited_letter.version.clone(),
+            fields: edited_letter.fields.clone(),
+            why: edited_letter.why.clone(),
         }
     }
 }
@@ -278,7 +278,7 @@ impl fmt::Debug for LetterDetail {
 pub struct SelectionCount {
     /// At most 10,000, the limit of one task.
     pub letters: u64,
-    /// True if there are more.
+    /// Whether there are more.
     pub more: bool,
 }
 
@@ -379,12 +379,12 @@ mod tests {
         let json = serde_json::to_string(&one).expect("JSON");
         assert_eq!(json, r#"{"type":"ids","ids":["message-0-1"]}"#);
         assert_eq!(one.about(), "message-0-1");
-        let asked = r#"{"type":"filter","limit":50,"filter":{"reason":"too_large","user":"7",
+        let filter_json = r#"{"type":"filter","limit":50,"filter":{"reason":"too_large","user":"7",
             "kind":"message","redriven":false,"since":"2026-03-01T09:00:00Z"}}"#;
-        let filter: Selection = serde_json::from_str(asked).expect("a selection");
-        let about = "at most 50: kind message, reason too-large, redriven false, \
+        let filter: Selection = serde_json::from_str(filter_json).expect("a selection");
+        let description = "at most 50: kind message, reason too-large, redriven false, \
                      since 2026-03-01T09:00:00.000Z, user 7";
-        assert_eq!(filter.about(), about);
+        assert_eq!(filter.about(), description);
         let json = serde_json::to_value(&filter).expect("JSON");
         let back: Selection = serde_json::from_value(json).expect("back");
         assert_eq!(back, filter);

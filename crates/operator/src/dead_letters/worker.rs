@@ -43,10 +43,10 @@ const BATCH: usize = 50;
 /// Records read at a time in search of one.
 const PAGE: usize = 200;
 /// Letters named in one entry, and letters reported in one round as dropped by the log.
-const NAMED: usize = 500;
-const FORGOTTEN: usize = 20 * NAMED;
+const LETTERS_PER_ENTRY: usize = 500;
+const FORGOTTEN: usize = 20 * LETTERS_PER_ENTRY;
 /// Interval of looking for new letters while there is nothing to do.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a failure.
 const REST: Duration = Duration::from_secs(1);
 
@@ -77,23 +77,23 @@ struct Worker {
     name: String,
     consumer: Box<dyn Consumer>,
     /// `None` while another process works.
-    owned: Option<OwnerState>,
+    owner: Option<OwnerState>,
 }
 
 /// Knowledge of the owner.
 struct OwnerState {
-    desk: Operations,
+    operations: Operations,
     /// Offset of the next entry.
     next: u64,
     /// Entries before this offset were there when the partition came, or are the owner's own.
     end: u64,
     index: Index,
     /// New letters whose parents are about to be done, or that are not reported yet.
-    again: Vec<Again>,
+    repeat_deaths: Vec<Again>,
     /// Time of the last look for new letters.
     looked_at: Option<Instant>,
     /// Records of the owner's own claims.
-    prepared: BTreeMap<String, PreparedLetter>,
+    prepared_letters: BTreeMap<String, PreparedLetter>,
 }
 
 /// Record of a letter and its outcome once published, or its outcome without a record.
@@ -105,53 +105,53 @@ impl Worker {
             letters,
             name,
             consumer,
-            owned: None,
+            owner: None,
         }
     }
 
     async fn run(mut self) {
         gauges::rest();
         loop {
-            let worked = match self.step().await {
-                Ok(worked) => worked,
+            let next_pause = match self.step().await {
+                Ok(next_pause) => next_pause,
                 Err(error) => {
                     tracing::warn!(%error, source = %error.source, "letters wait: something does not answer");
                     self.rest(REST).await;
                     continue;
                 }
             };
-            match worked {
+            match next_pause {
                 Some(pause) => self.rest(pause).await,
-                None => drop(timeout(LOOK, self.poll()).await),
+                None => drop(timeout(LOOK_INTERVAL, self.poll()).await),
             }
         }
     }
 
     /// Pauses, and stays a member of the group meanwhile.
     async fn rest(&mut self, pause: Duration) {
-        let until = Instant::now() + pause;
-        while timeout_at(until, self.poll()).await.is_ok() {}
+        let deadline = Instant::now() + pause;
+        while timeout_at(deadline, self.poll()).await.is_ok() {}
     }
 
     /// Polls the log of operations. Cancel safe, as the consumer's own poll is.
     async fn poll(&mut self) {
         match self.consumer.poll(POLL).await {
             Ok(Polled::Records(records)) => {
-                let Some(owned) = &mut self.owned else { return };
+                let Some(owner) = &mut self.owner else { return };
                 for record in &records {
                     if let Some(entry) = log_view::entry(record) {
-                        owned.read(&entry);
+                        owner.read(&entry);
                     }
-                    owned.next = record.offset + 1;
+                    owner.next = record.offset + 1;
                 }
             }
             Ok(Polled::Assigned(partitions)) => {
                 if partitions.contains(&OPERATIONS) {
-                    self.owned = Some(OwnerState::default());
+                    self.owner = Some(OwnerState::default());
                 }
             }
             Ok(Polled::Revoked(_) | Polled::Lost(_)) => {
-                self.owned = None;
+                self.owner = None;
                 gauges::rest();
             }
             Err(error) => {
@@ -163,37 +163,37 @@ impl Worker {
 
     /// Does the next thing, and returns the pause after it; `None` if there is nothing to do now.
     async fn step(&mut self) -> Result<Option<Duration>> {
-        let Some(owned) = &mut self.owned else {
+        let Some(owner) = &mut self.owner else {
             return Ok(None);
         };
-        if owned.end == u64::MAX {
+        if owner.end == u64::MAX {
             let (first, end) = self.letters.backends.queue.bounds(OPERATIONS).await?;
-            owned.end = end;
-            owned.next = owned.next.max(first);
+            owner.end = end;
+            owner.next = owner.next.max(first);
         }
-        if owned.next < owned.end {
+        if owner.next < owner.end {
             return Ok(None);
         }
-        let has_looked = owned.look(&self.letters).await?;
-        let news = owned.news(has_looked);
+        let has_looked = owner.look(&self.letters).await?;
+        let news = owner.news(has_looked);
         if !news.is_empty() {
             self.say(news).await?;
-            if let Some(owned) = &mut self.owned {
-                owned.told();
+            if let Some(owner) = &mut self.owner {
+                owner.drop_reported();
             }
             return Ok(Some(Duration::ZERO));
         }
-        match owned.desk.next(BATCH) {
+        match owner.operations.next(BATCH) {
             None => Ok(None),
             Some(FoldStep::Claim { task, letters }) => {
-                let (id, work) = (task.id().clone(), task.begun.work);
-                let quarter = (task.begun.pace.per_second as usize / 4).max(1);
+                let (id, work) = (task.id().clone(), task.start.work);
+                let quarter = (task.start.pace.per_second as usize / 4).max(1);
                 let letters: Vec<String> = letters.into_iter().take(quarter).collect();
                 self.claim(id, work, letters).await?;
                 Ok(Some(Duration::ZERO))
             }
             Some(FoldStep::Finish { task, claims }) => {
-                let (id, work, pace) = (task.id().clone(), task.begun.work, task.begun.pace);
+                let (id, work, pace) = (task.id().clone(), task.start.work, task.start.pace);
                 let count = claims.len() as u32;
                 self.finish(&id, work, claims).await?;
                 if work != OperatorWork::Redrive {
@@ -212,14 +212,14 @@ impl Worker {
         work: OperatorWork,
         letters: Vec<String>,
     ) -> Result<()> {
-        let Some(owned) = &mut self.owned else {
+        let Some(owner) = &mut self.owner else {
             return Ok(());
         };
         let now = self.letters.backends.clock.now();
         let mut claims = Vec::with_capacity(letters.len());
         for letter in letters {
-            let prepared = owned.prepare(&self.letters, work, &letter, now).await?;
-            let to = match &prepared {
+            let prepared_letter = owner.prepare(&self.letters, work, &letter, now).await?;
+            let to = match &prepared_letter {
                 Ok((record, _)) => Some(self.letters.place(record.partition).await?),
                 Err(_) => None,
             };
@@ -227,12 +227,12 @@ impl Worker {
                 letter: letter.clone(),
                 at: now,
                 to,
-                version: owned
-                    .desk
+                version: owner
+                    .operations
                     .edit(&letter)
-                    .map(|edit| edit.edited.version.clone()),
+                    .map(|edit| edit.letter.version.clone()),
             });
-            owned.prepared.insert(letter, prepared);
+            owner.prepared_letters.insert(letter, prepared_letter);
         }
         self.say(vec![OperatorAction::Claimed { task, claims }])
             .await
@@ -245,32 +245,32 @@ impl Worker {
         work: OperatorWork,
         claims: Vec<TaskClaim>,
     ) -> Result<()> {
-        let Some(owned) = &mut self.owned else {
+        let Some(owner) = &mut self.owner else {
             return Ok(());
         };
         let now = self.letters.backends.clock.now();
-        let is_left = |claim: &&TaskClaim| !owned.prepared.contains_key(&claim.letter);
-        let left: Vec<&TaskClaim> = claims.iter().filter(is_left).collect();
-        let published = self.letters.published(&left).await?;
+        let is_left = |claim: &&TaskClaim| !owner.prepared_letters.contains_key(&claim.letter);
+        let unprepared_claims: Vec<&TaskClaim> = claims.iter().filter(is_left).collect();
+        let published_letters = self.letters.find_published(&unprepared_claims).await?;
         let mut outcomes = Vec::with_capacity(claims.len());
         let mut records = Vec::new();
         for claim in claims {
-            // An earlier worker had come so far, whatever became of the letter since.
-            if let Some((topic, value)) = published.get(&claim.letter)
-                && let Some(outcome) = TaskOutcome::of_record(*topic)
+            // An earlier worker has already published this record.
+            if let Some((topic, value)) = published_letters.get(&claim.letter)
+                && let Some(outcome) = TaskOutcome::from_topic(*topic)
             {
-                self.letters.mark(owned, &claim, *topic, value).await?;
+                self.letters.mark(owner, &claim, *topic, value).await?;
                 outcomes.push((claim.letter, outcome));
                 continue;
             }
-            let prepared = match owned.prepared.remove(&claim.letter) {
-                Some(prepared) => prepared,
+            let prepared_letter = match owner.prepared_letters.remove(&claim.letter) {
+                Some(prepared_letter) => prepared_letter,
                 None => {
                     let letter = &claim.letter;
-                    owned.prepare(&self.letters, work, letter, now).await?
+                    owner.prepare(&self.letters, work, letter, now).await?
                 }
             };
-            match prepared {
+            match prepared_letter {
                 Ok((record, outcome)) => records.push((claim, record, outcome)),
                 Err(outcome) => outcomes.push((claim.letter, outcome)),
             }
@@ -279,17 +279,17 @@ impl Worker {
             .letters
             .publish(records.iter().map(|(_, record, _)| record))
             .await;
-        let mut failed = None;
+        let mut failure = None;
         for ((claim, record, outcome), answer) in records.into_iter().zip(answers) {
             match answer {
                 Ok(_) => {
                     let topic = record.partition.topic;
                     self.letters
-                        .mark(owned, &claim, topic, &record.value)
+                        .mark(owner, &claim, topic, &record.value)
                         .await?;
                     outcomes.push((claim.letter, outcome));
                 }
-                Err(error) => failed = Some(error),
+                Err(error) => failure = Some(error),
             }
         }
         for (letter, outcome) in &outcomes {
@@ -301,21 +301,21 @@ impl Worker {
             self.say(vec![OperatorAction::Done { task, outcomes }])
                 .await?;
             if work == OperatorWork::Redrive {
-                ends.into_iter().for_each(gauges::redriven);
+                ends.into_iter().for_each(gauges::count_redriven);
             }
         }
-        match failed {
+        match failure {
             // The claim stands; its record is looked for when its turn comes again.
             Some(error) => Err(error),
             None => Ok(()),
         }
     }
 
-    /// Writes entries. Nothing more is done until they have come back.
+    /// Writes entries. The worker does nothing more until it has read them back from the log.
     async fn say(&mut self, acts: Vec<OperatorAction>) -> Result<()> {
         let offset = self.letters.say(&self.name, acts).await?;
-        if let Some(owned) = &mut self.owned {
-            owned.end = owned.end.max(offset + 1);
+        if let Some(owner) = &mut self.owner {
+            owner.end = owner.end.max(offset + 1);
         }
         Ok(())
     }
@@ -324,24 +324,24 @@ impl Worker {
 impl Default for OwnerState {
     fn default() -> OwnerState {
         OwnerState {
-            desk: Operations::default(),
+            operations: Operations::default(),
             next: 0,
             // Not known yet.
             end: u64::MAX,
             index: Index::new(),
-            again: Vec::new(),
+            repeat_deaths: Vec::new(),
             looked_at: None,
-            prepared: BTreeMap::new(),
+            prepared_letters: BTreeMap::new(),
         }
     }
 }
 
 impl OwnerState {
     fn read(&mut self, entry: &OperationEntry) {
-        self.desk.read(entry);
+        self.operations.read(entry);
         if let OperatorAction::Done { outcomes, .. } = &entry.act {
             for (letter, _) in outcomes {
-                self.index.settle(letter, &self.desk);
+                self.index.settle(letter, &self.operations);
             }
         }
     }
@@ -349,18 +349,24 @@ impl OwnerState {
     /// Refreshes the index: before anything is done, and now and then while nothing is. Returns
     /// true if it looked.
     async fn look(&mut self, letters: &DeadLetters) -> Result<bool> {
-        let is_fresh = |at: Instant| at.elapsed() < LOOK;
-        if self.desk.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
+        let is_fresh = |at: Instant| at.elapsed() < LOOK_INTERVAL;
+        if self.operations.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
             return Ok(false);
         }
-        let again = &mut self.again;
-        self.index.refresh(letters, &self.desk, again).await?;
+        let repeat_deaths = &mut self.repeat_deaths;
+        self.index
+            .refresh(letters, &self.operations, repeat_deaths)
+            .await?;
         if self.looked_at.is_none() {
             // Letters that an earlier worker may have reported without their names are not reported
             // again.
-            let mut again = std::mem::take(&mut self.again);
-            again.retain(|again| !self.task_of(again).is_some_and(OperatorTask::tells_no_more));
-            self.again = again;
+            let mut repeat_deaths = std::mem::take(&mut self.repeat_deaths);
+            repeat_deaths.retain(|repeat_deaths| {
+                !self
+                    .find_task(repeat_deaths)
+                    .is_some_and(OperatorTask::tells_no_more)
+            });
+            self.repeat_deaths = repeat_deaths;
         }
         self.looked_at = Some(Instant::now());
         gauges::show(&self.index, letters.backends.clock.now());
@@ -368,9 +374,9 @@ impl OwnerState {
     }
 
     /// Task that redrove the parent of a letter.
-    fn task_of(&self, again: &Again) -> Option<&OperatorTask> {
-        match self.desk.status(&again.parent) {
-            LetterStatus::Redriven { task, .. } => self.desk.task(task),
+    fn find_task(&self, repeat_death: &Again) -> Option<&OperatorTask> {
+        match self.operations.status(&repeat_death.parent) {
+            LetterStatus::Redriven { task, .. } => self.operations.task(task),
             LetterStatus::Open | LetterStatus::Discarded { .. } => None,
         }
     }
@@ -379,58 +385,63 @@ impl OwnerState {
     /// because of them, and letters that the log has dropped. The last only after a look, as the
     /// desk may otherwise know of newer letters. Asked anew once these have come back.
     fn news(&mut self, has_looked: bool) -> Vec<OperatorAction> {
-        let mut died: BTreeMap<TaskId, Vec<Again>> = BTreeMap::new();
-        let mut again = std::mem::take(&mut self.again);
-        again.retain(|again| {
+        let mut letters_by_task: BTreeMap<TaskId, Vec<Again>> = BTreeMap::new();
+        let mut repeat_deaths = std::mem::take(&mut self.repeat_deaths);
+        repeat_deaths.retain(|repeat_deaths| {
             if let Some(task) = self
-                .task_of(again)
-                .filter(|task| task.is_news(&again.letter))
+                .find_task(repeat_deaths)
+                .filter(|task| task.is_news(&repeat_deaths.letter))
             {
-                let letters = died.entry(task.id().clone()).or_default();
-                letters.push(again.clone());
+                let letters = letters_by_task.entry(task.id().clone()).or_default();
+                letters.push(repeat_deaths.clone());
                 return true;
             }
-            self.is_coming(again)
+            self.is_coming(repeat_deaths)
         });
-        self.again = again;
+        self.repeat_deaths = repeat_deaths;
         let mut news = Vec::new();
-        for (task, letters) in died {
-            news.extend(
-                letters
-                    .chunks(NAMED)
-                    .map(|again| OperatorAction::DiedAgain {
-                        task: task.clone(),
-                        letters: again.iter().map(|again| again.letter.clone()).collect(),
-                        parents: again.iter().map(|again| again.parent.clone()).collect(),
-                    }),
-            );
+        for (task, letters) in letters_by_task {
+            news.extend(letters.chunks(LETTERS_PER_ENTRY).map(|repeat_deaths| {
+                OperatorAction::DiedAgain {
+                    task: task.clone(),
+                    letters: repeat_deaths
+                        .iter()
+                        .map(|repeat_deaths| repeat_deaths.letter.clone())
+                        .collect(),
+                    parents: repeat_deaths
+                        .iter()
+                        .map(|repeat_deaths| repeat_deaths.parent.clone())
+                        .collect(),
+                }
+            }));
         }
         if news.is_empty() {
-            news.extend(self.desk.failing().map(pause));
+            news.extend(self.operations.failing().map(pause));
         }
-        let forgotten = match has_looked {
-            true => self.index.forgotten(&self.desk, FORGOTTEN),
-            false => Vec::new(),
+        let forgotten_letters = if has_looked {
+            self.index.find_forgotten(&self.operations, FORGOTTEN)
+        } else {
+            Vec::new()
         };
-        news.extend(
-            forgotten
-                .chunks(NAMED)
-                .map(|letters| OperatorAction::Forgotten {
-                    letters: letters.to_vec(),
-                }),
-        );
+        news.extend(forgotten_letters.chunks(LETTERS_PER_ENTRY).map(|letters| {
+            OperatorAction::Forgotten {
+                letters: letters.to_vec(),
+            }
+        }));
         news
     }
 
-    /// True if the parent is about to be done: the entry that says so comes soon.
-    fn is_coming(&self, again: &Again) -> bool {
-        self.desk.is_claimed(&again.parent)
+    /// Whether the parent is about to be done: the entry that says so comes soon.
+    fn is_coming(&self, repeat_death: &Again) -> bool {
+        self.operations.is_claimed(&repeat_death.parent)
     }
 
-    /// Forgets news that are in the log.
-    fn told(&mut self) {
-        let again = std::mem::take(&mut self.again).into_iter();
-        self.again = again.filter(|again| self.is_coming(again)).collect();
+    /// Drops the letters whose repeated death is logged by now.
+    fn drop_reported(&mut self) {
+        let repeat_deaths = std::mem::take(&mut self.repeat_deaths).into_iter();
+        self.repeat_deaths = repeat_deaths
+            .filter(|repeat_deaths| self.is_coming(repeat_deaths))
+            .collect();
     }
 
     /// Record to publish for a letter, or its outcome without one.
@@ -441,17 +452,20 @@ impl OwnerState {
         letter: &str,
         now: Timestamp,
     ) -> Result<PreparedLetter> {
-        if let Err(outcome) = self.desk.may(work, letter, now) {
+        if let Err(outcome) = self.operations.may(work, letter, now) {
             return Ok(Err(outcome));
         }
         match work {
             OperatorWork::Restore => Ok(Err(TaskOutcome::Restored)),
-            OperatorWork::Discard => match self.index.has(letters, letter).await? {
-                true => Ok(Err(TaskOutcome::Discarded)),
-                false => Ok(Err(TaskOutcome::NoSuchLetter)),
-            },
+            OperatorWork::Discard => {
+                if self.index.has(letters, letter).await? {
+                    Ok(Err(TaskOutcome::Discarded))
+                } else {
+                    Ok(Err(TaskOutcome::NoSuchLetter))
+                }
+            }
             OperatorWork::Redrive => match self.index.find(letters, letter).await? {
-                Some(found) => letters.record_again(&self.desk, &found).await,
+                Some(found) => letters.record_again(&self.operations, &found).await,
                 None => Ok(Err(TaskOutcome::NoSuchLetter)),
             },
         }
@@ -460,10 +474,10 @@ impl OwnerState {
 
 /// Entry by which a task pauses by itself.
 fn pause(task: &OperatorTask) -> OperatorAction {
-    let (redriven, died_again) = task.fresh();
+    let (redriven_count, died_again_count) = task.fresh();
     OperatorAction::Paused {
         task: task.id().clone(),
-        why: format!("{died_again} of {redriven} that were redriven died again"),
+        why: format!("{died_again_count} of {redriven_count} that were redriven died again"),
         by_itself: true,
     }
 }
@@ -481,7 +495,10 @@ impl DeadLetters {
 
     /// Letters of these claims whose records are in the log, with their topics and values. Reads
     /// each partition once, from its first claim on.
-    async fn published(&self, claims: &[&TaskClaim]) -> Result<BTreeMap<String, (Topic, Bytes)>> {
+    async fn find_published(
+        &self,
+        claims: &[&TaskClaim],
+    ) -> Result<BTreeMap<String, (Topic, Bytes)>> {
         let mut places: BTreeMap<Partition, u64> = BTreeMap::new();
         for place in claims.iter().filter_map(|claim| claim.to) {
             let partition = Partition {
@@ -491,27 +508,28 @@ impl DeadLetters {
             let from = places.entry(partition).or_insert(place.from);
             *from = place.from.min(*from);
         }
-        let wanted: BTreeSet<&[u8]> = claims.iter().map(|claim| claim.letter.as_bytes()).collect();
-        let mut published = BTreeMap::new();
+        let letter_ids: BTreeSet<&[u8]> =
+            claims.iter().map(|claim| claim.letter.as_bytes()).collect();
+        let mut published_letters = BTreeMap::new();
         for (partition, from) in places {
             let (first, end) = self.backends.queue.bounds(partition).await?;
             let mut next = from.max(first);
             while next < end {
                 let queue = &*self.backends.queue;
-                let (records, behind) = read_on(queue, partition, next, PAGE).await?;
-                next = behind;
+                let (records, next_offset) = read_on(queue, partition, next, PAGE).await?;
+                next = next_offset;
                 for record in records {
                     let name = record
                         .header(LETTER)
-                        .filter(|name| wanted.contains(&name[..]));
+                        .filter(|name| letter_ids.contains(&name[..]));
                     if let Some(name) = name.map(|name| String::from_utf8_lossy(name).into_owned())
                     {
-                        published.insert(name, (partition.topic, record.value));
+                        published_letters.insert(name, (partition.topic, record.value));
                     }
                 }
             }
         }
-        Ok(published)
+        Ok(published_letters)
     }
 
     async fn publish<'a>(
@@ -526,20 +544,20 @@ impl DeadLetters {
     /// time is from before the record was published, as a carrier may have settled it by now.
     async fn mark(
         &self,
-        owned: &OwnerState,
+        owner: &OwnerState,
         claim: &TaskClaim,
         topic: Topic,
         value: &Bytes,
     ) -> Result<()> {
-        let found = owned.index.find(self, &claim.letter).await?;
-        let letter = found.map(|found| found.letter);
+        let located_letter = owner.index.find(self, &claim.letter).await?;
+        let letter = located_letter.map(|located_letter| located_letter.letter);
         let kind = match topic {
             Topic::Notification => Kind::Notification,
             _ => Kind::Message,
         };
-        let sent = RecordSubject::of(kind, value);
-        let named = letter.as_ref().and_then(|letter| letter.message);
-        let Some(message) = sent.message.or(named) else {
+        let subject = RecordSubject::of(kind, value);
+        let letter_message = letter.as_ref().and_then(|letter| letter.message);
+        let Some(message) = subject.message.or(letter_message) else {
             return Ok(());
         };
         let entry = |target| LedgerEntry {
@@ -550,7 +568,7 @@ impl DeadLetters {
                 letter: claim.letter.clone(),
             },
         };
-        let targets = sent.on_its_way(letter.as_ref()).into_iter();
+        let targets = subject.on_its_way(letter.as_ref()).into_iter();
         let entries = targets.map(entry).collect();
         self.backends.ledger.append(entries).await
     }
@@ -564,9 +582,9 @@ mod tests {
 
     /// The letter died after the last look, and was edited since.
     #[test]
-    fn what_is_newer_than_the_last_look_is_not_forgotten() {
-        let mut owned = OwnerState::default();
-        owned.read(&OperationEntry {
+    fn entries_after_the_last_look_are_not_forgotten() {
+        let mut owner = OwnerState::default();
+        owner.read(&OperationEntry {
             at: Timestamp::from_millis(1),
             by: "ann".to_owned(),
             act: OperatorAction::Edited(EditedLetter {
@@ -582,8 +600,8 @@ mod tests {
                 why: String::new(),
             }),
         });
-        assert_eq!(owned.news(false), []);
+        assert_eq!(owner.news(false), []);
         let letters = vec!["message-0-1".to_owned()];
-        assert_eq!(owned.news(true), [OperatorAction::Forgotten { letters }]);
+        assert_eq!(owner.news(true), [OperatorAction::Forgotten { letters }]);
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_from_letter_to_letter_is_left_out() {
+    fn details_of_single_letters_are_left_out_of_causes() {
         let of = |error: &str| Cause::of(DeadReason::TooLarge, error).to_string();
         let cause = "too-large: # bytes, at most # are taken";
         assert_eq!(of("5120 bytes, at most 4096 are taken"), cause);

@@ -91,7 +91,7 @@ pub struct EditedLetter {
 pub struct Edit {
     pub by: String,
     pub at: Timestamp,
-    pub edited: EditedLetter,
+    pub letter: EditedLetter,
 }
 
 /// Reasons for an edit not to count.

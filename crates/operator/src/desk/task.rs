@@ -102,7 +102,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// True if too many of the redriven letters have died again to go on.
+    /// Whether too many of the redriven letters have died again to go on.
     pub fn is_exceeded(&self, redriven: u64, died_again: u64) -> bool {
         redriven >= SAMPLE
             && died_again.saturating_mul(100) > redriven.saturating_mul(self.pause_above.into())
@@ -181,7 +181,7 @@ pub enum TaskOutcome {
 
 impl TaskOutcome {
     /// Outcome of a redrive to this topic; `None` for topics that no redrive writes to.
-    pub const fn of_record(topic: Topic) -> Option<TaskOutcome> {
+    pub const fn from_topic(topic: Topic) -> Option<TaskOutcome> {
         match topic {
             Topic::Retry(_) => Some(TaskOutcome::ToRetry),
             Topic::Message => Some(TaskOutcome::ToMessage),
@@ -190,8 +190,8 @@ impl TaskOutcome {
         }
     }
 
-    /// True if the letter was redriven, discarded or restored as asked.
-    pub const fn went(self) -> bool {
+    /// Whether the letter was redriven, discarded or restored as asked.
+    pub const fn is_success(self) -> bool {
         self.is_redriven() || matches!(self, TaskOutcome::Discarded | TaskOutcome::Restored)
     }
 
@@ -261,14 +261,14 @@ pub enum Progress {
 /// A request and the outcomes of its letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorTask {
-    pub begun: StartedTask,
+    pub start: StartedTask,
     pub by: String,
     pub at: Timestamp,
     pub progress: Progress,
     /// Number of letters by outcome.
     pub outcomes: BTreeMap<TaskOutcome, u64>,
     /// First outcomes, letter by letter.
-    pub told: Vec<(String, TaskOutcome)>,
+    pub first_outcomes: Vec<(String, TaskOutcome)>,
     /// Number of new letters that letters of this task died again as.
     pub died_again: u64,
     /// First of the new letters.
@@ -279,42 +279,42 @@ pub struct OperatorTask {
     pub ended_at: Option<Timestamp>,
     /// Counts of redriven letters and of letters that died again, at the last resume by an
     /// operator, who has judged these.
-    judged: (u64, u64),
-    waiting: VecDeque<String>,
+    judged_counts: (u64, u64),
+    waiting_letters: VecDeque<String>,
     /// In claim order.
-    claimed: Vec<TaskClaim>,
+    claims: Vec<TaskClaim>,
     /// Letters named so far, kept while the task is choosing: two requests with the same name may
     /// interleave.
-    named: BTreeSet<String>,
+    named_letters: BTreeSet<String>,
 }
 
 impl OperatorTask {
-    pub(super) fn new(begun: StartedTask, by: &str, at: Timestamp) -> OperatorTask {
+    pub(super) fn new(start: StartedTask, by: &str, at: Timestamp) -> OperatorTask {
         OperatorTask {
-            begun,
+            start,
             by: by.to_owned(),
             at,
             progress: Progress::Choosing,
             outcomes: BTreeMap::new(),
-            told: Vec::new(),
+            first_outcomes: Vec::new(),
             died_again: 0,
             died_again_as: Vec::new(),
             parents: BTreeSet::new(),
-            judged: (0, 0),
+            judged_counts: (0, 0),
             ended_at: None,
-            waiting: VecDeque::new(),
-            claimed: Vec::new(),
-            named: BTreeSet::new(),
+            waiting_letters: VecDeque::new(),
+            claims: Vec::new(),
+            named_letters: BTreeSet::new(),
         }
     }
 
     pub fn id(&self) -> &TaskId {
-        &self.begun.task
+        &self.start.task
     }
 
     pub fn is_over(&self) -> bool {
         matches!(self.progress, Progress::Over | Progress::Cancelled { .. })
-            && self.claimed.is_empty()
+            && self.claims.is_empty()
     }
 
     /// Number of letters with an outcome.
@@ -322,46 +322,53 @@ impl OperatorTask {
         self.outcomes.values().sum()
     }
 
-    pub fn redriven(&self) -> u64 {
-        let redriven = self
+    pub fn redriven_count(&self) -> u64 {
+        let redriven_count = self
             .outcomes
             .iter()
             .filter(|(outcome, _)| outcome.is_redriven());
-        redriven.map(|(_, count)| count).sum()
+        redriven_count.map(|(_, count)| count).sum()
     }
 
-    /// True if the task is to be paused: too many of its redriven letters have died again.
+    /// Whether the task is to be paused: too many of its redriven letters have died again.
     pub fn is_failing(&self) -> bool {
-        let (redriven, died_again) = self.fresh();
-        self.progress == Progress::Running && self.begun.pace.is_exceeded(redriven, died_again)
+        let (redriven_count, died_again_count) = self.fresh();
+        self.progress == Progress::Running
+            && self
+                .start
+                .pace
+                .is_exceeded(redriven_count, died_again_count)
     }
 
     /// Counts of redriven letters and of letters that died again, since the last resume by an
     /// operator.
     pub fn fresh(&self) -> (u64, u64) {
-        let (redriven, died_again) = self.judged;
+        let (judged_redriven, judged_deaths) = self.judged_counts;
         (
-            self.redriven().saturating_sub(redriven),
-            self.failed().saturating_sub(died_again),
+            self.redriven_count().saturating_sub(judged_redriven),
+            self.failed_count().saturating_sub(judged_deaths),
         )
     }
 
     /// Number of the task's letters that died again.
-    fn failed(&self) -> u64 {
+    fn failed_count(&self) -> u64 {
         self.parents.len() as u64
     }
 
-    /// True if `letter` is not yet listed as one that the task's letters died again as.
+    /// Whether `letter` is not yet listed as one that the task's letters died again as.
     pub fn is_news(&self, letter: &str) -> bool {
-        !self.died_again_as.iter().any(|told| told == letter)
+        !self
+            .died_again_as
+            .iter()
+            .any(|new_letter| new_letter == letter)
     }
 
-    /// True if the list of new letters is full.
+    /// Whether the list of new letters is full.
     pub fn tells_no_more(&self) -> bool {
         self.died_again_as.len() >= TOLD
     }
 
-    fn learn_of(&mut self, letter: &str, parent: &str) {
+    fn record_new_letter(&mut self, letter: &str, parent: &str) {
         if !self.is_news(letter) {
             return;
         }
@@ -373,28 +380,28 @@ impl OperatorTask {
     }
 
     pub(super) fn goes_on(&self) -> bool {
-        self.progress == Progress::Running && !self.waiting.is_empty()
+        self.progress == Progress::Running && !self.waiting_letters.is_empty()
     }
 
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &str> {
-        self.waiting.iter().map(String::as_str)
+    pub(super) fn waiting_letters(&self) -> impl Iterator<Item = &str> {
+        self.waiting_letters.iter().map(String::as_str)
     }
 
     pub(super) fn claims(&self) -> impl Iterator<Item = &TaskClaim> {
-        self.claimed.iter()
+        self.claims.iter()
     }
 
     pub(super) fn read(&mut self, entry: &OperationEntry) {
         match (&entry.act, &self.progress) {
             (OperatorAction::Chosen { letters, .. }, Progress::Choosing) => {
                 for letter in letters {
-                    if self.named.insert(letter.clone()) {
-                        self.waiting.push_back(letter.clone());
+                    if self.named_letters.insert(letter.clone()) {
+                        self.waiting_letters.push_back(letter.clone());
                     }
                 }
-                if self.named.len() as u64 >= self.begun.letters {
+                if self.named_letters.len() as u64 >= self.start.letters {
                     self.progress = Progress::Running;
-                    self.named.clear();
+                    self.named_letters.clear();
                 }
             }
             (
@@ -405,18 +412,18 @@ impl OperatorTask {
             ) => {
                 for (place, letter) in letters.iter().enumerate() {
                     // Older entries name no parents: each letter counts as one.
-                    self.learn_of(letter, parents.get(place).unwrap_or(letter));
+                    self.record_new_letter(letter, parents.get(place).unwrap_or(letter));
                 }
             }
-            (OperatorAction::Paused { why, .. }, Progress::Running) => {
+            (OperatorAction::Paused { why: reason, .. }, Progress::Running) => {
                 self.progress = Progress::Paused {
                     by: entry.by.clone(),
-                    why: why.clone(),
+                    why: reason.clone(),
                 };
             }
             (OperatorAction::Resumed { .. }, Progress::Paused { .. }) => {
                 self.progress = Progress::Running;
-                self.judged = (self.redriven(), self.failed());
+                self.judged_counts = (self.redriven_count(), self.failed_count());
                 self.end_if_done(entry.at);
             }
             (
@@ -426,7 +433,7 @@ impl OperatorTask {
                 self.progress = Progress::Cancelled {
                     by: entry.by.clone(),
                 };
-                self.waiting.clear();
+                self.waiting_letters.clear();
                 self.ended_at = Some(entry.at);
             }
             _ => {}
@@ -435,29 +442,29 @@ impl OperatorTask {
 
     /// Claims a waiting letter, and only such, so that a task processes each letter once.
     pub(super) fn claim(&mut self, claim: &TaskClaim) {
-        let mut waiting = self.waiting.iter();
-        if let Some(place) = waiting.position(|letter| *letter == claim.letter) {
-            self.waiting.remove(place);
-            self.claimed.push(claim.clone());
+        let mut letters = self.waiting_letters.iter();
+        if let Some(place) = letters.position(|letter| *letter == claim.letter) {
+            self.waiting_letters.remove(place);
+            self.claims.push(claim.clone());
         }
     }
 
     /// Records the outcome of a claim. Returns false if the task holds no such claim.
     pub(super) fn done(&mut self, letter: &str, outcome: TaskOutcome, at: Timestamp) -> bool {
-        let Some(place) = self.claimed.iter().position(|claim| claim.letter == letter) else {
+        let Some(place) = self.claims.iter().position(|claim| claim.letter == letter) else {
             return false;
         };
-        self.claimed.remove(place);
+        self.claims.remove(place);
         *self.outcomes.entry(outcome).or_default() += 1;
-        if self.told.len() < TOLD {
-            self.told.push((letter.to_owned(), outcome));
+        if self.first_outcomes.len() < TOLD {
+            self.first_outcomes.push((letter.to_owned(), outcome));
         }
         self.end_if_done(at);
         true
     }
 
     fn end_if_done(&mut self, at: Timestamp) {
-        let is_done = self.waiting.is_empty() && self.claimed.is_empty();
+        let is_done = self.waiting_letters.is_empty() && self.claims.is_empty();
         if is_done && matches!(self.progress, Progress::Running | Progress::Paused { .. }) {
             self.progress = Progress::Over;
             self.ended_at = Some(at);

@@ -10,8 +10,8 @@ fn id(name: &str) -> TaskId {
     name.parse().expect("a name")
 }
 
-fn begun(name: &str, work: OperatorWork, letters: &[&str]) -> [OperatorAction; 2] {
-    let begun = StartedTask {
+fn begin_actions(name: &str, work: OperatorWork, letters: &[&str]) -> [OperatorAction; 2] {
+    let start = StartedTask {
         task: id(name),
         work,
         letters: letters.len() as u64,
@@ -22,12 +22,12 @@ fn begun(name: &str, work: OperatorWork, letters: &[&str]) -> [OperatorAction; 2
     let letters = letters.iter().map(|&letter| letter.to_owned()).collect();
     let task = id(name);
     [
-        OperatorAction::Begun(begun),
+        OperatorAction::Begun(start),
         OperatorAction::Chosen { task, letters },
     ]
 }
 
-fn claimed(name: &str, letters: &[&str]) -> OperatorAction {
+fn claim_action(name: &str, letters: &[&str]) -> OperatorAction {
     let claim = |&letter: &&str| TaskClaim {
         letter: letter.to_owned(),
         at: at(1),
@@ -40,7 +40,7 @@ fn claimed(name: &str, letters: &[&str]) -> OperatorAction {
     }
 }
 
-fn done(name: &str, letters: &[&str], outcome: TaskOutcome) -> OperatorAction {
+fn done_action(name: &str, letters: &[&str], outcome: TaskOutcome) -> OperatorAction {
     let outcomes = letters.iter().map(|&letter| (letter.to_owned(), outcome));
     OperatorAction::Done {
         task: id(name),
@@ -49,7 +49,7 @@ fn done(name: &str, letters: &[&str], outcome: TaskOutcome) -> OperatorAction {
 }
 
 /// The letter held `base`, and holds `version` from now on.
-fn edited(letter: &str, base: u8, version: u8) -> OperatorAction {
+fn edit_action(letter: &str, base: u8, version: u8) -> OperatorAction {
     OperatorAction::Edited(EditedLetter {
         letter: letter.to_owned(),
         base: Version::of(&[base]),
@@ -64,7 +64,7 @@ fn edited(letter: &str, base: u8, version: u8) -> OperatorAction {
     })
 }
 
-fn died_again(name: &str, letters: &[&str]) -> OperatorAction {
+fn death_action(name: &str, letters: &[&str]) -> OperatorAction {
     let letters = letters.iter().map(|&letter| letter.to_owned()).collect();
     OperatorAction::DiedAgain {
         task: id(name),
@@ -98,7 +98,7 @@ impl Log {
 
     /// Bytes that a letter holds by an edit, as their offset.
     fn holds(&self, letter: &str) -> Option<u64> {
-        self.0.edit(letter).map(|edit| edit.edited.at.offset)
+        self.0.edit(letter).map(|edit| edit.letter.at.offset)
     }
 
     fn task(&self, name: &str) -> &OperatorTask {
@@ -108,43 +108,43 @@ impl Log {
 
 #[test]
 fn a_task_is_claimed_done_and_over() {
-    let mut log = Log::with(begun("t", OperatorWork::Redrive, &["a", "b", "c"]));
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a", "b", "c"]));
     assert!(matches!(
         log.0.next(2),
         Some(FoldStep::Claim { letters, .. }) if letters == ["a", "b"]
     ));
-    log.add([claimed("t", &["a", "b"])]);
+    log.add([claim_action("t", &["a", "b"])]);
     assert!(matches!(
         log.0.next(2),
         Some(FoldStep::Finish { claims, .. }) if claims.len() == 2
     ));
-    log.add([done("t", &["a", "b"], TaskOutcome::ToRetry)]);
+    log.add([done_action("t", &["a", "b"], TaskOutcome::ToRetry)]);
     assert!(matches!(log.0.status("a"), LetterStatus::Redriven { .. }));
     assert_eq!(log.task("t").progress, Progress::Running);
     log.add([
-        claimed("t", &["c"]),
-        done("t", &["c"], TaskOutcome::BytesGone),
+        claim_action("t", &["c"]),
+        done_action("t", &["c"], TaskOutcome::BytesGone),
     ]);
     assert_eq!(log.0.status("c"), &LetterStatus::Open);
     assert_eq!(log.task("t").progress, Progress::Over);
     assert_eq!(
-        (log.task("t").redriven(), log.task("t").done_letters()),
+        (log.task("t").redriven_count(), log.task("t").done_letters()),
         (2, 3)
     );
     assert_eq!(log.0.next(2), None);
 }
 
 #[test]
-fn what_is_redriven_or_discarded_is_left_alone() {
-    let mut log = Log::with(begun("t", OperatorWork::Redrive, &["a"]));
+fn redriven_and_discarded_letters_are_left_alone() {
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a"]));
     log.add([
-        claimed("t", &["a"]),
-        done("t", &["a"], TaskOutcome::ToMessage),
+        claim_action("t", &["a"]),
+        done_action("t", &["a"], TaskOutcome::ToMessage),
     ]);
-    log.add(begun("d", OperatorWork::Discard, &["b"]));
+    log.add(begin_actions("d", OperatorWork::Discard, &["b"]));
     log.add([
-        claimed("d", &["b"]),
-        done("d", &["b"], TaskOutcome::Discarded),
+        claim_action("d", &["b"]),
+        done_action("d", &["b"], TaskOutcome::Discarded),
     ]);
     let now = at(100);
     let may = |work, letter| log.0.may(work, letter, now);
@@ -165,10 +165,10 @@ fn what_is_redriven_or_discarded_is_left_alone() {
         log.0.may(OperatorWork::Restore, "b", late),
         Err(TaskOutcome::Final)
     );
-    log.add(begun("r", OperatorWork::Restore, &["b"]));
+    log.add(begin_actions("r", OperatorWork::Restore, &["b"]));
     log.add([
-        claimed("r", &["b"]),
-        done("r", &["b"], TaskOutcome::Restored),
+        claim_action("r", &["b"]),
+        done_action("r", &["b"], TaskOutcome::Restored),
     ]);
     assert_eq!(log.0.may(OperatorWork::Redrive, "b", now), Ok(()));
 }
@@ -176,17 +176,17 @@ fn what_is_redriven_or_discarded_is_left_alone() {
 #[test]
 fn a_task_pauses_goes_on_and_is_cancelled() {
     let task = id("t");
-    let mut log = Log::with(begun("t", OperatorWork::Redrive, &["a", "b"]));
-    log.add([claimed("t", &["a"])]);
-    let why = "too many died again".to_owned();
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a", "b"]));
+    log.add([claim_action("t", &["a"])]);
+    let reason = "too many died again".to_owned();
     log.add([OperatorAction::Paused {
         task: task.clone(),
-        why,
+        why: reason,
         by_itself: true,
     }]);
     // A claim is finished even so.
     assert!(matches!(log.0.next(9), Some(FoldStep::Finish { .. })));
-    log.add([done("t", &["a"], TaskOutcome::ToRetry)]);
+    log.add([done_action("t", &["a"], TaskOutcome::ToRetry)]);
     assert_eq!(log.0.next(9), None);
     log.add([OperatorAction::Resumed { task: task.clone() }]);
     assert!(matches!(log.0.next(9), Some(FoldStep::Claim { letters, .. }) if letters == ["b"]));
@@ -201,7 +201,7 @@ fn a_task_pauses_goes_on_and_is_cancelled() {
 
 #[test]
 fn a_task_whose_letters_were_never_all_named_does_nothing() {
-    let [begun, _] = begun("t", OperatorWork::Discard, &["a", "b"]);
+    let [begun, _] = begin_actions("t", OperatorWork::Discard, &["a", "b"]);
     let letters = vec!["a".to_owned()];
     let mut log = Log::with([
         begun,
@@ -218,7 +218,7 @@ fn a_task_whose_letters_were_never_all_named_does_nothing() {
 
 #[test]
 fn a_request_that_cannot_be_is_refused() {
-    let desk = Operations::new(DeskLimits {
+    let operations = Operations::new(DeskLimits {
         letters: 2,
         tasks: 1,
         marks: 3,
@@ -232,22 +232,22 @@ fn a_request_that_cannot_be_is_refused() {
         about: String::new(),
         why: String::new(),
     };
-    let refused = |begun: StartedTask| desk.admit(&begun).expect_err("refused").text;
-    assert!(refused(request(0, Pace::default())).contains("no letter"));
-    assert!(refused(request(3, Pace::default())).contains("2 at most"));
-    let never = Pace {
+    let refusal_text = |start: StartedTask| operations.admit(&start).expect_err("refused").text;
+    assert!(refusal_text(request(0, Pace::default())).contains("no letter"));
+    assert!(refusal_text(request(3, Pace::default())).contains("2 at most"));
+    let zero_pace = Pace {
         per_second: 0,
         ..Pace::default()
     };
-    assert!(refused(request(1, never)).contains("1 to 1000"));
-    assert_eq!(desk.admit(&request(2, Pace::default())), Ok(()));
-    let mut log = Log(desk, Vec::new());
-    log.add(begun("a", OperatorWork::Discard, &["a", "b"]));
+    assert!(refusal_text(request(1, zero_pace)).contains("1 to 1000"));
+    assert_eq!(operations.admit(&request(2, Pace::default())), Ok(()));
+    let mut log = Log(operations, Vec::new());
+    log.add(begin_actions("a", OperatorWork::Discard, &["a", "b"]));
     let busy = log.0.admit(&request(1, Pace::default())).expect_err("busy");
     assert_eq!(busy.code, Code::RateLimited);
     log.add([
-        claimed("a", &["a", "b"]),
-        done("a", &["a", "b"], TaskOutcome::Discarded),
+        claim_action("a", &["a", "b"]),
+        done_action("a", &["a", "b"], TaskOutcome::Discarded),
     ]);
     assert_eq!(log.0.admit(&request(1, Pace::default())), Ok(()));
     let full = log.0.admit(&request(2, Pace::default())).expect_err("full");
@@ -258,16 +258,16 @@ fn a_request_that_cannot_be_is_refused() {
 fn the_past_is_forgotten_but_not_its_marks() {
     let mut log = Log(
         Operations::new(DeskLimits {
-            past: 1,
+            finished_tasks: 1,
             ..DeskLimits::default()
         }),
         Vec::new(),
     );
     for name in ["a", "b", "c", "d"] {
-        log.add(begun(name, OperatorWork::Discard, &[name]));
+        log.add(begin_actions(name, OperatorWork::Discard, &[name]));
         log.add([
-            claimed(name, &[name]),
-            done(name, &[name], TaskOutcome::Discarded),
+            claim_action(name, &[name]),
+            done_action(name, &[name], TaskOutcome::Discarded),
         ]);
     }
     let names: Vec<_> = log.0.tasks().map(|task| task.id().to_string()).collect();
@@ -277,53 +277,56 @@ fn the_past_is_forgotten_but_not_its_marks() {
 
 #[test]
 fn the_newest_edit_counts_and_a_stale_one_does_not() {
-    let mut log = Log::with([edited("a", 0, 1)]);
+    let mut log = Log::with([edit_action("a", 0, 1)]);
     assert_eq!(log.holds("a"), Some(1));
     // Based on the bytes before the first edit.
-    log.add([edited("a", 0, 2)]);
+    log.add([edit_action("a", 0, 2)]);
     assert_eq!(log.holds("a"), Some(1));
-    log.add([edited("a", 1, 2)]);
+    log.add([edit_action("a", 1, 2)]);
     assert_eq!(log.holds("a"), Some(2));
-    let OperatorAction::Edited(stale) = edited("a", 1, 3) else {
+    let OperatorAction::Edited(stale) = edit_action("a", 1, 3) else {
         unreachable!();
     };
     assert_eq!(log.0.admit_edit(&stale), Err(EditRefusal::Changed));
 }
 
 #[test]
-fn what_is_done_with_or_about_to_be_is_not_edited() {
-    let mut log = Log::with(begun("t", OperatorWork::Redrive, &["a"]));
-    log.add([claimed("t", &["a"]), edited("a", 0, 1)]);
+fn claimed_and_finished_letters_are_not_edited() {
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a"]));
+    log.add([claim_action("t", &["a"]), edit_action("a", 0, 1)]);
     assert_eq!(log.holds("a"), None);
     assert_eq!(log.0.may_be_edited("a"), Err(EditRefusal::IsClaimed));
-    log.add([done("t", &["a"], TaskOutcome::ToRetry), edited("a", 0, 1)]);
+    log.add([
+        done_action("t", &["a"], TaskOutcome::ToRetry),
+        edit_action("a", 0, 1),
+    ]);
     assert_eq!(log.holds("a"), None);
     assert_eq!(log.0.may_be_edited("a"), Err(EditRefusal::Redriven));
-    log.add(begun("d", OperatorWork::Discard, &["b"]));
+    log.add(begin_actions("d", OperatorWork::Discard, &["b"]));
     log.add([
-        claimed("d", &["b"]),
-        done("d", &["b"], TaskOutcome::Discarded),
+        claim_action("d", &["b"]),
+        done_action("d", &["b"], TaskOutcome::Discarded),
     ]);
     assert_eq!(log.0.may_be_edited("b"), Err(EditRefusal::Discarded));
-    log.add(begun("r", OperatorWork::Restore, &["b"]));
+    log.add(begin_actions("r", OperatorWork::Restore, &["b"]));
     log.add([
-        claimed("r", &["b"]),
-        done("r", &["b"], TaskOutcome::Restored),
+        claim_action("r", &["b"]),
+        done_action("r", &["b"], TaskOutcome::Restored),
     ]);
-    log.add([edited("b", 0, 1)]);
+    log.add([edit_action("b", 0, 1)]);
     assert_eq!(log.holds("b"), Some(1));
 }
 
 /// A worker may have made its record before it learned of the edit.
 #[test]
 fn a_claim_of_other_bytes_does_not_count() {
-    let mut log = Log::with(begun("t", OperatorWork::Redrive, &["a", "b"]));
-    log.add([edited("a", 0, 1), claimed("t", &["a", "b"])]);
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a", "b"]));
+    log.add([edit_action("a", 0, 1), claim_action("t", &["a", "b"])]);
     let claims: Vec<_> = log.task("t").claims().map(|claim| &*claim.letter).collect();
     assert_eq!(claims, ["b"]);
-    log.add([done("t", &["a", "b"], TaskOutcome::ToRetry)]);
+    log.add([done_action("t", &["a", "b"], TaskOutcome::ToRetry)]);
     assert_eq!(log.0.status("a"), &LetterStatus::Open);
-    let OperatorAction::Claimed { task, mut claims } = claimed("t", &["a"]) else {
+    let OperatorAction::Claimed { task, mut claims } = claim_action("t", &["a"]) else {
         unreachable!();
     };
     claims[0].version = Some(Version::of(&[1]));
@@ -338,23 +341,30 @@ fn edits_are_bounded_and_forgotten_with_their_letters() {
         ..DeskLimits::default()
     };
     let mut log = Log(Operations::new(limits), Vec::new());
-    log.add([edited("a", 0, 1), edited("b", 0, 1), edited("a", 1, 2)]);
+    log.add([
+        edit_action("a", 0, 1),
+        edit_action("b", 0, 1),
+        edit_action("a", 1, 2),
+    ]);
     assert_eq!((log.holds("a"), log.holds("b")), (Some(2), None));
     let letters = vec!["a".to_owned()];
-    log.add([OperatorAction::Forgotten { letters }, edited("b", 0, 1)]);
+    log.add([
+        OperatorAction::Forgotten { letters },
+        edit_action("b", 0, 1),
+    ]);
     assert_eq!((log.holds("a"), log.holds("b")), (None, Some(1)));
 }
 
 #[test]
-fn what_was_discarded_is_gone_after_the_grace() {
-    let mut log = Log::with(begun("d", OperatorWork::Discard, &["a"]));
+fn discarded_letters_are_gone_after_the_grace() {
+    let mut log = Log::with(begin_actions("d", OperatorWork::Discard, &["a"]));
     log.add([
-        claimed("d", &["a"]),
-        done("d", &["a"], TaskOutcome::Discarded),
+        claim_action("d", &["a"]),
+        done_action("d", &["a"], TaskOutcome::Discarded),
     ]);
     let late = at(3) + DeskLimits::default().grace;
-    let before = at(2) + DeskLimits::default().grace;
-    assert_eq!(log.0.standing("a", before), LetterState::Discarded);
+    let early = at(2) + DeskLimits::default().grace;
+    assert_eq!(log.0.standing("a", early), LetterState::Discarded);
     assert_eq!(log.0.standing("a", late), LetterState::Gone);
     assert_eq!(log.0.standing("b", late), LetterState::Open);
     for work in [
@@ -373,39 +383,39 @@ fn marks_go_when_the_log_drops_their_letters() {
         ..DeskLimits::default()
     };
     let mut log = Log(Operations::new(limits), Vec::new());
-    log.add(begun("t", OperatorWork::Redrive, &["a", "b"]));
+    log.add(begin_actions("t", OperatorWork::Redrive, &["a", "b"]));
     log.add([
-        claimed("t", &["a", "b"]),
-        done("t", &["a", "b"], TaskOutcome::ToRetry),
+        claim_action("t", &["a", "b"]),
+        done_action("t", &["a", "b"], TaskOutcome::ToRetry),
     ]);
-    let [OperatorAction::Begun(next), _] = begun("u", OperatorWork::Redrive, &["c"]) else {
+    let [OperatorAction::Begun(next), _] = begin_actions("u", OperatorWork::Redrive, &["c"]) else {
         unreachable!();
     };
     assert!(log.0.admit(&next).is_err());
-    assert_eq!(log.0.remembered().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(log.0.remembered_letters().collect::<Vec<_>>(), ["a", "b"]);
     let letters = vec!["a".to_owned()];
     log.add([OperatorAction::Forgotten { letters }]);
     assert_eq!(log.0.admit(&next), Ok(()));
-    assert_eq!(log.0.remembered().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(log.0.remembered_letters().collect::<Vec<_>>(), ["b"]);
 }
 
 #[test]
-fn what_died_again_is_told_and_pauses() {
+fn letters_that_died_again_are_reported_and_pause() {
     let names: Vec<String> = (0..40).map(|number| format!("letter-{number}")).collect();
     let letters: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut log = Log::with(begun("t", OperatorWork::Redrive, &letters));
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &letters));
     let first = &letters[..30];
     log.add([
-        claimed("t", first),
-        done("t", first, TaskOutcome::ToMessage),
-        died_again("t", &["x-1", "x-2", "x-2", "x-3", "x-4", "x-5", "x-6"]),
+        claim_action("t", first),
+        done_action("t", first, TaskOutcome::ToMessage),
+        death_action("t", &["x-1", "x-2", "x-2", "x-3", "x-4", "x-5", "x-6"]),
     ]);
     assert_eq!(log.task("t").died_again, 6);
     assert!(log.0.failing().is_none());
-    log.add([died_again("t", &["x-1", "x-7"])]);
+    log.add([death_action("t", &["x-1", "x-7"])]);
     assert_eq!(log.task("t").died_again_as.len(), 7);
-    let failing = log.0.failing().map(OperatorTask::fresh);
-    assert_eq!(failing, Some((30, 7)));
+    let counts = log.0.failing().map(OperatorTask::fresh);
+    assert_eq!(counts, Some((30, 7)));
     log.add([
         OperatorAction::Paused {
             task: id("t"),
@@ -423,41 +433,41 @@ fn what_died_again_is_told_and_pauses() {
 fn a_letter_that_died_again_as_several_counts_for_one() {
     let names: Vec<String> = (0..20).map(|number| format!("letter-{number}")).collect();
     let letters: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut log = Log::with(begun("t", OperatorWork::Redrive, &letters));
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &letters));
     log.add([
-        claimed("t", &letters),
-        done("t", &letters, TaskOutcome::ToRetry),
+        claim_action("t", &letters),
+        done_action("t", &letters, TaskOutcome::ToRetry),
     ]);
-    let again = |number: usize| OperatorAction::DiedAgain {
+    let deaths = |number: usize| OperatorAction::DiedAgain {
         task: id("t"),
         letters: vec![format!("x-{number}"), format!("y-{number}")],
         parents: vec![names[number].clone(); 2],
     };
-    log.add((0..4).map(again));
+    log.add((0..4).map(deaths));
     assert_eq!(log.task("t").fresh(), (20, 4));
     assert_eq!(log.task("t").died_again, 8);
     assert_eq!(log.task("t").died_again_as.len(), 8);
-    let pace = log.task("t").begun.pace;
+    let pace = log.task("t").start.pace;
     assert!(!pace.is_exceeded(20, 4) && pace.is_exceeded(20, 8));
 }
 
 #[test]
 fn decisions_are_told_from_the_work() {
-    let paused = |by_itself| OperatorAction::Paused {
+    let pause = |by_itself| OperatorAction::Paused {
         task: id("t"),
         why: String::new(),
         by_itself,
     };
-    let [begun, chosen] = begun("t", OperatorWork::Redrive, &["a"]);
-    for decision in [begun, paused(false), edited("a", 0, 1)] {
+    let [start_action, choice] = begin_actions("t", OperatorWork::Redrive, &["a"]);
+    for decision in [start_action, pause(false), edit_action("a", 0, 1)] {
         assert!(decision.is_decision(), "{decision:?}");
     }
     let work = [
-        chosen,
-        claimed("t", &["a"]),
-        done("t", &["a"], TaskOutcome::ToRetry),
-        paused(true),
-        died_again("t", &["x"]),
+        choice,
+        claim_action("t", &["a"]),
+        done_action("t", &["a"], TaskOutcome::ToRetry),
+        pause(true),
+        death_action("t", &["x"]),
     ];
     for act in work {
         assert!(!act.is_decision(), "{act:?}");
@@ -576,27 +586,27 @@ proptest! {
     #[test]
     fn a_letter_is_done_once_in_a_task_whoever_writes(moves in moves()) {
         const LETTERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-        let mut log = Log::with(begun("x", OperatorWork::Redrive, &LETTERS));
-        log.add(begun("y", OperatorWork::Redrive, &LETTERS));
+        let mut log = Log::with(begin_actions("x", OperatorWork::Redrive, &LETTERS));
+        log.add(begin_actions("y", OperatorWork::Redrive, &LETTERS));
         for (first, one) in moves {
             let name = if first { "x" } else { "y" };
             let task = id(name);
             log.add([match one {
-                Move::Claim(letter) => claimed(name, &[LETTERS[letter]]),
-                Move::Done(letter, outcome) => done(name, &[LETTERS[letter]], outcome),
+                Move::Claim(letter) => claim_action(name, &[LETTERS[letter]]),
+                Move::Done(letter, outcome) => done_action(name, &[LETTERS[letter]], outcome),
                 Move::Pause => OperatorAction::Paused { task, why: String::new(), by_itself: false },
-                Move::Edit(letter, base, version) => edited(LETTERS[letter], base, version),
-                Move::DiedAgain(letter) => died_again(name, &[LETTERS[letter]]),
+                Move::Edit(letter, base, version) => edit_action(LETTERS[letter], base, version),
+                Move::DiedAgain(letter) => death_action(name, &[LETTERS[letter]]),
                 Move::Resume => OperatorAction::Resumed { task },
                 Move::Cancel => OperatorAction::Cancelled { task },
             }]);
             for name in ["x", "y"] {
                 let task = log.task(name);
-                let open = task.waiting().count() + task.claims().count();
+                let open = task.waiting_letters().count() + task.claims().count();
                 prop_assert!(task.done_letters() as usize + open <= LETTERS.len());
-                let cancelled = matches!(task.progress, Progress::Cancelled { .. });
-                prop_assert!(cancelled || task.done_letters() as usize + open == LETTERS.len());
-                prop_assert_eq!(task.progress == Progress::Over, !cancelled && open == 0);
+                let is_cancelled = matches!(task.progress, Progress::Cancelled { .. });
+                prop_assert!(is_cancelled || task.done_letters() as usize + open == LETTERS.len());
+                prop_assert_eq!(task.progress == Progress::Over, !is_cancelled && open == 0);
             }
         }
         // A second reader of the log arrives at the same state.

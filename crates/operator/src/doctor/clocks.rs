@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::Timestamp;
 
-use super::{Check, Finding, Inspection, named, span};
+use super::{Check, Finding, Inspection, join_names, span};
 
 /// Largest skew of machines that run NTP.
 const APART: Duration = Duration::from_secs(1);
@@ -29,23 +29,23 @@ impl LogClock {
         let (newest, place) = match self.newest.seen() {
             Ok(Some(newest)) => newest,
             Ok(None) => return Finding::ok(check, "nothing is there yet to compare with"),
-            Err(why) => {
-                let seen = format!("not compared: {why}");
-                return Finding::warning(check, seen, "it is compared when the log answers");
+            Err(reason) => {
+                let evidence = format!("not compared: {reason}");
+                return Finding::warning(check, evidence, "it is compared when the log answers");
             }
         };
-        let behind = newest.since(self.now);
-        if behind <= APART {
-            let seen = "nothing was written after this process's now; a clock that is ahead does not show here: ask \
+        let skew = newest.since(self.now);
+        if skew <= APART {
+            let evidence = "nothing was written after this process's now; a clock that is ahead does not show here: ask \
                         several processes at once";
-            return Finding::ok(check, seen);
+            return Finding::ok(check, evidence);
         }
-        let seen = format!(
+        let evidence = format!(
             "{place} has an entry from {} after this process's now: another machine's clock is ahead, this one is behind, \
              or one was set back",
-            span(behind)
+            span(skew)
         );
-        graded(check, behind, seen)
+        graded(check, skew, evidence)
     }
 }
 
@@ -54,19 +54,19 @@ impl LogClock {
 pub struct Reading {
     pub address: String,
     /// Local clock before the question and after the answer.
-    pub asked: Timestamp,
-    pub heard: Timestamp,
+    pub asked_at: Timestamp,
+    pub answered_at: Timestamp,
     /// Remote clock in between.
-    pub there: Timestamp,
+    pub remote_at: Timestamp,
 }
 
 impl Reading {
     /// Lower and upper bound, in milliseconds, of how far the remote clock is ahead.
-    fn ahead(&self) -> (i64, i64) {
-        let there = self.there.millis();
-        let least = there.saturating_sub(self.heard.millis());
-        let most = there.saturating_sub(self.asked.millis());
-        (least.min(most), most.max(least))
+    fn offset_bounds(&self) -> (i64, i64) {
+        let remote_at = self.remote_at.millis();
+        let lower = remote_at.saturating_sub(self.answered_at.millis());
+        let upper = remote_at.saturating_sub(self.asked_at.millis());
+        (lower.min(upper), upper.max(lower))
     }
 }
 
@@ -78,30 +78,31 @@ impl Clocks {
     pub fn finding(self) -> Finding {
         let check = Check::Clock;
         // Lower bound of the skew between the two clocks furthest apart, the local one included.
-        let here = ("this machine".to_owned(), (0, 0));
-        let others = self.0.iter().map(|r| (r.address.clone(), r.ahead()));
-        let all: Vec<_> = std::iter::once(here).chain(others).collect();
-        let latest = all.iter().max_by_key(|(_, (least, _))| *least);
-        let earliest = all.iter().min_by_key(|(_, (_, most))| *most);
-        let (Some((latest, (least, _))), Some((earliest, (_, most)))) = (latest, earliest) else {
+        let local_clock = ("this machine".to_owned(), (0, 0));
+        let remote_clocks = self
+            .0
+            .iter()
+            .map(|r| (r.address.clone(), r.offset_bounds()));
+        let all: Vec<_> = std::iter::once(local_clock).chain(remote_clocks).collect();
+        let latest = all.iter().max_by_key(|(_, (lower, _))| *lower);
+        let earliest = all.iter().min_by_key(|(_, (_, upper))| *upper);
+        let (Some((latest, (lower, _))), Some((earliest, (_, upper)))) = (latest, earliest) else {
             return Finding::ok(check, "no clock could be read");
         };
-        let apart = Duration::from_millis(least.saturating_sub(*most).max(0) as u64);
-        if apart <= APART {
-            let names = named(self.0.iter().map(|reading| reading.address.clone()));
+        let skew = Duration::from_millis(lower.saturating_sub(*upper).max(0) as u64);
+        if skew <= APART {
+            let names = join_names(self.0.iter().map(|reading| reading.address.clone()));
             return Finding::ok(check, format!("{names} and this machine agree on the time"));
         }
-        let seen = format!(
-            "{latest} is ahead of {earliest} by {} at least",
-            span(apart)
-        );
-        graded(check, apart, seen)
+        let evidence = format!("{latest} is ahead of {earliest} by {} at least", span(skew));
+        graded(check, skew, evidence)
     }
 }
 
-fn graded(check: Check, apart: Duration, seen: String) -> Finding {
-    match apart > TOO_FAR_APART {
-        true => Finding::failure(check, seen, ADVICE),
-        false => Finding::warning(check, seen, ADVICE),
+fn graded(check: Check, skew: Duration, evidence: String) -> Finding {
+    if skew > TOO_FAR_APART {
+        Finding::failure(check, evidence, ADVICE)
+    } else {
+        Finding::warning(check, evidence, ADVICE)
     }
 }

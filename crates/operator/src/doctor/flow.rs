@@ -6,7 +6,7 @@ use protocol::Timestamp;
 use protocol::keys::Topic;
 use protocol::ledger::minute::MINUTE;
 
-use super::{Check, Finding, Inspection, count, named, span};
+use super::{Check, Finding, Inspection, count, join_names, span};
 
 /// Excess wait of a record that is worth a warning, and one that is a failure.
 const WAITS_LONG: Duration = Duration::from_secs(60);
@@ -23,9 +23,9 @@ pub struct Backlog {
     /// First retained offset, and offset of the next record to be written.
     pub first: u64,
     pub end: u64,
-    pub committed: Option<u64>,
+    pub committed_offset: Option<u64>,
     /// Append time of the first uncommitted record; `None`: there is none.
-    pub since: Option<Timestamp>,
+    pub oldest_at: Option<Timestamp>,
     /// Time a record may lie here by design: the delay of a retry tier.
     pub delay: Duration,
 }
@@ -33,19 +33,19 @@ pub struct Backlog {
 impl Backlog {
     fn records(&self) -> u64 {
         self.end
-            .saturating_sub(self.committed.unwrap_or(self.first))
+            .saturating_sub(self.committed_offset.unwrap_or(self.first))
     }
 
     /// Number of records that retention removed before the group committed them.
     fn lost(&self) -> u64 {
-        self.committed
+        self.committed_offset
             .map_or(0, |next| self.first.saturating_sub(next))
     }
 
     /// Time the oldest record waits beyond its delay.
     fn waits(&self, now: Timestamp) -> Duration {
-        let since = self.since.map_or(Duration::ZERO, |at| now.since(at));
-        since.saturating_sub(self.delay)
+        let wait = self.oldest_at.map_or(Duration::ZERO, |at| now.since(at));
+        wait.saturating_sub(self.delay)
     }
 }
 
@@ -66,43 +66,45 @@ impl Progress {
         } = self;
         let backlogs = match backlogs.seen() {
             Ok(backlogs) => backlogs,
-            Err(why) => {
+            Err(reason) => {
                 let advice = "how far they are cannot be told while the log does not answer";
-                return Finding::failure(check, why, advice);
+                return Finding::failure(check, reason, advice);
             }
         };
-        let lost = backlogs.iter().filter(|backlog| backlog.lost() > 0);
-        let lost = named(lost.map(|b| format!("{} in {}/{}", b.lost(), b.topic, b.partition)));
-        if !lost.is_empty() {
-            let seen = format!("records were removed before they were done: {lost}");
+        let losses = backlogs.iter().filter(|backlog| backlog.lost() > 0);
+        let losses =
+            join_names(losses.map(|b| format!("{} in {}/{}", b.lost(), b.topic, b.partition)));
+        if !losses.is_empty() {
+            let evidence = format!("records were removed before they were done: {losses}");
             let advice = "packetboat audit names the messages; let the log keep records longer, and run more of these";
-            return Finding::failure(check, seen, advice);
+            return Finding::failure(check, evidence, advice);
         }
         let records: u64 = backlogs.iter().map(Backlog::records).sum();
         let oldest = backlogs.iter().max_by_key(|backlog| backlog.waits(now));
         let waits = oldest.map_or(Duration::ZERO, |backlog| backlog.waits(now));
         if waits <= WAITS_LONG {
-            let seen = match records {
+            let evidence = match records {
                 0 => "nothing waits".to_owned(),
                 _ => format!("{} on the way", count(records, "record")),
             };
-            return Finding::ok(check, seen);
+            return Finding::ok(check, evidence);
         }
         let place = oldest.map(|b| format!("{}/{}", b.topic, b.partition));
-        let seen = format!(
+        let evidence = format!(
             "{} wait, the oldest in {} for {} longer than it has to",
             count(records, "record"),
             place.unwrap_or_default(),
             span(waits),
         );
-        match waits > WAITS_TOO_LONG {
-            true => Finding::failure(check, seen, behind(check)),
-            false => Finding::warning(check, seen, behind(check)),
+        if waits > WAITS_TOO_LONG {
+            Finding::failure(check, evidence, lag_advice(check))
+        } else {
+            Finding::warning(check, evidence, lag_advice(check))
         }
     }
 }
 
-const fn behind(check: Check) -> &'static str {
+const fn lag_advice(check: Check) -> &'static str {
     match check {
         Check::Horns => {
             "does a horn run? Its log says what holds it (a provider that does not answer); messages are delivered \
@@ -119,7 +121,7 @@ const fn behind(check: Check) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Letters {
     pub now: Timestamp,
-    pub waiting: Inspection<WaitingLetters>,
+    pub waiting_letters: Inspection<WaitingLetters>,
 }
 
 /// Number of waiting letters, since when, and the main cause.
@@ -127,7 +129,7 @@ pub struct Letters {
 pub struct WaitingLetters {
     pub letters: u64,
     /// Newer letters left uncounted.
-    pub uncounted: u64,
+    pub uncounted_letters: u64,
     pub oldest: Option<Timestamp>,
     /// The most frequent cause.
     pub cause: Option<String>,
@@ -136,27 +138,30 @@ pub struct WaitingLetters {
 impl Letters {
     pub fn finding(self) -> Finding {
         let advice = "packetboat dlq stats says what they died of; docs/operations/dead-letters.md what to do";
-        let waiting = match self.waiting.seen() {
-            Ok(waiting) => waiting,
-            Err(why) => {
-                let seen = format!("not counted: {why}");
-                return Finding::warning(Check::DeadLetters, seen, advice);
+        let waiting_letters = match self.waiting_letters.seen() {
+            Ok(waiting_letters) => waiting_letters,
+            Err(reason) => {
+                let evidence = format!("not counted: {reason}");
+                return Finding::warning(Check::DeadLetters, evidence, advice);
             }
         };
-        if waiting.letters == 0 && waiting.uncounted == 0 {
+        if waiting_letters.letters == 0 && waiting_letters.uncounted_letters == 0 {
             return Finding::ok(Check::DeadLetters, "none waits");
         }
-        let mut seen = format!("{} wait", count(waiting.letters, "letter"));
-        if let Some(oldest) = waiting.oldest {
-            seen += &format!(", the oldest for {}", span(self.now.since(oldest)));
+        let mut evidence = format!("{} wait", count(waiting_letters.letters, "letter"));
+        if let Some(oldest) = waiting_letters.oldest {
+            evidence += &format!(", the oldest for {}", span(self.now.since(oldest)));
         }
-        if let Some(cause) = waiting.cause {
-            seen += &format!("; most often {cause}");
+        if let Some(cause) = waiting_letters.cause {
+            evidence += &format!("; most often {cause}");
         }
-        if waiting.uncounted > 0 {
-            seen += &format!("; {} more were not counted", waiting.uncounted);
+        if waiting_letters.uncounted_letters > 0 {
+            evidence += &format!(
+                "; {} more were not counted",
+                waiting_letters.uncounted_letters
+            );
         }
-        Finding::warning(Check::DeadLetters, seen, advice)
+        Finding::warning(Check::DeadLetters, evidence, advice)
     }
 }
 
@@ -165,12 +170,12 @@ impl Letters {
 pub struct ClosedMinutes {
     pub now: Timestamp,
     /// Uptime of this process: no minute can be closed right after a start.
-    pub up: Duration,
+    pub uptime: Duration,
     /// `audit.settle`
     pub settle: Duration,
     /// End of the last closed minute: everything accepted before it is closed. `None`: the chain
     /// has not begun.
-    pub until: Inspection<Option<Timestamp>>,
+    pub closed_until: Inspection<Option<Timestamp>>,
 }
 
 impl ClosedMinutes {
@@ -178,30 +183,30 @@ impl ClosedMinutes {
         let check = Check::ClosedMinutes;
         let advice =
             "docs/operations/audit.md, Lag: the log line 'no minute can be closed now' says why";
-        let until = match self.until.seen() {
-            Ok(until) => until,
-            Err(why) => return Finding::failure(check, why, without_store()),
+        let closed_until = match self.closed_until.seen() {
+            Ok(closed_until) => closed_until,
+            Err(reason) => return Finding::failure(check, reason, without_store()),
         };
-        let lag = match until {
-            Some(until) => self.now.since(until).saturating_sub(self.settle),
-            None => self.up.saturating_sub(self.settle),
+        let lag = match closed_until {
+            Some(closed_until) => self.now.since(closed_until).saturating_sub(self.settle),
+            None => self.uptime.saturating_sub(self.settle),
         };
-        let ahead = until.map_or(Duration::ZERO, |until| until.since(self.now));
-        if ahead > MINUTE {
-            let seen = format!("minutes are closed up to {} after now", span(ahead));
-            return Finding::warning(check, seen, SET_BACK);
+        let lead = closed_until.map_or(Duration::ZERO, |closed_until| closed_until.since(self.now));
+        if lead > MINUTE {
+            let evidence = format!("minutes are closed up to {} after now", span(lead));
+            return Finding::warning(check, evidence, SET_BACK);
         }
-        let seen = match until {
-            Some(until) => format!(
+        let evidence = match closed_until {
+            Some(closed_until) => format!(
                 "minutes are closed up to {} ago",
-                span(self.now.since(until))
+                span(self.now.since(closed_until))
             ),
             None => "no minute is closed yet".to_owned(),
         };
         match lag {
-            lag if lag > LAGS_FAR => Finding::failure(check, seen, advice),
-            lag if lag > LAGS => Finding::warning(check, seen, advice),
-            _ => Finding::ok(check, seen),
+            lag if lag > LAGS_FAR => Finding::failure(check, evidence, advice),
+            lag if lag > LAGS => Finding::warning(check, evidence, advice),
+            _ => Finding::ok(check, evidence),
         }
     }
 }

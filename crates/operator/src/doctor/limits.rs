@@ -22,26 +22,28 @@ pub struct OpenFiles {
 impl OpenFiles {
     pub fn finding(self) -> Finding {
         let limit = self.limit;
-        let seen = format!("{limit} files may be open");
-        let Some(wanted) = self.connections_max else {
-            return match limit >= OTHER_FILES {
-                true => Finding::ok(Check::OpenFiles, seen),
-                false => Finding::warning(Check::OpenFiles, seen, raise(OTHER_FILES)),
+        let evidence = format!("{limit} files may be open");
+        let Some(connections_max) = self.connections_max else {
+            return if limit >= OTHER_FILES {
+                Finding::ok(Check::OpenFiles, evidence)
+            } else {
+                Finding::warning(Check::OpenFiles, evidence, raise(OTHER_FILES))
             };
         };
         let room = limit.saturating_sub(OTHER_FILES);
-        if room >= wanted {
-            let seen = format!("{seen}, enough for boat.connections_max = {wanted}");
-            return Finding::ok(Check::OpenFiles, seen);
+        if room >= connections_max {
+            let evidence =
+                format!("{evidence}, enough for boat.connections_max = {connections_max}");
+            return Finding::ok(Check::OpenFiles, evidence);
         }
         Finding::warning(
             Check::OpenFiles,
             format!(
-                "{seen}: from about {room} connections on new ones wait, though boat.connections_max is {wanted}"
+                "{evidence}: from about {room} connections on new ones wait, though boat.connections_max is {connections_max}"
             ),
             format!(
                 "{}, or lower boat.connections_max, so that clients are told to go elsewhere",
-                raise(wanted + OTHER_FILES)
+                raise(connections_max + OTHER_FILES)
             ),
         )
     }
@@ -64,28 +66,29 @@ impl ClientAddresses {
     pub fn finding(self) -> Finding {
         let check = Check::ClientAddresses;
         let max = self.connections_max;
-        let Some((_, most)) = self.busiest.first() else {
+        let Some((_, highest)) = self.busiest.first() else {
             return Finding::ok(
                 check,
                 format!("no client is connected; one address may have {max} connections"),
             );
         };
-        let is_near = *most >= max - max / 10;
+        let is_near = *highest >= max - max / 10;
         let busiest: Vec<_> = (self.busiest.iter())
             .map(|(address, connections)| format!("{address} with {connections}"))
             .collect();
-        let seen = format!(
+        let evidence = format!(
             "busiest addresses: {}; one may have {max} connections",
             busiest.join(", ")
         );
-        match is_near {
-            false => Finding::ok(check, seen),
-            true => Finding::warning(
+        if is_near {
+            Finding::warning(
                 check,
-                seen,
+                evidence,
                 "if many clients share it, let the balancer in front name theirs (boat.proxy), or raise \
                  boat.connections_per_address_max and boat.arrivals_per_address",
-            ),
+            )
+        } else {
+            Finding::ok(check, evidence)
         }
     }
 }
@@ -103,7 +106,7 @@ pub enum Space {
     /// The file system could not be queried.
     Unknown {
         path: String,
-        why: String,
+        reason: String,
     },
 }
 
@@ -112,24 +115,24 @@ impl Space {
         let (path, free, total) = match self {
             Space::Disk { path, free, total } => (path, free, total),
             Space::Memory => {
-                let seen = "everything is in memory, and gone with this process";
+                let evidence = "everything is in memory, and gone with this process";
                 let advice = "start without --memory where messages are to stay";
-                return Finding::warning(Check::Space, seen, advice);
+                return Finding::warning(Check::Space, evidence, advice);
             }
-            Space::Unknown { path, why } => {
-                let seen = format!("how full the disk of {path} is cannot be told: {why}");
-                return Finding::warning(Check::Space, seen, "look at the file system (df)");
+            Space::Unknown { path, reason } => {
+                let evidence = format!("how full the disk of {path} is cannot be told: {reason}");
+                return Finding::warning(Check::Space, evidence, "look at the file system (df)");
             }
         };
-        let seen = format!("{} of {} are free under {path}", gib(free), gib(total));
+        let evidence = format!("{} of {} are free under {path}", gib(free), gib(total));
         let advice =
             "make room or move embedded.data to a larger disk: a full one takes no messages";
         if free < SPACE_MIN {
-            Finding::failure(Check::Space, seen, advice)
+            Finding::failure(Check::Space, evidence, advice)
         } else if free < total / SPACE_SHARE {
-            Finding::warning(Check::Space, seen, advice)
+            Finding::warning(Check::Space, evidence, advice)
         } else {
-            Finding::ok(Check::Space, seen)
+            Finding::ok(Check::Space, evidence)
         }
     }
 }

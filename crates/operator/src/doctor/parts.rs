@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Check, Finding, Inspection, count, named, span};
+use super::{Check, Finding, Inspection, count, join_names, span};
 
 /// Latency of one small question above which a part is in trouble.
 const SLOW: Duration = Duration::from_millis(500);
@@ -17,14 +17,15 @@ pub struct Readiness {
 
 impl Readiness {
     pub fn finding(self) -> Finding {
-        match self.is_ready {
-            true => Finding::ok(Check::Ready, "it takes new work"),
-            false => Finding::warning(
+        if self.is_ready {
+            Finding::ok(Check::Ready, "it takes new work")
+        } else {
+            Finding::warning(
                 Check::Ready,
                 format!("it takes no new work: {}", self.word),
                 "wait where it starts or leaves; a boat that is not registered serves on, and comes back when \
                  discovery answers",
-            ),
+            )
         }
     }
 }
@@ -33,20 +34,22 @@ impl Readiness {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub check: Check,
-    pub took: Inspection<Duration>,
+    pub duration: Inspection<Duration>,
 }
 
 impl Answer {
     pub fn finding(self) -> Finding {
-        let Answer { check, took } = self;
-        match took.seen() {
-            Ok(took) if took < SLOW => Finding::ok(check, format!("answers in {}", span(took))),
-            Ok(took) => Finding::warning(
+        let Answer { check, duration } = self;
+        match duration.seen() {
+            Ok(duration) if duration < SLOW => {
+                Finding::ok(check, format!("answers in {}", span(duration)))
+            }
+            Ok(duration) => Finding::warning(
                 check,
-                format!("answers only after {}", span(took)),
+                format!("answers only after {}", span(duration)),
                 "look at the load of the part behind it, and at the network in between",
             ),
-            Err(why) => Finding::failure(check, why, without(check)),
+            Err(reason) => Finding::failure(check, reason, without(check)),
         }
     }
 }
@@ -81,22 +84,26 @@ impl Members {
     pub fn finding(self) -> Finding {
         let (boats, stations) = match (self.boats.seen(), self.stations.seen()) {
             (Ok(boats), Ok(stations)) => (boats, stations),
-            (Err(why), _) | (_, Err(why)) => {
-                return Finding::failure(Check::Members, why, without(Check::Discovery));
+            (Err(reason), _) | (_, Err(reason)) => {
+                return Finding::failure(Check::Members, reason, without(Check::Discovery));
             }
         };
-        let told = |names: &[String], role: &str| {
+        let describe = |names: &[String], role: &str| {
             let names = names.iter().cloned();
-            format!("{} ({})", count(names.len() as u64, role), named(names))
+            format!(
+                "{} ({})",
+                count(names.len() as u64, role),
+                join_names(names)
+            )
         };
-        let (missing, effect) = match (boats.is_empty(), stations.is_empty()) {
+        let (problem, effect) = match (boats.is_empty(), stations.is_empty()) {
             (false, false) => {
-                let seen = format!(
+                let evidence = format!(
                     "{}, {}; carriers and horns do not register",
-                    told(&boats, "boat"),
-                    told(&stations, "station")
+                    describe(&boats, "boat"),
+                    describe(&stations, "station")
                 );
-                return Finding::ok(Check::Members, seen);
+                return Finding::ok(Check::Members, evidence);
             }
             (true, false) => ("no boat is registered", "clients cannot connect"),
             (false, true) => ("no station is registered", "nobody can sign in or send"),
@@ -106,7 +113,7 @@ impl Members {
             ),
         };
         let advice = format!("{effect}: start one, or read in its log why it does not register");
-        Finding::failure(Check::Members, missing, advice)
+        Finding::failure(Check::Members, problem, advice)
     }
 }
 
@@ -126,18 +133,19 @@ impl Topics {
     pub fn finding(self) -> Finding {
         let deviations = match self.0.seen() {
             Ok(deviations) => deviations,
-            Err(why) => return Finding::failure(Check::Topics, why, without(Check::Log)),
+            Err(reason) => return Finding::failure(Check::Topics, reason, without(Check::Log)),
         };
         if deviations.is_empty() {
             return Finding::ok(Check::Topics, "the topics are right");
         }
         let is_grave = deviations.iter().any(|deviation| deviation.is_grave);
-        let seen = named(deviations.into_iter().map(|deviation| deviation.text));
+        let evidence = join_names(deviations.into_iter().map(|deviation| deviation.text));
         let advice = "packetboat topics check names all; packetboat topics apply makes what is missing. The number of \
                       partitions is fixed: set kafka.partitions to what is there";
-        match is_grave {
-            true => Finding::failure(Check::Topics, seen, advice),
-            false => Finding::warning(Check::Topics, seen, advice),
+        if is_grave {
+            Finding::failure(Check::Topics, evidence, advice)
+        } else {
+            Finding::warning(Check::Topics, evidence, advice)
         }
     }
 }
@@ -150,9 +158,9 @@ impl Tables {
     pub fn finding(self) -> Finding {
         match self.0.seen() {
             Ok(()) => Finding::ok(Check::Schema, "the tables are right"),
-            Err(why) => Finding::failure(
+            Err(reason) => Finding::failure(
                 Check::Schema,
-                why,
+                reason,
                 "packetboat schema apply brings tables that are too old to this version; otherwise look at ScyllaDB",
             ),
         }

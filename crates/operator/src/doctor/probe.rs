@@ -7,9 +7,9 @@ use super::{Check, CheckVerdict, Finding, Inspection};
 pub struct ProcessProbe {
     pub address: String,
     /// Version of the asking program.
-    pub own: String,
+    pub own_version: String,
     /// Version of the answering process.
-    pub theirs: Inspection<String>,
+    pub remote_version: Inspection<String>,
 }
 
 impl ProcessProbe {
@@ -17,25 +17,26 @@ impl ProcessProbe {
     pub fn findings(self) -> Vec<Finding> {
         let ProcessProbe {
             address,
-            own,
-            theirs,
+            own_version,
+            remote_version,
         } = self;
-        let theirs = match theirs.seen() {
-            Ok(theirs) => theirs,
-            Err(why) => {
+        let remote_version = match remote_version.seen() {
+            Ok(remote_version) => remote_version,
+            Err(reason) => {
                 let advice =
                     "does it run, is that its admin.listen, and may you see it (--operator-token)?";
-                return vec![Finding::failure(Check::AdminPort, why, advice)];
+                return vec![Finding::failure(Check::AdminPort, reason, advice)];
             }
         };
         let answers = Finding::ok(Check::AdminPort, format!("{address} answers"));
-        let version = match own == theirs {
-            true => Finding::ok(Check::Version, format!("{theirs}, as this program")),
-            false => Finding::warning(
+        let version = if own_version == remote_version {
+            Finding::ok(Check::Version, format!("{remote_version}, as this program"))
+        } else {
+            Finding::warning(
                 Check::Version,
-                format!("it is {theirs}, this program is {own}"),
+                format!("it is {remote_version}, this program is {own_version}"),
                 "ask with the program of the same version: another may not know all that there is to see",
-            ),
+            )
         };
         vec![answers, version]
     }
@@ -53,7 +54,7 @@ pub enum Unreachable {
 
 impl Unreachable {
     pub fn finding(self) -> Finding {
-        let (seen, advice) = match self {
+        let (evidence, advice) = match self {
             Unreachable::Busy => (
                 "what it sees was not looked at: it is busy with another examination",
                 "ask again in a moment",
@@ -63,7 +64,7 @@ impl Unreachable {
                 "ask with the program of its version",
             ),
         };
-        Finding::warning(Check::AdminPort, seen, advice)
+        Finding::warning(Check::AdminPort, evidence, advice)
     }
 }
 
@@ -84,12 +85,12 @@ impl UnknownProcess {
             verdict,
             observation,
         } = self;
-        let seen = format!("{check}, which this program does not know: {observation}");
+        let evidence = format!("{check}, which this program does not know: {observation}");
         let advice = "ask with the program of its version";
         match verdict {
-            Some(CheckVerdict::Failure) => Finding::failure(Check::Version, seen, advice),
+            Some(CheckVerdict::Failure) => Finding::failure(Check::Version, evidence, advice),
             Some(CheckVerdict::Ok | CheckVerdict::Warning) | None => {
-                Finding::warning(Check::Version, seen, advice)
+                Finding::warning(Check::Version, evidence, advice)
             }
         }
     }

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{Check, Finding, named};
+use super::{Check, Finding, join_names};
 
 /// Keys that verify tokens, and who can present one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKey {
-    /// True if the key is the development key, which everybody knows.
+    /// Whether the key is the development key, which everybody knows.
     pub is_well_known: bool,
     /// Listen addresses, for clients or services, that other machines can reach.
     pub open: Vec<SocketAddr>,
@@ -21,25 +21,25 @@ impl TokenKey {
             return Finding::ok(Check::TokenKey, "tokens are checked with keys of your own");
         }
         if self.open.is_empty() {
-            let seen = "tokens are checked with the well-known development key; nobody from elsewhere is served";
-            return Finding::warning(Check::TokenKey, seen, advice);
+            let evidence = "tokens are checked with the well-known development key; nobody from elsewhere is served";
+            return Finding::warning(Check::TokenKey, evidence, advice);
         }
-        let open = named(self.open.iter().map(SocketAddr::to_string));
-        let seen = format!(
+        let open = join_names(self.open.iter().map(SocketAddr::to_string));
+        let evidence = format!(
             "anybody may sign in as anybody: the well-known development key is in use, and {open} can be reached \
              from elsewhere"
         );
-        Finding::failure(Check::TokenKey, seen, advice)
+        Finding::failure(Check::TokenKey, evidence, advice)
     }
 }
 
 /// Mutual authentication of services, by the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceIdentity {
-    /// True if a certificate is configured.
+    /// Whether a certificate is configured.
     pub is_on: bool,
-    /// True if services without a certificate are refused.
-    pub required: bool,
+    /// Whether services without a certificate are refused.
+    pub is_required: bool,
     /// Listen address for services, if other machines can reach it.
     pub open: Option<SocketAddr>,
 }
@@ -47,7 +47,7 @@ pub struct ServiceIdentity {
 impl ServiceIdentity {
     pub fn finding(self) -> Finding {
         let advice = "let section identity name certificates, with identity.required = true";
-        match (self.is_on, self.required, self.open) {
+        match (self.is_on, self.is_required, self.open) {
             (true, true, _) => Finding::ok(Check::Identity, "services prove what they are"),
             (true, false, _) => Finding::warning(
                 Check::Identity,
@@ -72,11 +72,11 @@ impl ServiceIdentity {
 /// Proof by a boat that its clients have signed in, by a station's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionTickets {
-    /// True if ticket keys are configured, or boats run in the same process.
+    /// Whether ticket keys are configured, or boats run in the same process.
     pub is_on: bool,
-    /// True if calls without a ticket are refused.
-    pub required: bool,
-    /// True if boats prove their names. A ticket is bound to its boat's name.
+    /// Whether calls without a ticket are refused.
+    pub is_required: bool,
+    /// Whether boats prove their names. A ticket is bound to its boat's name.
     pub names_proved: bool,
     /// Listen address for boats, if other machines can reach it.
     pub open: Option<SocketAddr>,
@@ -84,7 +84,7 @@ pub struct SessionTickets {
 
 impl SessionTickets {
     pub fn finding(self) -> Finding {
-        match (self.is_on, self.required, self.open) {
+        match (self.is_on, self.is_required, self.open) {
             (true, true, Some(open)) if !self.names_proved => Finding::warning(
                 Check::Tickets,
                 format!(
@@ -158,7 +158,7 @@ pub struct AdminPort {
     pub listen: SocketAddr,
     /// Number of operators who sign in; 0: nobody has to.
     pub operators: usize,
-    /// True if a proxy signs operators in, too.
+    /// Whether a proxy signs operators in, too.
     pub by_proxy: bool,
 }
 
@@ -175,12 +175,12 @@ impl AdminPort {
             } else {
                 ""
             };
-            let seen = format!("operators sign in ({operators} are named{by_proxy})");
-            return Finding::ok(Check::Operators, seen);
+            let evidence = format!("operators sign in ({operators} are named{by_proxy})");
+            return Finding::ok(Check::Operators, evidence);
         }
         if listen.ip().is_loopback() {
-            let seen = "nobody signs in, and only this machine reaches the admin port";
-            return Finding::ok(Check::Operators, seen);
+            let evidence = "nobody signs in, and only this machine reaches the admin port";
+            return Finding::ok(Check::Operators, evidence);
         }
         Finding::failure(
             Check::Operators,
@@ -202,24 +202,26 @@ pub struct DeskCertificate {
 impl DeskCertificate {
     /// Remaining lifetime that is enough: a 30-day certificate renewed at two thirds of its life
     /// never falls below it.
-    const ENOUGH: Duration = Duration::from_secs(7 * 86_400);
-    const SHORT: Duration = Duration::from_secs(86_400);
+    const AMPLE_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+    const MIN_LIFETIME: Duration = Duration::from_secs(86_400);
 
     pub fn finding(self) -> Finding {
         let DeskCertificate { expires_in } = self;
         let hours = expires_in.as_secs() / 3600;
-        let seen = match hours {
+        let evidence = match hours {
             0 if expires_in.is_zero() => "the desk's certificate is over".to_owned(),
             0..48 => format!("the desk's certificate ends in {hours} hours"),
             _ => format!("the desk's certificate ends in {} days", hours / 24),
         };
         let advice = "renew the files of admin.tls: they are read again within ten seconds; a line at WARN says why not";
         match expires_in {
-            left if left >= DeskCertificate::ENOUGH => Finding::ok(Check::DeskCertificate, seen),
-            left if left >= DeskCertificate::SHORT => {
-                Finding::warning(Check::DeskCertificate, seen, advice)
+            lifetime_left if lifetime_left >= DeskCertificate::AMPLE_LIFETIME => {
+                Finding::ok(Check::DeskCertificate, evidence)
             }
-            _ => Finding::failure(Check::DeskCertificate, seen, advice),
+            lifetime_left if lifetime_left >= DeskCertificate::MIN_LIFETIME => {
+                Finding::warning(Check::DeskCertificate, evidence, advice)
+            }
+            _ => Finding::failure(Check::DeskCertificate, evidence, advice),
         }
     }
 }
@@ -232,13 +234,14 @@ pub struct AuditState {
 
 impl AuditState {
     pub fn finding(self) -> Finding {
-        match self.continuous {
-            true => Finding::ok(Check::Auditing, "the audit goes on by itself"),
-            false => Finding::warning(
+        if self.continuous {
+            Finding::ok(Check::Auditing, "the audit goes on by itself")
+        } else {
+            Finding::warning(
                 Check::Auditing,
                 "nobody looks whether messages are missing until somebody asks",
                 "set audit.continuous = true wherever there is a desk, and watch audit_missing",
-            ),
+            )
         }
     }
 }
@@ -249,27 +252,23 @@ pub struct Copies {
     /// Brokers that hold each record.
     pub log: u32,
     /// Brokers that must hold a record before it counts as accepted.
-    pub accepted: u32,
+    pub in_sync: u32,
     /// Replicas of a row in each datacenter; with several datacenters, the smallest number.
     pub rows: u8,
 }
 
 impl Copies {
     pub fn finding(self) -> Finding {
-        let Copies {
-            log,
-            accepted,
-            rows,
-        } = self;
-        let seen = format!(
-            "{log} brokers hold a record, {accepted} of them before it is accepted; {rows} nodes hold a row"
+        let Copies { log, in_sync, rows } = self;
+        let evidence = format!(
+            "{log} brokers hold a record, {in_sync} of them before it is accepted; {rows} nodes hold a row"
         );
-        if log >= 3 && accepted >= 2 && rows >= 3 {
-            return Finding::ok(Check::Copies, seen);
+        if log >= 3 && in_sync >= 2 && rows >= 3 {
+            return Finding::ok(Check::Copies, evidence);
         }
         Finding::warning(
             Check::Copies,
-            format!("{seen}: whatever loses one machine may lose messages"),
+            format!("{evidence}: whatever loses one machine may lose messages"),
             "in production: kafka.replication_factor 3, kafka.min_insync_replicas 2 (then topics apply), and \
              scylla.replication.factor 3",
         )

@@ -32,8 +32,8 @@ fn each_check_has_a_name_of_its_own_that_machines_are_told() {
     let names: BTreeSet<&str> = Check::ALL.iter().map(|check| check.name()).collect();
     assert_eq!(names.len(), Check::ALL.len());
     for check in Check::ALL {
-        let told = serde_json::to_value(check).expect("JSON");
-        assert_eq!(told, check.name());
+        let json = serde_json::to_value(check).expect("JSON");
+        assert_eq!(json, check.name());
     }
 }
 
@@ -82,8 +82,8 @@ fn a_part_elsewhere_is_spoken_to_with_tls() {
 }
 
 #[test]
-fn services_that_prove_nothing_are_warned_of_where_others_reach_them() {
-    for (is_on, required, open, wanted) in [
+fn services_without_identity_are_warned_of_when_reachable() {
+    for (is_on, required, open, expected) in [
         (true, true, Some("10.0.0.7:9100"), CheckVerdict::Ok),
         (true, false, None, CheckVerdict::Warning),
         (false, true, None, CheckVerdict::Ok),
@@ -92,18 +92,18 @@ fn services_that_prove_nothing_are_warned_of_where_others_reach_them() {
         let open = open.map(address);
         let identity = ServiceIdentity {
             is_on,
-            required,
+            is_required: required,
             open,
         };
         let finding = identity.finding();
-        assert_eq!(verdict(finding.clone()), wanted, "{finding:?}");
+        assert_eq!(verdict(finding.clone()), expected, "{finding:?}");
     }
 }
 
 #[test]
-fn boats_that_prove_nothing_are_warned_of_where_others_reach_the_station() {
+fn boats_without_tickets_are_warned_of_when_reachable() {
     let far = Some("10.0.0.7:9100");
-    for (is_on, required, names_proved, open, wanted) in [
+    for (is_on, required, names_proved, open, expected) in [
         (true, true, true, far, CheckVerdict::Ok),
         (true, true, false, far, CheckVerdict::Warning),
         (true, true, false, None, CheckVerdict::Ok),
@@ -115,12 +115,12 @@ fn boats_that_prove_nothing_are_warned_of_where_others_reach_the_station() {
         let open = open.map(address);
         let tickets = SessionTickets {
             is_on,
-            required,
+            is_required: required,
             names_proved,
             open,
         };
         let finding = tickets.finding();
-        assert_eq!(verdict(finding.clone()), wanted, "{finding:?}");
+        assert_eq!(verdict(finding.clone()), expected, "{finding:?}");
     }
 }
 
@@ -162,18 +162,14 @@ fn a_certificate_of_the_desk_that_ends_is_said_a_week_before() {
 }
 
 #[test]
-fn nobody_counting_and_few_copies_are_warned_of() {
-    let auditing = |continuous| verdict(AuditState { continuous }.finding());
+fn missing_audit_and_few_copies_are_warned_of() {
+    let audit_verdict = |continuous| verdict(AuditState { continuous }.finding());
     assert_eq!(
-        [auditing(true), auditing(false)],
+        [audit_verdict(true), audit_verdict(false)],
         [CheckVerdict::Ok, CheckVerdict::Warning]
     );
-    let copies = |log, accepted, rows| {
-        let copies = Copies {
-            log,
-            accepted,
-            rows,
-        };
+    let copies = |log, in_sync, rows| {
+        let copies = Copies { log, in_sync, rows };
         verdict(copies.finding())
     };
     assert_eq!(copies(3, 2, 3), CheckVerdict::Ok);
@@ -203,7 +199,7 @@ fn a_boat_wants_a_file_for_each_connection() {
 }
 
 #[test]
-fn an_address_near_its_limit_is_a_warning_and_the_busiest_are_named() {
+fn an_address_near_its_limit_is_a_warning() {
     let addresses = |counts: &[usize]| {
         let busiest = (1..).zip(counts);
         let addresses = ClientAddresses {
@@ -235,20 +231,20 @@ fn a_disk_fills_up() {
     assert_eq!(disk(9 * gib, 100 * gib), CheckVerdict::Warning);
     assert_eq!(disk(gib - 1, 2 * gib), CheckVerdict::Failure);
     assert_eq!(verdict(Space::Memory.finding()), CheckVerdict::Warning);
-    let (path, why) = ("/data".to_owned(), "no answer".to_owned());
-    let unknown = Space::Unknown { path, why };
+    let (path, reason) = ("/data".to_owned(), "no answer".to_owned());
+    let unknown = Space::Unknown { path, reason };
     assert_eq!(verdict(unknown.finding()), CheckVerdict::Warning);
 }
 
 #[test]
 fn a_part_that_is_slow_late_or_away_is_told_apart() {
-    let answer = |took| {
+    let answer = |duration| {
         let check = Check::History;
-        Answer { check, took }.finding()
+        Answer { check, duration }.finding()
     };
-    let soon = answer(Inspection::Saw(Duration::from_millis(3)));
-    assert!(soon.observation.contains("3ms"), "{soon:?}");
-    assert_eq!(verdict(soon), CheckVerdict::Ok);
+    let fast = answer(Inspection::Saw(Duration::from_millis(3)));
+    assert!(fast.observation.contains("3ms"), "{fast:?}");
+    assert_eq!(verdict(fast), CheckVerdict::Ok);
     let at_once = answer(Inspection::Saw(Duration::from_micros(3)));
     assert_eq!(at_once.observation, "answers in less than 1ms");
     let slow = answer(Inspection::Saw(Duration::from_millis(800)));
@@ -256,9 +252,12 @@ fn a_part_that_is_slow_late_or_away_is_told_apart() {
     let late = answer(Inspection::Late(Duration::from_secs(3)));
     assert!(late.observation.contains("within 3s"), "{late:?}");
     assert_eq!(verdict(late), CheckVerdict::Failure);
-    let away = answer(Inspection::Failed("history: unavailable".to_owned()));
-    assert!(away.observation.contains("unavailable"), "{away:?}");
-    assert_eq!(verdict(away), CheckVerdict::Failure);
+    let unavailable = answer(Inspection::Failed("history: unavailable".to_owned()));
+    assert!(
+        unavailable.observation.contains("unavailable"),
+        "{unavailable:?}"
+    );
+    assert_eq!(verdict(unavailable), CheckVerdict::Failure);
 }
 
 #[test]
@@ -285,8 +284,8 @@ fn topics_and_tables_are_as_they_have_to_be_or_it_is_said_why() {
             text: "topic x is wrong".to_owned(),
             is_grave: *is_grave,
         };
-        let seen = deviations.iter().map(deviation).collect();
-        verdict(Topics(Inspection::Saw(seen)).finding())
+        let list = deviations.iter().map(deviation).collect();
+        verdict(Topics(Inspection::Saw(list)).finding())
     };
     assert_eq!(topics(&[]), CheckVerdict::Ok);
     assert_eq!(topics(&[false; 9]), CheckVerdict::Warning);
@@ -302,18 +301,18 @@ fn topics_and_tables_are_as_they_have_to_be_or_it_is_said_why() {
 #[test]
 fn a_list_of_names_has_an_end() {
     let names = (1..=7).map(|n| n.to_string());
-    assert_eq!(named(names), "1, 2, 3, 4, 5 and 2 more");
-    assert_eq!(named(Vec::new()), "");
+    assert_eq!(join_names(names), "1, 2, 3, 4, 5 and 2 more");
+    assert_eq!(join_names(Vec::new()), "");
 }
 
-fn backlog(committed: Option<u64>, waited: Duration) -> Backlog {
+fn backlog(committed_offset: Option<u64>, wait: Duration) -> Backlog {
     Backlog {
         topic: Topic::Message,
         partition: 3,
         first: 10,
         end: 20,
-        committed,
-        since: Some(NOW - waited),
+        committed_offset,
+        oldest_at: Some(NOW - wait),
         delay: Duration::ZERO,
     }
 }
@@ -328,13 +327,13 @@ fn progress(backlogs: Vec<Backlog>) -> Finding {
 }
 
 #[test]
-fn what_waits_is_judged_by_its_age_and_not_by_its_number() {
-    let done = Backlog {
-        since: None,
+fn backlogs_are_judged_by_age_and_not_by_number() {
+    let idle = Backlog {
+        oldest_at: None,
         ..backlog(Some(20), MINUTE)
     };
-    assert_eq!(progress(vec![done.clone()]).observation, "nothing waits");
-    let busy = progress(vec![backlog(Some(12), MINUTE), done]);
+    assert_eq!(progress(vec![idle.clone()]).observation, "nothing waits");
+    let busy = progress(vec![backlog(Some(12), MINUTE), idle]);
     assert_eq!(
         (busy.observation.as_str(), busy.verdict),
         ("8 records on the way", CheckVerdict::Ok)
@@ -359,16 +358,23 @@ fn a_retry_waits_for_its_tier_first() {
 
 #[test]
 fn records_that_went_unread_are_a_loss() {
-    let lost = progress(vec![backlog(Some(7), Duration::ZERO)]);
-    assert!(lost.observation.contains("3 in message/3"), "{lost:?}");
-    assert_eq!(verdict(lost), CheckVerdict::Failure);
+    let finding = progress(vec![backlog(Some(7), Duration::ZERO)]);
+    assert!(
+        finding.observation.contains("3 in message/3"),
+        "{finding:?}"
+    );
+    assert_eq!(verdict(finding), CheckVerdict::Failure);
 }
 
 #[test]
 fn a_letter_that_waits_is_a_warning() {
-    let letters = |waiting| {
-        let waiting = Inspection::Saw(waiting);
-        Letters { now: NOW, waiting }.finding()
+    let letters = |inspection| {
+        let inspection = Inspection::Saw(inspection);
+        Letters {
+            now: NOW,
+            waiting_letters: inspection,
+        }
+        .finding()
     };
     assert_eq!(
         verdict(letters(WaitingLetters::default())),
@@ -386,21 +392,21 @@ fn a_letter_that_waits_is_a_warning() {
     );
     assert_eq!(verdict(two), CheckVerdict::Warning);
     let busy = Inspection::Failed("another question is reading the log".to_owned());
-    let uncounted = Letters {
+    let uncounted_letters = Letters {
         now: NOW,
-        waiting: busy,
+        waiting_letters: busy,
     };
-    assert_eq!(verdict(uncounted.finding()), CheckVerdict::Warning);
+    assert_eq!(verdict(uncounted_letters.finding()), CheckVerdict::Warning);
 }
 
 #[test]
 fn minutes_may_be_open_for_a_while() {
-    let minutes = |until: Option<Duration>, up| {
+    let minutes = |closed_ago: Option<Duration>, up| {
         let minutes = ClosedMinutes {
             now: NOW,
-            up,
+            uptime: up,
             settle: MINUTE * 2,
-            until: Inspection::Saw(until.map(|ago| NOW - ago)),
+            closed_until: Inspection::Saw(closed_ago.map(|ago| NOW - ago)),
         };
         verdict(minutes.finding())
     };
@@ -416,9 +422,9 @@ fn minutes_closed_ahead_of_the_clock_are_a_finding() {
     let finding = |ahead| {
         let minutes = ClosedMinutes {
             now: NOW,
-            up: MINUTE * 9,
+            uptime: MINUTE * 9,
             settle: MINUTE * 2,
-            until: Inspection::Saw(Some(NOW + ahead)),
+            closed_until: Inspection::Saw(Some(NOW + ahead)),
         };
         minutes.finding()
     };
@@ -450,9 +456,9 @@ fn a_clock_that_is_behind_shows_in_the_log() {
 fn clocks_differ_only_where_the_way_there_does_not_explain_it() {
     let reading = |name: &str, ahead: i64, way: i64| Reading {
         address: name.to_owned(),
-        asked: NOW,
-        heard: Timestamp::from_millis(NOW.millis() + way),
-        there: Timestamp::from_millis(NOW.millis() + ahead),
+        asked_at: NOW,
+        answered_at: Timestamp::from_millis(NOW.millis() + way),
+        remote_at: Timestamp::from_millis(NOW.millis() + ahead),
     };
     let verdict_of = |readings| verdict(Clocks(readings).finding());
     assert_eq!(verdict_of(vec![]), CheckVerdict::Ok);
@@ -467,21 +473,21 @@ fn clocks_differ_only_where_the_way_there_does_not_explain_it() {
         CheckVerdict::Failure
     );
     // Each is close enough to this machine, but not to the other.
-    let apart = Clocks(vec![reading("a", 900, 1), reading("b", -900, 1)]).finding();
+    let finding = Clocks(vec![reading("a", 900, 1), reading("b", -900, 1)]).finding();
     assert!(
-        apart.observation.starts_with("a is ahead of b by 1s"),
-        "{apart:?}"
+        finding.observation.starts_with("a is ahead of b by 1s"),
+        "{finding:?}"
     );
-    assert_eq!(verdict(apart), CheckVerdict::Warning);
+    assert_eq!(verdict(finding), CheckVerdict::Warning);
 }
 
 #[test]
 fn a_port_that_answers_says_its_version() {
-    let visit = |theirs| {
+    let visit = |remote_version| {
         let visit = ProcessProbe {
             address: "http://a".to_owned(),
-            own: "0.1.0".to_owned(),
-            theirs,
+            own_version: "0.1.0".to_owned(),
+            remote_version,
         };
         let findings = visit.findings().into_iter();
         findings
@@ -504,8 +510,8 @@ fn a_port_that_answers_says_its_version() {
 }
 
 #[test]
-fn what_another_version_says_is_told_and_not_taken_for_more() {
-    let said = |verdict| {
+fn an_unknown_check_of_another_version_is_reported() {
+    let verdict_of_unknown = |verdict| {
         let stranger = UnknownProcess {
             check: "quorum".to_owned(),
             verdict,
@@ -514,16 +520,16 @@ fn what_another_version_says_is_told_and_not_taken_for_more() {
         stranger.finding()
     };
     for verdict in [None, Some(CheckVerdict::Ok), Some(CheckVerdict::Warning)] {
-        assert_eq!(said(verdict).verdict, CheckVerdict::Warning);
+        assert_eq!(verdict_of_unknown(verdict).verdict, CheckVerdict::Warning);
     }
-    let failed = said(Some(CheckVerdict::Failure));
-    assert_eq!(failed.verdict, CheckVerdict::Failure);
+    let failure = verdict_of_unknown(Some(CheckVerdict::Failure));
+    assert_eq!(failure.verdict, CheckVerdict::Failure);
     assert_eq!(
-        failed.observation,
+        failure.observation,
         "quorum, which this program does not know: two of three"
     );
-    for unseen in [Unreachable::Busy, Unreachable::Foreign] {
-        let finding = unseen.finding();
+    for unreachable in [Unreachable::Busy, Unreachable::Foreign] {
+        let finding = unreachable.finding();
         assert_eq!(finding.verdict, CheckVerdict::Warning);
         assert!(finding.observation.contains("not looked at"), "{finding:?}");
     }

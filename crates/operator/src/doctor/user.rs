@@ -64,13 +64,18 @@ impl UserSnapshot {
 }
 
 /// Keeps the differences that an earlier look saw, too, as far as both looks saw them.
-pub fn lasting(now: Vec<Difference>, before: &[Difference]) -> Vec<Difference> {
+pub fn retain_lasting(
+    now: Vec<Difference>,
+    previous_differences: &[Difference],
+) -> Vec<Difference> {
     let lasts = |difference: Difference| {
-        let mut before = before.iter();
-        let earlier = before.find(|earlier| earlier.damage.is_same(&difference.damage))?;
-        match earlier.damage.ends_before(&difference.damage) {
-            true => Some(earlier.clone()),
-            false => Some(difference),
+        let mut previous_differences = previous_differences.iter();
+        let previous =
+            previous_differences.find(|previous| previous.damage.is_same(&difference.damage))?;
+        if previous.damage.ends_before(&difference.damage) {
+            Some(previous.clone())
+        } else {
+            Some(difference)
         }
     };
     now.into_iter().filter_map(lasts).collect()

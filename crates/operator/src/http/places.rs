@@ -20,10 +20,10 @@ pub struct Places {
 struct PerAddress {
     max: usize,
     /// Networks of balancers, each address of which stands for all clients.
-    shared: TrustedNetworks,
-    taken: Arc<Mutex<HashMap<AddressKey, usize>>>,
+    balancers: TrustedNetworks,
+    counts: Arc<Mutex<HashMap<AddressKey, usize>>>,
     arrivals: AddressLimit,
-    refused: Counter,
+    refusals: Counter,
     warnings: AddressWarnings,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Place {
 
 struct OfAddress {
     address: AddressKey,
-    taken: Arc<Mutex<HashMap<AddressKey, usize>>>,
+    counts: Arc<Mutex<HashMap<AddressKey, usize>>>,
 }
 
 impl Places {
@@ -47,21 +47,22 @@ impl Places {
         }
     }
 
-    /// Limits connections and arrivals from one address, unless it is in `shared`; refusals count
-    /// as `limits_total{limit}`. `settings`: the paths that bound its connections, and its arrivals.
+    /// Limits connections and arrivals from one address, unless it is in `balancers`; refusals
+    /// count as `limits_total{limit}`. `settings`: the paths of the settings that limit its
+    /// connections and its arrivals.
     pub fn per_address(
         self,
         (max, arrivals): (usize, Rate),
-        shared: TrustedNetworks,
+        balancers: TrustedNetworks,
         limit: &'static str,
         settings: [&'static str; 2],
     ) -> Places {
         let per_address = PerAddress {
             max,
-            shared,
-            taken: Arc::default(),
+            balancers,
+            counts: Arc::default(),
             arrivals: AddressLimit::new(limit, settings[1], arrivals),
-            refused: counter!("limits_total", "limit" => limit),
+            refusals: counter!("limits_total", "limit" => limit),
             warnings: AddressWarnings::new(settings[0]),
         };
         Places {
@@ -79,7 +80,7 @@ impl Places {
     /// Takes a place for this address; `None` if the address is at its limit.
     pub(super) fn take(&self, of_all: OwnedSemaphorePermit, address: IpAddr) -> Option<Place> {
         let of_address = match &self.per_address {
-            Some(bound) if !bound.shared.contains(address) => Some(bound.take(address)?),
+            Some(bound) if !bound.balancers.contains(address) => Some(bound.take(address)?),
             _ => None,
         };
         Some(Place {
@@ -93,30 +94,30 @@ impl PerAddress {
     fn take(&self, address: IpAddr) -> Option<OfAddress> {
         let address = AddressKey::from(address);
         self.arrivals.check(address).ok()?;
-        let mut taken = self.taken.lock();
-        let count = taken.entry(address).or_default();
+        let mut counts = self.counts.lock();
+        let count = counts.entry(address).or_default();
         // A count of zero is never refused: every bound is at least one.
         if *count >= self.max {
-            drop(taken);
-            self.refused.increment(1);
+            drop(counts);
+            self.refusals.increment(1);
             self.warnings.warn(address);
             return None;
         }
         *count += 1;
         Some(OfAddress {
             address,
-            taken: Arc::clone(&self.taken),
+            counts: Arc::clone(&self.counts),
         })
     }
 }
 
 impl Drop for OfAddress {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock();
-        if let Some(count) = taken.get_mut(&self.address) {
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.address);
+                counts.remove(&self.address);
             }
         }
     }
@@ -149,14 +150,14 @@ mod tests {
         // A customer's network counts as one.
         let network = ["2001:db8::1", "2001:db8::2:2"].map(|ip| take(&places, ip).expect("room"));
         drop(network);
-        let behind = [0; 3].map(|_| take(&places, "10.0.0.1").expect("room"));
+        let balancer_places = [0; 3].map(|_| take(&places, "10.0.0.1").expect("room"));
         assert!(places.free().now_or_never().is_none(), "all are taken");
-        drop((second, third, other, behind));
+        drop((second, third, other, balancer_places));
         // Two more arrivals, and no more: a handshake costs as much as a place.
         assert!(take(&places, "192.0.2.1").is_some());
         assert!(take(&places, "192.0.2.1").is_none());
-        let bound = places.per_address.as_ref().expect("bounded");
-        assert!(bound.taken.lock().is_empty());
+        let per_address = places.per_address.as_ref().expect("bounded");
+        assert!(per_address.counts.lock().is_empty());
         assert_eq!(places.all.available_permits(), 6);
     }
 }

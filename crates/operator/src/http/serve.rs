@@ -77,8 +77,8 @@ impl Port {
     pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
         let port = Arc::new(self);
         let spares = Arc::new(SpareFiles::new(port.spares));
-        let (mut backoff, begun) = (AcceptBackoff::default(), Instant::now());
-        let accepting = async {
+        let (mut backoff, started_at) = (AcceptBackoff::default(), Instant::now());
+        let accept_loop = async {
             loop {
                 let Some(free) = port.places.free().await else {
                     return;
@@ -96,15 +96,15 @@ impl Port {
                         let (port, stop) = (Arc::clone(&port), stop.clone());
                         let spares = Arc::clone(&spares);
                         tokio::spawn(async move {
-                            let secured = port.secure(stream, peer);
-                            if let Some(Some(stream)) = stop.run_until_cancelled(secured).await {
+                            let handshake = port.secure(stream, peer);
+                            if let Some(Some(stream)) = stop.run_until_cancelled(handshake).await {
                                 port.converse(stream, peer, place, stop).await;
                             }
                             spares.refill();
                         });
                     }
                     Err(error) => {
-                        let now = Timestamp::ZERO + begun.elapsed();
+                        let now = Timestamp::ZERO + started_at.elapsed();
                         let Some(pause) = pause_after(&error, &mut backoff, now) else {
                             continue;
                         };
@@ -116,7 +116,7 @@ impl Port {
                 }
             }
         };
-        stop.run_until_cancelled(accepting).await;
+        stop.run_until_cancelled(accept_loop).await;
     }
 
     /// Stream that HTTP is spoken over; `None` if the handshake failed.
@@ -172,7 +172,7 @@ impl Port {
                 None => std::future::pending().await,
             }
         };
-        let ended = tokio::select! {
+        let result = tokio::select! {
             biased;
             () = stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
@@ -184,9 +184,9 @@ impl Port {
                 timeout(FAREWELL, connection).await.unwrap_or(Ok(()))
             }
             // Polled last, as requests may come without a pause.
-            ended = connection.as_mut() => ended,
+            result = connection.as_mut() => result,
         };
-        if let Err(error) = ended {
+        if let Err(error) = result {
             tracing::debug!(%error, %peer, port = self.name, "a connection ended early");
         }
     }
@@ -213,26 +213,26 @@ mod tests {
     /// Sends these bytes and no more, until the port closes; returns the time taken and the answer.
     /// In memory: paused time would pass while the kernel works.
     async fn stall(port: &Port, bytes: &[u8]) -> (Duration, String) {
-        let (mut stream, accepted) = duplex(64 << 10);
+        let (mut stream, server_end) = duplex(64 << 10);
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000));
         let free = port.places.free().await.expect("open");
         let place = port.places.take(free, peer.ip()).expect("room");
-        let began = Instant::now();
-        let served = port.converse(accepted, peer, place, CancellationToken::new());
-        let stalled = async {
+        let start = Instant::now();
+        let server = port.converse(server_end, peer, place, CancellationToken::new());
+        let client = async {
             stream.write_all(bytes).await.expect("sent");
             let mut answer = Vec::new();
             // A reset is an end as well.
             let _ = stream.read_to_end(&mut answer).await;
             let answer = String::from_utf8_lossy(&answer).into_owned();
-            (began.elapsed(), answer)
+            (start.elapsed(), answer)
         };
-        tokio::join!(served, stalled).1
+        tokio::join!(server, client).1
     }
 
     // A drip of bytes held a connection forever.
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_finish_a_head_is_let_go_after_ten_seconds() {
+    async fn an_unfinished_head_is_dropped_after_ten_seconds() {
         let port = port();
         let cases: [&[u8]; 4] = [
             b"",
@@ -241,21 +241,24 @@ mod tests {
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         ];
         for bytes in cases {
-            let (took, _) = stall(&port, bytes).await;
-            let within = Duration::from_secs(10)..=Duration::from_secs(15);
+            let (duration, _) = stall(&port, bytes).await;
+            let range = Duration::from_secs(10)..=Duration::from_secs(15);
             let text = String::from_utf8_lossy(bytes);
-            assert!(within.contains(&took), "{text:?}: {took:?}");
+            assert!(range.contains(&duration), "{text:?}: {duration:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_finishes_a_head_is_answered_and_may_rest_ten_seconds() {
+    async fn an_idle_connection_lives_ten_seconds_after_its_answer() {
         let port = port();
         let request = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
-        let (took, answer) = stall(&port, request).await;
+        let (duration, answer) = stall(&port, request).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.ends_with("live\n"), "{answer}");
-        assert!(took >= HEAD_WITHIN && took < HEAD_WITHIN * 2, "{took:?}");
+        assert!(
+            duration >= HEAD_WITHIN && duration < HEAD_WITHIN * 2,
+            "{duration:?}"
+        );
     }
 
     #[test]

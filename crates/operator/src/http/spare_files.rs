@@ -66,7 +66,7 @@ impl SpareFiles {
     }
 }
 
-/// True if accepting fails until something of this process, or of the system, is closed.
+/// Whether accepting fails until something of this process, or of the system, is closed.
 pub(super) fn is_out_of_room(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(is_exhaustion)
 }

@@ -1,4 +1,4 @@
-//! Entries of a cache with their fill tokens: the rule that every cache keeps.
+//! Entries of a cache with their fill tokens: the rule that every cache follows.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl<V> Entries<V> {
         Some(entry)
     }
 
-    /// True if the owner has a slot: an entry, or a token that still fills it.
+    /// Whether the owner has a slot: an entry, or a token that still fills it.
     pub fn contains(&self, owner: CacheKey) -> bool {
         self.slots.contains_key(&owner)
     }

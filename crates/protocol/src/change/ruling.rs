@@ -59,7 +59,7 @@ pub struct RulingFacts<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeRuling {
     Place {
-        changed: OrderedChange,
+        change: OrderedChange,
         /// Record that made the change: write it under this version.
         made_by: Version,
         /// True for a change that the head does not know of: it moves.
@@ -69,8 +69,8 @@ pub enum ChangeRuling {
     Nothing(Option<Refusal>),
     /// The record died here before, and is dead again.
     Died {
-        changed: OrderedChange,
-        /// True if the head does not know of it: it moves.
+        change: OrderedChange,
+        /// Whether the head does not know of it: it moves.
         moves: bool,
     },
 }
@@ -78,50 +78,49 @@ pub enum ChangeRuling {
 /// Gives a change its place, or returns the one it has.
 pub fn rule(
     record: Version,
-    asked: &ChangeRequest,
-    known: RulingFacts<'_>,
+    request: &ChangeRequest,
+    facts: RulingFacts<'_>,
     rules: &ChangeRules,
 ) -> ChangeRuling {
-    if let (None, Some(changed)) = (&known.first, &known.own)
-        && changed.has_died()
+    if let (None, Some(change)) = (&facts.first, &facts.own)
+        && change.has_died()
     {
         return ChangeRuling::Died {
-            changed: changed.clone(),
-            moves: known.placement == ChangePlacement::Interrupted,
+            change: change.clone(),
+            moves: facts.placement == ChangePlacement::Interrupted,
         };
     }
-    let Some(subject) = known.subject else {
-        return match known.is_new() {
-            true => ChangeRuling::Nothing(judged(asked, &known, rules).err()),
-            false => ChangeRuling::Nothing(None),
+    let Some(subject) = facts.subject else {
+        return if facts.is_new() {
+            ChangeRuling::Nothing(judge_request(request, &facts, rules).err())
+        } else {
+            ChangeRuling::Nothing(None)
         };
     };
-    let repeat = |made_by, changed, moves| ChangeRuling::Place {
-        changed,
+    let repeat = |made_by, change, moves| ChangeRuling::Place {
+        change,
         made_by,
         moves,
     };
-    match (&known.first, known.placement) {
+    match (&facts.first, facts.placement) {
         // Redriven: the change has its place, but the effects after it are missing.
-        (Some((made_by, changed)), _) if known.is_letter => {
-            repeat(*made_by, changed.clone(), false)
-        }
+        (Some((made_by, change)), _) if facts.is_letter => repeat(*made_by, change.clone(), false),
         (Some(_), _) => ChangeRuling::Nothing(None),
         (None, placement @ (ChangePlacement::Redelivery | ChangePlacement::Interrupted)) => {
-            match known.own {
-                Some(changed) => {
+            match facts.own {
+                Some(change) => {
                     let moves = placement == ChangePlacement::Interrupted;
-                    repeat(record, changed, moves)
+                    repeat(record, change, moves)
                 }
                 None => ChangeRuling::Nothing(None),
             }
         }
-        (None, ChangePlacement::New(rev)) => match judged(asked, &known, rules) {
+        (None, ChangePlacement::New(rev)) => match judge_request(request, &facts, rules) {
             Ok(ChangeVerdict::Change) => ChangeRuling::Place {
-                changed: OrderedChange {
+                change: OrderedChange {
                     rev,
                     seq: subject.seq,
-                    asked: asked.clone(),
+                    asked: request.clone(),
                 },
                 made_by: record,
                 moves: true,
@@ -138,13 +137,13 @@ impl RulingFacts<'_> {
     }
 }
 
-fn judged(
-    asked: &ChangeRequest,
-    known: &RulingFacts<'_>,
+fn judge_request(
+    request: &ChangeRequest,
+    facts: &RulingFacts<'_>,
     rules: &ChangeRules,
 ) -> Result<ChangeVerdict, Refusal> {
-    let asker = known.asker.clone()?;
-    let subject = known.subject;
+    let asker = facts.asker.clone()?;
+    let subject = facts.subject;
     let subject = subject.filter(|subject| subject.seq > asker.reads_after);
-    judge(asked, subject, asker.role, rules)
+    judge(request, subject, asker.role, rules)
 }

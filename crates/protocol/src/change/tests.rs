@@ -19,7 +19,7 @@ fn at(offset: u64) -> Version {
 
 const NOON: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
-fn asked(by: i64, change: MessageChange) -> ChangeRequest {
+fn request(by: i64, change: MessageChange) -> ChangeRequest {
     ChangeRequest {
         id: id(8),
         send_id: SendId::from_bytes([8; 16]),
@@ -38,14 +38,14 @@ fn react(text: &str, on: bool) -> MessageChange {
 /// A message of user 1, accepted an hour before noon.
 struct Stands {
     content: Content,
-    altered: Overlay,
+    overlay: Overlay,
 }
 
 impl Stands {
     fn new() -> Stands {
         Stands {
             content: Content::text("hello"),
-            altered: Overlay::default(),
+            overlay: Overlay::default(),
         }
     }
 
@@ -55,22 +55,26 @@ impl Stands {
             from: user(1),
             accepted_at: NOON - Duration::from_secs(3600),
             content: &self.content,
-            altered: &self.altered,
+            overlay: &self.overlay,
         }
     }
 
-    fn judge(&self, asked: &ChangeRequest, role: Option<Role>) -> Result<ChangeVerdict, Code> {
+    fn judge(
+        &self,
+        change_request: &ChangeRequest,
+        role: Option<Role>,
+    ) -> Result<ChangeVerdict, Code> {
         let rules = ChangeRules::default();
-        judge(asked, Some(self.subject()), role, &rules).map_err(|r| r.code)
+        judge(change_request, Some(self.subject()), role, &rules).map_err(|r| r.code)
     }
 
-    fn apply(&mut self, offset: u64, asked: ChangeRequest) {
-        let changed = OrderedChange {
+    fn apply(&mut self, offset: u64, change_request: ChangeRequest) {
+        let ordered_change = OrderedChange {
             rev: offset,
             seq: Seq(1),
-            asked,
+            asked: change_request,
         };
-        self.altered.apply(at(offset), &changed);
+        self.overlay.apply(at(offset), &ordered_change);
     }
 }
 
@@ -83,7 +87,7 @@ fn kinds_of_a_message_have_a_change_and_no_others() {
         })),
         ..Content::text("text")
     };
-    let reacts = ChangeKind::React {
+    let reaction_kind = ChangeKind::React {
         reaction: "+1".parse().expect("short"),
         on: true,
     };
@@ -93,7 +97,7 @@ fn kinds_of_a_message_have_a_change_and_no_others() {
             ChangeKind::Edit,
             Some(MessageChange::Edit(Content::text("text"))),
         ),
-        (reacts, Some(react("+1", true))),
+        (reaction_kind, Some(react("+1", true))),
         (
             ChangeKind::Pin { on: false },
             Some(MessageChange::Pin { on: false }),
@@ -104,7 +108,7 @@ fn kinds_of_a_message_have_a_change_and_no_others() {
         (ChangeKind::GroupCommand(GroupCommand::Leave), None),
     ];
     for (kind, expected) in kinds {
-        assert_eq!(kind.of_message(&content), expected, "{kind:?}");
+        assert_eq!(kind.message_change(&content), expected, "{kind:?}");
         let is_of_message = kind.scope() == ChangeScope::Message;
         assert_eq!(is_of_message, expected.is_some(), "{kind:?}");
     }
@@ -112,14 +116,14 @@ fn kinds_of_a_message_have_a_change_and_no_others() {
 
 #[test]
 fn an_unknown_change_is_refused_and_changes_nothing() {
-    let mut stands = Stands::new();
-    let unknown = asked(1, MessageChange::Unknown);
-    assert_eq!(stands.judge(&unknown, None), Err(Code::Unsupported));
+    let mut message = Stands::new();
+    let unknown = request(1, MessageChange::Unknown);
+    assert_eq!(message.judge(&unknown, None), Err(Code::Unsupported));
     let mut marks = MessageMarks::default();
     marks.apply(&unknown);
     assert_eq!(marks, MessageMarks::default());
-    stands.apply(1, unknown);
-    assert_eq!(stands.altered, Overlay::default());
+    message.apply(1, unknown);
+    assert_eq!(message.overlay, Overlay::default());
     let mut content = Content::text("hello");
     MessageChange::Unknown.apply_to(&mut content);
     assert_eq!(content, Content::text("hello"));
@@ -127,72 +131,75 @@ fn an_unknown_change_is_refused_and_changes_nothing() {
 
 // proves S0-61h: the sender for a time, owner and administrators at any, nobody else.
 #[test]
-fn who_may_recall_edit_and_pin() {
-    let stands = Stands::new();
+fn recall_edit_and_pin_follow_role_and_authorship() {
+    let message = Stands::new();
     let edit = || MessageChange::Edit(Content::text("good evening"));
     for change in [MessageChange::Recall, edit()] {
-        let late = ChangeRequest {
+        let late_request = ChangeRequest {
             at: NOON + Duration::from_secs(30 * 3600),
-            ..asked(1, change.clone())
+            ..request(1, change.clone())
         };
-        let (own, other) = (asked(1, change.clone()), asked(2, change));
-        assert_eq!(stands.judge(&own, None), Ok(ChangeVerdict::Change));
-        assert_eq!(stands.judge(&late, None), Err(Code::Forbidden));
-        assert_eq!(stands.judge(&other, None), Err(Code::Forbidden));
-        let as_role = |role| stands.judge(&other, Some(role));
+        let (own, other) = (request(1, change.clone()), request(2, change));
+        assert_eq!(message.judge(&own, None), Ok(ChangeVerdict::Change));
+        assert_eq!(message.judge(&late_request, None), Err(Code::Forbidden));
+        assert_eq!(message.judge(&other, None), Err(Code::Forbidden));
+        let as_role = |role| message.judge(&other, Some(role));
         assert_eq!(as_role(Role::Member), Err(Code::Forbidden));
         assert_eq!(as_role(Role::Admin), Ok(ChangeVerdict::Change));
         assert_eq!(as_role(Role::Owner), Ok(ChangeVerdict::Change));
     }
     // Pins are open to both users of a private conversation, and to those who administer a group.
-    let pin = asked(2, MessageChange::Pin { on: true });
-    let as_role = |role| stands.judge(&pin, role);
+    let pin = request(2, MessageChange::Pin { on: true });
+    let as_role = |role| message.judge(&pin, role);
     assert_eq!(as_role(None), Ok(ChangeVerdict::Change));
     assert_eq!(as_role(Some(Role::Member)), Err(Code::Forbidden));
     assert_eq!(as_role(Some(Role::Admin)), Ok(ChangeVerdict::Change));
     assert_eq!(as_role(Some(Role::Owner)), Ok(ChangeVerdict::Change));
-    let anybody = asked(2, react("👍", true));
-    assert_eq!(stands.judge(&anybody, None), Ok(ChangeVerdict::Change));
-    let refused = judge(&anybody, None, None, &ChangeRules::default());
-    assert_eq!(refused.map_err(|r| r.code), Err(Code::NotFound));
+    let reaction = request(2, react("👍", true));
+    assert_eq!(message.judge(&reaction, None), Ok(ChangeVerdict::Change));
+    let result = judge(&reaction, None, None, &ChangeRules::default());
+    assert_eq!(result.map_err(|r| r.code), Err(Code::NotFound));
 }
 
 // proves S0-57 in part: what is recalled stays so.
 #[test]
-fn nothing_comes_after_a_recall() {
-    let mut stands = Stands::new();
-    stands.apply(1, asked(1, MessageChange::Recall));
-    let again = asked(1, MessageChange::Recall);
-    assert_eq!(stands.judge(&again, None), Ok(ChangeVerdict::Nothing));
-    let edit = asked(1, MessageChange::Edit(Content::text("x")));
-    assert_eq!(stands.judge(&edit, None), Err(Code::NotFound));
-    let reaction = asked(2, react("👍", true));
-    assert_eq!(stands.judge(&reaction, None), Err(Code::NotFound));
-    let pin = asked(2, MessageChange::Pin { on: true });
-    assert_eq!(stands.judge(&pin, None), Err(Code::NotFound));
-    stands.apply(3, pin);
-    let marks = stands.altered.marks().expect("recalled");
+fn changes_after_a_recall_are_refused() {
+    let mut message = Stands::new();
+    message.apply(1, request(1, MessageChange::Recall));
+    let second_recall = request(1, MessageChange::Recall);
+    assert_eq!(
+        message.judge(&second_recall, None),
+        Ok(ChangeVerdict::Nothing)
+    );
+    let edit = request(1, MessageChange::Edit(Content::text("x")));
+    assert_eq!(message.judge(&edit, None), Err(Code::NotFound));
+    let reaction = request(2, react("👍", true));
+    assert_eq!(message.judge(&reaction, None), Err(Code::NotFound));
+    let pin = request(2, MessageChange::Pin { on: true });
+    assert_eq!(message.judge(&pin, None), Err(Code::NotFound));
+    message.apply(3, pin);
+    let marks = message.overlay.marks().expect("recalled");
     assert_eq!(marks.pinned, None, "a recall takes the pin off");
-    stands.apply(3, edit);
-    assert_eq!(stands.altered.content(&stands.content), None);
+    message.apply(3, edit);
+    assert_eq!(message.overlay.content(&message.content), None);
 }
 
 #[test]
-fn what_is_so_already_uses_no_place() {
-    let mut stands = Stands::new();
-    let same = asked(1, MessageChange::Edit(Content::text("hello")));
-    assert_eq!(stands.judge(&same, None), Ok(ChangeVerdict::Nothing));
-    let off = asked(2, react("👍", false));
-    assert_eq!(stands.judge(&off, None), Ok(ChangeVerdict::Nothing));
-    let on = asked(2, react("👍", true));
-    stands.apply(1, on.clone());
-    assert_eq!(stands.judge(&on, None), Ok(ChangeVerdict::Nothing));
-    assert_eq!(stands.judge(&off, None), Ok(ChangeVerdict::Change));
-    let pin = |on| asked(2, MessageChange::Pin { on });
-    assert_eq!(stands.judge(&pin(false), None), Ok(ChangeVerdict::Nothing));
-    stands.apply(2, pin(true));
-    assert_eq!(stands.judge(&pin(true), None), Ok(ChangeVerdict::Nothing));
-    assert_eq!(stands.judge(&pin(false), None), Ok(ChangeVerdict::Change));
+fn change_without_effect_uses_no_rev() {
+    let mut message = Stands::new();
+    let same_edit = request(1, MessageChange::Edit(Content::text("hello")));
+    assert_eq!(message.judge(&same_edit, None), Ok(ChangeVerdict::Nothing));
+    let off = request(2, react("👍", false));
+    assert_eq!(message.judge(&off, None), Ok(ChangeVerdict::Nothing));
+    let on = request(2, react("👍", true));
+    message.apply(1, on.clone());
+    assert_eq!(message.judge(&on, None), Ok(ChangeVerdict::Nothing));
+    assert_eq!(message.judge(&off, None), Ok(ChangeVerdict::Change));
+    let pin = |on| request(2, MessageChange::Pin { on });
+    assert_eq!(message.judge(&pin(false), None), Ok(ChangeVerdict::Nothing));
+    message.apply(2, pin(true));
+    assert_eq!(message.judge(&pin(true), None), Ok(ChangeVerdict::Nothing));
+    assert_eq!(message.judge(&pin(false), None), Ok(ChangeVerdict::Change));
 }
 
 // Found by seeds 10921 and 90712 of the simulator: a batch died between the overlays and the head.
@@ -200,51 +207,61 @@ fn what_is_so_already_uses_no_place() {
 fn an_overlay_shows_that_a_part_was_broken_off() {
     let head = Head::default().moved_by(at(1), id(7), None);
     let changes = [
-        asked(1, MessageChange::Recall),
-        asked(1, MessageChange::Edit(Content::text("good evening"))),
-        asked(2, react("👍", true)),
-        asked(2, MessageChange::Pin { on: true }),
+        request(1, MessageChange::Recall),
+        request(1, MessageChange::Edit(Content::text("good evening"))),
+        request(2, react("👍", true)),
+        request(2, MessageChange::Pin { on: true }),
     ];
     for change in changes {
-        let mut stands = Stands::new();
-        let place = |stands: &Stands, offset| head.place_change(at(offset), &stands.altered, false);
-        assert_eq!(place(&stands, 3), ChangePlacement::New(1));
+        let mut message = Stands::new();
+        let place =
+            |message: &Stands, offset| head.place_change(at(offset), &message.overlay, false);
+        assert_eq!(place(&message, 3), ChangePlacement::New(1));
         // A group that is ahead of its head says so, too.
-        let behind = head.place_change(at(3), &stands.altered, true);
-        assert_eq!(behind, ChangePlacement::Interrupted);
-        stands.apply(3, change);
-        assert_eq!(place(&stands, 1), ChangePlacement::Redelivery);
-        assert_eq!(place(&stands, 2), ChangePlacement::Interrupted);
-        assert_eq!(place(&stands, 3), ChangePlacement::Interrupted);
-        assert_eq!(place(&stands, 4), ChangePlacement::New(1));
+        let outdated_placement = head.place_change(at(3), &message.overlay, true);
+        assert_eq!(outdated_placement, ChangePlacement::Interrupted);
+        message.apply(3, change);
+        assert_eq!(place(&message, 1), ChangePlacement::Redelivery);
+        assert_eq!(place(&message, 2), ChangePlacement::Interrupted);
+        assert_eq!(place(&message, 3), ChangePlacement::Interrupted);
+        assert_eq!(place(&message, 4), ChangePlacement::New(1));
     }
 }
 
 #[test]
 fn reactions_have_a_bound() {
-    let mut stands = Stands::new();
-    let most = ChangeRules::default().reactions_max as u64;
-    for n in 0..most {
-        stands.apply(n, asked(2, react(&format!("r{n}"), true)));
+    let mut message = Stands::new();
+    let max = ChangeRules::default().reactions_max as u64;
+    for n in 0..max {
+        message.apply(n, request(2, react(&format!("r{n}"), true)));
     }
-    let another = asked(3, react("one more", true));
-    assert_eq!(stands.judge(&another, None), Err(Code::Forbidden));
-    let known = asked(3, react("r0", true));
-    assert_eq!(stands.judge(&known, None), Ok(ChangeVerdict::Change));
-    let off = asked(2, react("r0", false));
-    assert_eq!(stands.judge(&off, None), Ok(ChangeVerdict::Change));
+    let new_reaction = request(3, react("one more", true));
+    assert_eq!(message.judge(&new_reaction, None), Err(Code::Forbidden));
+    let known_reaction = request(3, react("r0", true));
+    assert_eq!(
+        message.judge(&known_reaction, None),
+        Ok(ChangeVerdict::Change)
+    );
+    let off = request(2, react("r0", false));
+    assert_eq!(message.judge(&off, None), Ok(ChangeVerdict::Change));
     // Reactions taken back still count as tried by the user.
-    let mut stands = Stands::new();
-    for n in 0..most {
-        stands.apply(2 * n, asked(2, react(&format!("r{n}"), true)));
-        stands.apply(2 * n + 1, asked(2, react(&format!("r{n}"), false)));
+    let mut message = Stands::new();
+    for n in 0..max {
+        message.apply(2 * n, request(2, react(&format!("r{n}"), true)));
+        message.apply(2 * n + 1, request(2, react(&format!("r{n}"), false)));
     }
-    let more = asked(2, react("one more", true));
-    assert_eq!(stands.judge(&more, None), Err(Code::Forbidden));
-    let again = asked(2, react("r0", true));
-    assert_eq!(stands.judge(&again, None), Ok(ChangeVerdict::Change));
-    let others = asked(3, react("one more", true));
-    assert_eq!(stands.judge(&others, None), Ok(ChangeVerdict::Change));
+    let untried = request(2, react("one more", true));
+    assert_eq!(message.judge(&untried, None), Err(Code::Forbidden));
+    let tried_before = request(2, react("r0", true));
+    assert_eq!(
+        message.judge(&tried_before, None),
+        Ok(ChangeVerdict::Change)
+    );
+    let of_other_user = request(3, react("one more", true));
+    assert_eq!(
+        message.judge(&of_other_user, None),
+        Ok(ChangeVerdict::Change)
+    );
     assert!("".parse::<Reaction>().is_err());
     assert!("a\nb".parse::<Reaction>().is_err());
     assert!("x".repeat(65).parse::<Reaction>().is_err());
@@ -259,8 +276,8 @@ fn any_change() -> impl Strategy<Value = MessageChange> {
     ]
 }
 
-fn any_asked() -> impl Strategy<Value = ChangeRequest> {
-    (1..=2_i64, any_change()).prop_map(|(by, change)| asked(by, change))
+fn any_request() -> impl Strategy<Value = ChangeRequest> {
+    (1..=2_i64, any_change()).prop_map(|(by, change)| request(by, change))
 }
 
 /// Bug of a writer, as a negative twin.
@@ -277,7 +294,7 @@ enum Bug {
 struct Store {
     head: Head,
     rows: BTreeMap<u64, Register<OrderedChange>>,
-    altered: Overlay,
+    overlay: Overlay,
 }
 
 /// Write that a store does at once.
@@ -296,7 +313,7 @@ impl Store {
         Store {
             head: Head::default().moved_by(at(0), id(7), None),
             rows: BTreeMap::new(),
-            altered: Overlay::default(),
+            overlay: Overlay::default(),
         }
     }
 
@@ -308,47 +325,48 @@ impl Store {
         is_reversed: bool,
         bug: Option<Bug>,
     ) -> Vec<Atom> {
-        let (mut head, mut altered, mut made) = (self.head, self.altered.clone(), Vec::new());
+        let (mut head, mut overlay, mut placed_changes) =
+            (self.head, self.overlay.clone(), Vec::new());
         let content = Content::text("hello");
-        for (record, asked) in (first..).map(at).zip(batch) {
+        for (record, change_request) in (first..).map(at).zip(batch) {
             let placement = match bug {
                 Some(Bug::OverlayUnchecked) => {
                     head.place_change(record, &Overlay::default(), false)
                 }
-                Some(Bug::OverlaysFirst) | None => head.place_change(record, &altered, false),
+                Some(Bug::OverlaysFirst) | None => head.place_change(record, &overlay, false),
             };
-            let own = self.rows.values().find(|row| row.version == record);
-            let known = RulingFacts {
+            let own_row = self.rows.values().find(|row| row.version == record);
+            let facts = RulingFacts {
                 placement,
                 first: None,
                 is_letter: false,
-                own: own.map(|row| row.value.clone()),
+                own: own_row.map(|row| row.value.clone()),
                 subject: Some(ChangeSubject {
                     seq: Seq(1),
                     from: user(1),
                     accepted_at: NOON,
                     content: &content,
-                    altered: &altered,
+                    overlay: &overlay,
                 }),
                 asker: Ok(Requester::ONE_OF_TWO),
             };
-            let ruling = rule(record, asked, known, &ChangeRules::default());
-            let ChangeRuling::Place { changed, moves, .. } = ruling else {
+            let ruling = rule(record, change_request, facts, &ChangeRules::default());
+            let ChangeRuling::Place { change, moves, .. } = ruling else {
                 continue;
             };
-            altered.apply(record, &changed);
+            overlay.apply(record, &change);
             if moves {
-                head = head.moved_by_change(record, asked.id, changed.rev);
+                head = head.moved_by_change(record, change_request.id, change.rev);
             }
-            made.push((record, changed));
+            placed_changes.push((record, change));
         }
         if is_reversed {
-            made.reverse();
+            placed_changes.reverse();
         }
-        let rows = made.iter().cloned();
-        let rows = rows.map(|(record, changed)| Atom::Row(record, changed));
-        let overlays = made.iter().cloned();
-        let overlays = overlays.map(|(record, changed)| Atom::Overlay(record, changed));
+        let rows = placed_changes.iter().cloned();
+        let rows = rows.map(|(record, change)| Atom::Row(record, change));
+        let overlays = placed_changes.iter().cloned();
+        let overlays = overlays.map(|(record, change)| Atom::Overlay(record, change));
         let mut atoms: Vec<Atom> = match bug {
             Some(Bug::OverlaysFirst) => overlays.chain(rows).collect(),
             Some(Bug::OverlayUnchecked) | None => rows.chain(overlays).collect(),
@@ -365,19 +383,19 @@ impl Store {
                 write(&mut row, version, value);
                 self.rows.extend(row.map(|row| (rev, row)));
             }
-            Atom::Overlay(version, changed) => self.altered.apply(version, &changed),
+            Atom::Overlay(version, change) => self.overlay.apply(version, &change),
             Atom::Head(head) => self.head = head,
         }
     }
 
     /// State of a device that reads the changes one after the other, as far as the head goes.
     fn read(&self) -> Overlay {
-        let mut altered = Overlay::default();
+        let mut overlay = Overlay::default();
         for rev in 1..=self.head.rev {
             let row = self.rows.get(&rev).expect("dense");
-            altered.apply(row.version, &row.value);
+            overlay.apply(row.version, &row.value);
         }
-        altered
+        overlay
     }
 }
 
@@ -392,13 +410,10 @@ fn run(log: &[ChangeRequest], tries: &[Try], bug: Option<Bug>) -> Store {
             .into_iter()
             .take(writes)
             .for_each(|atom| store.apply(atom));
-        match is_done {
-            true => next + batch.len(),
-            false => next,
-        }
+        if is_done { next + batch.len() } else { next }
     };
-    for one in tries {
-        next = handle(next, *one);
+    for attempt in tries {
+        next = handle(next, *attempt);
     }
     handle(next, (log.len(), usize::MAX, false));
     store
@@ -409,30 +424,30 @@ proptest! {
     // dies, change by change; and a reader of the changes arrives at the state of the row.
     #[test]
     fn a_crash_after_any_effect_changes_nothing(
-        log in vec(any_asked(), 0..24),
+        log in vec(any_request(), 0..24),
         tries in vec((1..8_usize, 0..16_usize, any::<bool>()), 0..12),
     ) {
-        let (store, undisturbed) = (run(&log, &tries, None), run(&log, &[], None));
-        prop_assert_eq!(&store, &undisturbed);
-        prop_assert_eq!(store.read(), store.altered);
+        let (store, expected) = (run(&log, &tries, None), run(&log, &[], None));
+        prop_assert_eq!(&store, &expected);
+        prop_assert_eq!(store.read(), store.overlay);
     }
 
     #[test]
     fn changes_may_come_in_any_order_and_again(
-        (log, order) in vec(any_asked(), 1..16).prop_flat_map(|log| {
-            let again: Vec<usize> = (0..log.len()).chain(0..log.len()).collect();
-            (Just(log), Just(again).prop_shuffle())
+        (log, order) in vec(any_request(), 1..16).prop_flat_map(|log| {
+            let indices: Vec<usize> = (0..log.len()).chain(0..log.len()).collect();
+            (Just(log), Just(indices).prop_shuffle())
         }),
     ) {
-        let apply = |altered: &mut Overlay, index: usize| {
+        let apply = |overlay: &mut Overlay, index: usize| {
             let rev = index as u64 + 1;
-            let (seq, asked) = (Seq(1), log[index].clone());
-            altered.apply(at(rev), &OrderedChange { rev, seq, asked });
+            let (seq, change_request) = (Seq(1), log[index].clone());
+            overlay.apply(at(rev), &OrderedChange { rev, seq, asked: change_request });
         };
-        let (mut ordered, mut shuffled) = (Overlay::default(), Overlay::default());
-        (0..log.len()).for_each(|index| apply(&mut ordered, index));
-        order.iter().for_each(|index| apply(&mut shuffled, *index));
-        prop_assert_eq!(ordered, shuffled);
+        let (mut in_order, mut out_of_order) = (Overlay::default(), Overlay::default());
+        (0..log.len()).for_each(|index| apply(&mut in_order, index));
+        order.iter().for_each(|index| apply(&mut out_of_order, *index));
+        prop_assert_eq!(in_order, out_of_order);
     }
 }
 
@@ -440,13 +455,13 @@ proptest! {
 /// it a place.
 #[test]
 fn a_writer_that_trusts_its_own_half_done_work_loses_a_change() {
-    let log = [asked(1, MessageChange::Recall)];
+    let log = [request(1, MessageChange::Recall)];
     let tries = [(1, 2, false)];
     let store = run(&log, &tries, Some(Bug::OverlayUnchecked));
     assert_eq!(store.head.rev, 0, "it has no place");
     assert_ne!(
         store.read(),
-        store.altered,
+        store.overlay,
         "who reads the changes never hears of it"
     );
     assert_eq!(run(&log, &tries, None), run(&log, &[], None));
@@ -455,7 +470,7 @@ fn a_writer_that_trusts_its_own_half_done_work_loses_a_change() {
 /// The negative twin: an overlay without its change row says that the record changed nothing.
 #[test]
 fn a_writer_that_writes_overlays_first_loses_a_change() {
-    let pin = |on| asked(2, MessageChange::Pin { on });
+    let pin = |on| request(2, MessageChange::Pin { on });
     let log = [pin(false), pin(true), pin(false)];
     let tries = [(3, 1, false)];
     let store = run(&log, &tries, Some(Bug::OverlaysFirst));

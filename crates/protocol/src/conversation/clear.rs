@@ -24,7 +24,7 @@ pub struct NewestSeen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
     /// The message there, and its reader's count up to it.
-    pub seen: Option<(MessageId, Tally)>,
+    pub newest_seen: Option<(MessageId, Tally)>,
     /// Record of the next message.
     pub next: Option<Version>,
 }
@@ -40,28 +40,36 @@ pub enum ClearResult {
     Expired,
 }
 
-/// Judges a clear by a user who has seen the conversation up to `seen`; `cleared` is the earlier
-/// cleared position.
-pub fn clear(record: Version, seen: NewestSeen, around: Neighbours, cleared: Tally) -> ClearResult {
-    let place = around.seen.filter(|(id, _)| *id == seen.id);
-    let Some((_, place)) = place else {
+/// Judges a clear by a user who has seen the conversation up to `newest_seen`;
+/// `cleared_up_to` is the earlier cleared position.
+pub fn clear(
+    record: Version,
+    newest_seen: NewestSeen,
+    neighbours: Neighbours,
+    cleared_up_to: Tally,
+) -> ClearResult {
+    let seen_place = neighbours
+        .newest_seen
+        .filter(|(id, _)| *id == newest_seen.id);
+    let Some((_, seen_place)) = seen_place else {
         // Another message stands there, or none: the client's history is not this one.
         return ClearResult::Expired;
     };
-    if around.next.is_some_and(|next| next < record) {
+    if neighbours.next.is_some_and(|next| next < record) {
         return ClearResult::Expired;
     }
     // An equal position is this record redelivered, or a repeat of it.
-    match cleared.seq > place.seq {
-        true => ClearResult::Nothing,
-        false => ClearResult::Cleared(place),
+    if cleared_up_to.seq > seen_place.seq {
+        ClearResult::Nothing
+    } else {
+        ClearResult::Cleared(seen_place)
     }
 }
 
-/// True if a conversation that ends at `end` is in the list of a user who cleared it up to
-/// `cleared`.
-pub fn is_listed(end: Seq, cleared: Tally) -> bool {
-    end > cleared.seq
+/// Whether a conversation that ends at `end` is in the list of a user who cleared it up to
+/// `cleared_up_to`.
+pub fn is_listed(end: Seq, cleared_up_to: Tally) -> bool {
+    end > cleared_up_to.seq
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ struct MadeMessage {
 #[derive(Clone, Copy, Debug)]
 struct Row {
     seq: Seq,
-    made: MadeMessage,
+    message: MadeMessage,
 }
 
 /// A conversation, in the order in which its writer gets the messages.
@@ -32,29 +32,32 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn place(&mut self, made: MadeMessage) {
+    fn place(&mut self, made_message: MadeMessage) {
         let version = Version {
             epoch: 1,
             offset: self.rows.len() as u64 + 1,
         };
         let seq = self.head.next_position().seq;
-        self.head = self.head.moved_by(version, made.id, None);
-        self.rows.push(Row { seq, made });
+        self.head = self.head.moved_by(version, made_message.id, None);
+        self.rows.push(Row {
+            seq,
+            message: made_message,
+        });
     }
 
     /// Messages behind the cursor, and the next cursor.
     fn read<C: Ord + Copy>(
         &self,
         cursor: Option<C>,
-        of: fn(&Row) -> C,
+        key: fn(&Row) -> C,
     ) -> (Vec<MessageId>, Option<C>) {
-        let behind = self.rows.iter().filter(|row| Some(of(row)) > cursor);
-        let end = self.rows.iter().map(of).max().max(cursor);
-        (behind.map(|row| row.made.id).collect(), end)
+        let later_rows = self.rows.iter().filter(|row| Some(key(row)) > cursor);
+        let end = self.rows.iter().map(key).max().max(cursor);
+        (later_rows.map(|row| row.message.id).collect(), end)
     }
 }
 
-fn made(at: u64, node: u64) -> MadeMessage {
+fn message_at(at: u64, node: u64) -> MadeMessage {
     let id = MessageId::new((at * 10 + node) as i64).expect("positive");
     MadeMessage { at, id }
 }
@@ -64,31 +67,39 @@ fn by_seq(row: &Row) -> Seq {
 }
 
 fn by_id(row: &Row) -> MessageId {
-    row.made.id
+    row.message.id
 }
 
 fn by_time(row: &Row) -> u64 {
-    row.made.at
+    row.message.at
 }
 
 /// Reads after each arrival; true if every message was read exactly once.
-fn reads_all<C: Ord + Copy>(arrivals: &[MadeMessage], of: fn(&Row) -> C) -> bool {
-    let (mut conversation, mut cursor, mut read) = (Conversation::default(), None, Vec::new());
-    for &made in arrivals {
-        conversation.place(made);
-        let (page, next) = conversation.read(cursor, of);
-        read.extend(page);
+fn reads_all<C: Ord + Copy>(arrivals: &[MadeMessage], key: fn(&Row) -> C) -> bool {
+    let (mut conversation, mut cursor, mut read_ids) = (Conversation::default(), None, Vec::new());
+    for &made_message in arrivals {
+        conversation.place(made_message);
+        let (page, next) = conversation.read(cursor, key);
+        read_ids.extend(page);
         cursor = next;
     }
-    let expected: BTreeSet<MessageId> = arrivals.iter().map(|made| made.id).collect();
-    read.len() == arrivals.len() && read.into_iter().collect::<BTreeSet<_>>() == expected
+    let expected: BTreeSet<MessageId> = arrivals
+        .iter()
+        .map(|made_message| made_message.id)
+        .collect();
+    read_ids.len() == arrivals.len() && read_ids.into_iter().collect::<BTreeSet<_>>() == expected
 }
 
 // proves S3-45: a smaller id that is placed after a larger one was read is read all the same. The negative
 // twin, a cursor of ids, passes it over.
 #[test]
 fn a_smaller_id_that_comes_later_is_not_passed_over() {
-    let arrivals = [made(100, 1), made(105, 2), made(103, 1), made(106, 2)];
+    let arrivals = [
+        message_at(100, 1),
+        message_at(105, 2),
+        message_at(103, 1),
+        message_at(106, 2),
+    ];
     assert!(reads_all(&arrivals, by_seq));
     assert!(!reads_all(&arrivals, by_id));
 }
@@ -97,7 +108,7 @@ fn a_smaller_id_that_comes_later_is_not_passed_over() {
 // passes it over.
 #[test]
 fn one_of_the_same_time_that_comes_later_is_not_passed_over() {
-    let arrivals = [made(101, 1), made(102, 1), made(102, 2)];
+    let arrivals = [message_at(101, 1), message_at(102, 1), message_at(102, 2)];
     assert!(reads_all(&arrivals, by_seq));
     assert!(!reads_all(&arrivals, by_time));
 }
@@ -109,8 +120,8 @@ proptest! {
     #[test]
     fn positions_pass_over_nothing(
         arrivals in vec((1..40_u64, 0..10_u64), 1..40).prop_map(|made_at| {
-            let all: BTreeSet<MadeMessage> = made_at.into_iter().map(|(at, node)| made(at, node)).collect();
-            all.into_iter().collect::<Vec<_>>()
+            let messages: BTreeSet<MadeMessage> = made_at.into_iter().map(|(at, node)| message_at(at, node)).collect();
+            messages.into_iter().collect::<Vec<_>>()
         }).prop_shuffle(),
     ) {
         prop_assert!(reads_all(&arrivals, by_seq));

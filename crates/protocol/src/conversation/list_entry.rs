@@ -55,11 +55,11 @@ impl ListEntry {
         self.row.version.max(self.touched)
     }
 
-    /// True if a change of this entry goes to a device whose list is of `since`. A device without a
-    /// list hears nothing of cleared conversations (S4-30).
-    pub fn is_told(&self, since: Timestamp) -> bool {
+    /// Whether a change of this entry goes to a device whose list is of `list_version`. A device
+    /// without a list hears nothing of cleared conversations (S4-30).
+    pub fn is_told(&self, list_version: Timestamp) -> bool {
         let is_private = matches!(self.row.conversation, ConversationId::Private { .. });
-        is_private && (since > Timestamp::ZERO || is_listed(self.row.end.seq, self.cleared))
+        is_private && (list_version > Timestamp::ZERO || is_listed(self.row.end.seq, self.cleared))
     }
 
     pub fn read_up_to(&self) -> ReadBase {
@@ -73,9 +73,9 @@ impl ListEntry {
     /// Number of unread messages behind `base`. `recalled` are the recalled ones between there and
     /// the end, with their authors.
     pub fn unread(&self, base: Tally, recalled: BTreeMap<Seq, UserId>) -> u64 {
-        let of_others = recalled.into_iter();
-        let of_others = of_others.filter(|(_, author)| *author != self.row.owner);
-        let recalled: BTreeSet<Seq> = of_others.map(|(seq, _)| seq).collect();
+        let others_recalled = recalled.into_iter();
+        let others_recalled = others_recalled.filter(|(_, author)| *author != self.row.owner);
+        let recalled: BTreeSet<Seq> = others_recalled.map(|(seq, _)| seq).collect();
         unread::unread(self.row.end, base, &recalled)
     }
 

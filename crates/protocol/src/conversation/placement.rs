@@ -128,9 +128,9 @@ impl Head {
     /// results by send_id. `row` is the row under the id, **written by any record before this one,
     /// also of the same batch**: write pending rows before reading it.
     pub fn compare(&self, record: Version, row: Option<StoredPosition>) -> PlaceRuling {
-        let handled_before = self.has_handled(record);
+        let was_handled = self.has_handled(record);
         let Some(row) = row else {
-            return if handled_before {
+            return if was_handled {
                 PlaceRuling::Unplaced
             } else {
                 PlaceRuling::Place(self.next_position())
@@ -141,7 +141,7 @@ impl Head {
             // Refused here, and the same id placed later: the message has its place.
             std::cmp::Ordering::Greater if self.covers(&row) => PlaceRuling::Repeat(row.position),
             std::cmp::Ordering::Greater => PlaceRuling::PlacedLater,
-            std::cmp::Ordering::Equal if handled_before => PlaceRuling::Keep(row.position),
+            std::cmp::Ordering::Equal if was_handled => PlaceRuling::Keep(row.position),
             std::cmp::Ordering::Equal if row.position == self.next_position() => {
                 PlaceRuling::Place(row.position)
             }
@@ -149,7 +149,7 @@ impl Head {
         }
     }
 
-    /// True if the row was written before this head was.
+    /// Whether the row was written before this head was.
     fn covers(&self, row: &StoredPosition) -> bool {
         row.version <= self.version && row.position.seq <= self.seq
     }

@@ -34,7 +34,7 @@ pub enum Action {
 pub struct Notice {
     pub life: BoatLife,
     pub session: SessionId,
-    pub word: SessionEvent,
+    pub event: SessionEvent,
 }
 
 /// Event for a session.
@@ -69,7 +69,7 @@ pub struct Settlement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Obligations that failed, and no others (S1-27).
-    pub owed: Vec<Obligation>,
+    pub obligations: Vec<Obligation>,
     pub retry_count: u32,
     /// Counted from 1.
     pub tier: u8,
@@ -83,7 +83,7 @@ pub struct FailedPart {
     pub name: String,
     pub reason: DeadReason,
     /// Obligations that failed, and no others.
-    pub owed: Vec<Obligation>,
+    pub obligations: Vec<Obligation>,
     pub cause: FailureCause,
 }
 

@@ -23,7 +23,7 @@ impl Tiers {
     }
 
     /// Tier of the n-th retry: each waits longer, and the last tier serves all further ones.
-    pub fn of_retry(&self, retry_count: u32) -> u8 {
+    pub fn retry_tier(&self, retry_count: u32) -> u8 {
         u8::try_from(retry_count).map_or(RETRY_TIERS, |n| n.clamp(1, RETRY_TIERS))
     }
 
@@ -31,10 +31,10 @@ impl Tiers {
     /// that is at most twice its age. So while a part of the system is away, a message's attempts
     /// grow with the logarithm of the time, and leave the processors to messages that can be
     /// delivered.
-    pub fn of_age(&self, age: Duration) -> u8 {
+    pub fn age_tier(&self, age: Duration) -> u8 {
         let pause_max = age.saturating_mul(AGE_FACTOR);
-        let passed = self.0.iter().take_while(|delay| **delay <= pause_max);
-        (passed.count() as u8).clamp(1, RETRY_TIERS)
+        let short_delays = self.0.iter().take_while(|delay| **delay <= pause_max);
+        (short_delays.count() as u8).clamp(1, RETRY_TIERS)
     }
 }
 
@@ -59,26 +59,26 @@ mod tests {
     fn each_retry_waits_longer_and_the_last_tier_serves_the_rest() {
         let tiers = Tiers::default();
         let waits: Vec<u64> = (1..=7)
-            .map(|n| tiers.delay(tiers.of_retry(n)).as_secs())
+            .map(|n| tiers.delay(tiers.retry_tier(n)).as_secs())
             .collect();
         assert_eq!(waits, [1, 5, 30, 120, 600, 600, 600]);
     }
 
     #[test]
-    fn what_cannot_be_tried_asks_less_often_as_it_ages() {
+    fn untried_records_are_retried_less_often_as_they_age() {
         let tiers = Tiers::default();
-        let tier = |secs| tiers.of_age(Duration::from_secs(secs));
+        let tier = |secs| tiers.age_tier(Duration::from_secs(secs));
         assert_eq!([tier(0), tier(1), tier(2), tier(3)], [1, 1, 1, 2]);
         assert_eq!([tier(14), tier(15), tier(59), tier(60)], [2, 3, 3, 4]);
         assert_eq!([tier(299), tier(300), tier(86_400)], [4, 5, 5]);
     }
 
     #[test]
-    fn a_part_that_is_away_for_two_minutes_costs_a_message_eight_attempts() {
+    fn a_two_minute_outage_costs_eight_attempts() {
         let tiers = Tiers::default();
         let mut ages = vec![Duration::ZERO];
         while let Some(age) = ages.last().filter(|age| age.as_secs() < 120) {
-            ages.push(*age + tiers.delay(tiers.of_age(*age)));
+            ages.push(*age + tiers.delay(tiers.age_tier(*age)));
         }
         let ages: Vec<u64> = ages.iter().map(Duration::as_secs).collect();
         assert_eq!(ages, [0, 1, 2, 3, 8, 13, 18, 48, 78, 198]);

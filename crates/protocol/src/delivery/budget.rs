@@ -5,19 +5,19 @@ use std::time::Duration;
 use super::DeliveryLimits;
 use crate::Timestamp;
 
-/// Interval between adjustments of the budget.
-const WINDOW: Duration = Duration::from_millis(100);
+/// Interval between two adjustments of the budget.
+const ADJUST_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     limit: usize,
-    least: usize,
-    most: usize,
+    min_limit: usize,
+    max_limit: usize,
     target: Duration,
     /// Acknowledgements in the present window, and their total latency.
     acks: u32,
-    waited: Duration,
-    until: Timestamp,
+    total_latency: Duration,
+    window_end: Timestamp,
 }
 
 impl Budget {
@@ -25,12 +25,12 @@ impl Budget {
         let least = limits.in_flight_min.clamp(1, limits.in_flight_max.max(1));
         Budget {
             limit: (limits.in_flight_max / 4).max(least),
-            least,
-            most: limits.in_flight_max.max(least),
+            min_limit: least,
+            max_limit: limits.in_flight_max.max(least),
             target: limits.ack_latency_target,
             acks: 0,
-            waited: Duration::ZERO,
-            until: Timestamp::ZERO,
+            total_latency: Duration::ZERO,
+            window_end: Timestamp::ZERO,
         }
     }
 
@@ -40,20 +40,20 @@ impl Budget {
 
     /// Counts the acknowledgement of a device. Devices that never acknowledge do not count: a dead
     /// client says nothing about the speed of the others.
-    pub(super) fn acked(&mut self, now: Timestamp, waited: Duration) {
+    pub(super) fn record_ack(&mut self, now: Timestamp, latency: Duration) {
         self.acks += 1;
-        self.waited += waited;
-        if now < self.until {
+        self.total_latency += latency;
+        if now < self.window_end {
             return;
         }
-        let latency = self.waited / self.acks;
-        self.limit = if latency > self.target {
-            (self.limit / 4 * 3).max(self.least)
+        let mean_latency = self.total_latency / self.acks;
+        self.limit = if mean_latency > self.target {
+            (self.limit / 4 * 3).max(self.min_limit)
         } else {
-            (self.limit + self.least).min(self.most)
+            (self.limit + self.min_limit).min(self.max_limit)
         };
-        (self.acks, self.waited) = (0, Duration::ZERO);
-        self.until = now + WINDOW;
+        (self.acks, self.total_latency) = (0, Duration::ZERO);
+        self.window_end = now + ADJUST_INTERVAL;
     }
 }
 
@@ -69,8 +69,8 @@ mod tests {
         let mut now = Timestamp::from_millis(1_000_000);
         let mut round = |budget: &mut Budget, waited, rounds| {
             for _ in 0..rounds {
-                now = now + WINDOW;
-                budget.acked(now, waited);
+                now = now + ADJUST_INTERVAL;
+                budget.record_ack(now, waited);
             }
         };
         round(&mut budget, limits.ack_latency_target * 2, 3);

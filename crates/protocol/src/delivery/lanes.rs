@@ -18,10 +18,10 @@ pub(super) struct LegKey {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     /// Pushes without an answer.
-    pub(super) outstanding: usize,
+    pub(super) outstanding_pushes: usize,
     /// Legs being routed again: later ones wait, so as not to overtake them.
-    pub(super) rerouting: usize,
-    pub(super) waiting: VecDeque<LaneEntry>,
+    pub(super) reroute_count: usize,
+    pub(super) queue: VecDeque<LaneEntry>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,12 +32,12 @@ pub(super) struct LaneEntry {
 }
 
 impl Lane {
-    pub(super) fn takes(&self, window: usize) -> bool {
-        self.outstanding < window && self.rerouting == 0
+    pub(super) fn has_room(&self, window: usize) -> bool {
+        self.outstanding_pushes < window && self.reroute_count == 0
     }
 
-    fn idle(&self) -> bool {
-        self.outstanding == 0 && self.rerouting == 0 && self.waiting.is_empty()
+    fn is_idle(&self) -> bool {
+        self.outstanding_pushes == 0 && self.reroute_count == 0 && self.queue.is_empty()
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn of(&mut self, target: Target) -> &mut Lane {
+    pub(super) fn lane_mut(&mut self, target: Target) -> &mut Lane {
         self.lanes.entry(target).or_default()
     }
 
@@ -58,42 +58,41 @@ impl Lanes {
     /// Next leg of the lane that may be pushed; drops an idle lane.
     pub(super) fn next(&mut self, target: Target, window: usize) -> Option<LegKey> {
         let lane = self.lanes.get_mut(&target)?;
-        if lane.takes(window) {
-            if let Some(waiting) = lane.waiting.pop_front() {
-                return Some(waiting.key);
+        if lane.has_room(window) {
+            if let Some(entry) = lane.queue.pop_front() {
+                return Some(entry.key);
             }
-            if lane.idle() {
+            if lane.is_idle() {
                 self.lanes.remove(&target);
             }
         }
         None
     }
 
-    /// Takes out, in order, the legs that wait for a session for which `gone` holds.
-    pub(super) fn take_waiting(
+    /// Removes, in order, the legs that wait for a session for which `is_gone` holds.
+    pub(super) fn remove_waiting(
         &mut self,
         target: Target,
-        gone: impl Fn(&LaneEntry) -> bool,
+        is_gone: impl Fn(&LaneEntry) -> bool,
     ) -> Vec<LegKey> {
         let Some(lane) = self.lanes.get_mut(&target) else {
             return Vec::new();
         };
-        if lane.waiting.is_empty() {
+        if lane.queue.is_empty() {
             return Vec::new();
         }
-        let (taken, kept): (VecDeque<LaneEntry>, VecDeque<LaneEntry>) =
-            std::mem::take(&mut lane.waiting)
+        let (removed_entries, rest): (VecDeque<LaneEntry>, VecDeque<LaneEntry>) =
+            std::mem::take(&mut lane.queue)
                 .into_iter()
-                .partition(gone);
-        lane.waiting = kept;
-        taken.into_iter().map(|waiting| waiting.key).collect()
+                .partition(is_gone);
+        lane.queue = rest;
+        removed_entries.into_iter().map(|entry| entry.key).collect()
     }
 
     /// Removes the waiting legs of abandoned records.
-    pub(super) fn abandon(&mut self, abandoned: impl Fn(Key) -> bool) {
+    pub(super) fn abandon(&mut self, is_abandoned: impl Fn(Key) -> bool) {
         for lane in self.lanes.values_mut() {
-            lane.waiting
-                .retain(|waiting| !abandoned(waiting.key.record));
+            lane.queue.retain(|entry| !is_abandoned(entry.key.record));
         }
     }
 

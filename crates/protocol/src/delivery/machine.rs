@@ -46,7 +46,7 @@ pub struct Delivery {
     deadlines: VecDeque<(Timestamp, Key)>,
     actions: VecDeque<Action>,
     /// Empty, shared by all routes until they are stamped.
-    denied: DeniedBoats,
+    no_denied_boats: DeniedBoats,
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ struct OpenRoute {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouteKind {
-    /// First look at a user of the task, by index in `owed`.
+    /// First look at a user of the task, by index in `obligations`.
     First(usize),
     /// First look at a member of the audience.
     Member(UserId),
@@ -76,7 +76,7 @@ struct OpenPush {
     leg: LegKey,
     session: SessionKey,
     target: Target,
-    /// True if this push decides its leg; answers of the others only have side effects.
+    /// Whether this push decides its leg; answers of the others only have side effects.
     decides: bool,
     /// Time on the timer.
     sent_at: Timestamp,
@@ -95,7 +95,7 @@ impl Delivery {
             audiences: Audiences::default(),
             deadlines: VecDeque::new(),
             actions: VecDeque::new(),
-            denied: DeniedBoats::default(),
+            no_denied_boats: DeniedBoats::default(),
         }
     }
 
@@ -153,10 +153,10 @@ impl Delivery {
         if self.room() == 0 {
             return Err(task);
         }
-        self.tell_origin(&task);
-        let offline = task.retry_count >= self.limits.offline_after;
-        let users = task.owed.len();
-        let ledger = std::mem::take(&mut task.noted);
+        self.notify_origin(&task);
+        let is_offline = task.retry_count >= self.limits.offline_after;
+        let users = task.obligations.len();
+        let ledger = std::mem::take(&mut task.earlier_entries);
         self.users += users;
         self.bytes += task.frame_bytes();
         let record = self.records.insert(Record {
@@ -165,14 +165,14 @@ impl Delivery {
             legs: Vec::new(),
             // One for this call, so that nothing settles before every user has been looked at.
             open: 1,
-            reached: None,
-            synced: false,
+            last_member: None,
+            is_sync_noted: false,
             failures: Vec::new(),
             notifications: Vec::new(),
             ledger,
         });
         for index in 0..users {
-            self.begin_user(now, record, index, offline);
+            self.begin_user(now, record, index, is_offline);
         }
         self.begin_audience(now, record);
         self.close_one(now, record);
@@ -191,12 +191,14 @@ impl Delivery {
             return;
         };
         match route.kind {
-            RouteKind::First(index) => self.routed_first(now, route.record, index, answer),
-            RouteKind::Member(user) => self.routed_member(now, route.record, user, answer),
-            RouteKind::Offline(index) => self.routed_offline(now, route.record, index, answer),
-            RouteKind::Renew(index) => self.routed_renew(now, route.record, index, answer),
-            RouteKind::Again(leg) => self.routed_again(now, route.record, leg, answer),
-            RouteKind::Store(leg) => self.routed_store(now, route.record, leg, answer),
+            RouteKind::First(index) => self.handle_first_route(now, route.record, index, answer),
+            RouteKind::Member(user) => self.handle_member_route(now, route.record, user, answer),
+            RouteKind::Offline(index) => {
+                self.handle_offline_route(now, route.record, index, answer)
+            }
+            RouteKind::Renew(index) => self.handle_renew_route(now, route.record, index, answer),
+            RouteKind::Again(leg) => self.handle_reroute(now, route.record, leg, answer),
+            RouteKind::Store(leg) => self.handle_store_route(now, route.record, leg, answer),
         }
         self.close_one(now, route.record);
         if let RouteKind::Member(_) = route.kind {
@@ -217,8 +219,8 @@ impl Delivery {
         let now = now.into();
         let push = self.pushes.remove(token.0)?;
         if push.decides {
-            let lane = self.lanes.of(push.target);
-            lane.outstanding = lane.outstanding.saturating_sub(1);
+            let lane = self.lanes.lane_mut(push.target);
+            lane.outstanding_pushes = lane.outstanding_pushes.saturating_sub(1);
         }
         let mut latency = None;
         match (outcome, push.decides) {
@@ -235,13 +237,13 @@ impl Delivery {
     /// over.
     pub fn handle_boat_lost(&mut self, now: impl Into<Moment>, life: &BoatLife) {
         let now = now.into();
-        let lost: Vec<Key> = self
+        let lost_pushes: Vec<Key> = self
             .pushes
             .iter()
             .filter(|(_, push)| push.session.life == *life)
             .map(|(key, _)| key)
             .collect();
-        for key in lost {
+        for key in lost_pushes {
             self.handle_outcome(now, PushToken(key), PushOutcome::Unreachable);
         }
     }
@@ -262,20 +264,24 @@ impl Delivery {
     /// now, which pushes them again.
     pub fn handle_revoked(&mut self, now: impl Into<Moment>, partitions: &[PartitionKey]) {
         let now = now.into();
-        let gone: BTreeSet<Key> = self
+        let revoked_records: BTreeSet<Key> = self
             .records
             .iter()
             .filter(|(_, r)| partitions.contains(&(r.source.topic, r.source.partition)))
             .map(|(key, _)| key)
             .collect();
-        let pushes: Vec<Key> = keys_of(&self.pushes, |push| gone.contains(&push.leg.record));
+        let pushes: Vec<Key> = find_keys(&self.pushes, |push| {
+            revoked_records.contains(&push.leg.record)
+        });
         for push in pushes.into_iter().filter_map(|key| self.pushes.remove(key)) {
             if push.decides {
-                let lane = self.lanes.of(push.target);
-                lane.outstanding = lane.outstanding.saturating_sub(1);
+                let lane = self.lanes.lane_mut(push.target);
+                lane.outstanding_pushes = lane.outstanding_pushes.saturating_sub(1);
             }
         }
-        let routes: Vec<Key> = keys_of(&self.routes, |route| gone.contains(&route.record));
+        let routes: Vec<Key> = find_keys(&self.routes, |route| {
+            revoked_records.contains(&route.record)
+        });
         for key in routes {
             let Some(route) = self.routes.remove(key) else {
                 continue;
@@ -291,9 +297,11 @@ impl Delivery {
                 | RouteKind::Store(_) => {}
             }
         }
-        self.lanes.abandon(|record| gone.contains(&record));
-        self.audiences.abandon(|record| gone.contains(&record));
-        for record in gone {
+        self.lanes
+            .abandon(|record| revoked_records.contains(&record));
+        self.audiences
+            .abandon(|record| revoked_records.contains(&record));
+        for record in revoked_records {
             self.remove(record);
         }
         for target in self.lanes.targets() {
@@ -302,12 +310,12 @@ impl Delivery {
         self.reach_audiences(now);
     }
 
-    fn tell_origin(&mut self, task: &DeliveryTask) {
+    fn notify_origin(&mut self, task: &DeliveryTask) {
         if let Some(origin) = &task.origin {
             self.actions.push_back(Action::Notice(Notice {
                 life: origin.life.clone(),
                 session: origin.session,
-                word: SessionEvent::Placed(PlacedEcho {
+                event: SessionEvent::Placed(PlacedEcho {
                     send_id: task.placed.message.send_id,
                     id: task.placed.message.id,
                     conversation: task.placed.conversation,
@@ -337,20 +345,20 @@ impl Delivery {
         let Some(mut record) = self.remove(key) else {
             return;
         };
-        let left = settle::settle(
+        let remainder = settle::settle(
             record.source,
             &record.task,
             &record.failures,
             now.wall,
             &self.limits,
         );
-        record.ledger.extend(left.ledger);
+        record.ledger.extend(remainder.ledger);
         record.note(now, None, LedgerEvent::Settled);
         self.actions.push_back(Action::Settled(Box::new(Settlement {
             source: record.source,
             task: record.task,
-            retries: left.retries,
-            letter: left.letter,
+            retries: remainder.retries,
+            letter: remainder.letter,
             notifications: record.notifications,
             ledger: record.ledger,
         })));
@@ -358,7 +366,7 @@ impl Delivery {
 
     fn remove(&mut self, key: Key) -> Option<Record> {
         let record = self.records.remove(key)?;
-        self.users -= record.task.owed.len();
+        self.users -= record.task.obligations.len();
         self.bytes -= record.task.frame_bytes();
         Some(record)
     }
@@ -373,14 +381,14 @@ impl Delivery {
 
     fn end_reroute(&mut self, key: Key, leg: u32) {
         if let Some(target) = self.leg(key, leg).map(|leg| leg.target) {
-            let lane = self.lanes.of(target);
-            lane.rerouting = lane.rerouting.saturating_sub(1);
+            let lane = self.lanes.lane_mut(target);
+            lane.reroute_count = lane.reroute_count.saturating_sub(1);
         }
     }
 }
 
-fn keys_of<T>(arena: &Arena<T>, wanted: impl Fn(&T) -> bool) -> Vec<Key> {
+fn find_keys<T>(arena: &Arena<T>, matches: impl Fn(&T) -> bool) -> Vec<Key> {
     let entries = arena.iter();
-    let wanted = entries.filter(|(_, value)| wanted(value));
-    wanted.map(|(key, _)| key).collect()
+    let matches = entries.filter(|(_, value)| matches(value));
+    matches.map(|(key, _)| key).collect()
 }

@@ -20,23 +20,23 @@ struct Prefix {
     open: VecDeque<(u64, bool)>,
     /// Offset after the last record of the settled prefix.
     next: Option<u64>,
-    committed: Option<u64>,
+    committed_offset: Option<u64>,
 }
 
 impl Prefix {
     fn settle(&mut self, offset: u64) -> bool {
-        let Ok(place) = self
+        let Ok(index) = self
             .open
             .binary_search_by_key(&offset, |(offset, _)| *offset)
         else {
             return false;
         };
-        let fresh = !std::mem::replace(&mut self.open[place].1, true);
+        let is_fresh = !std::mem::replace(&mut self.open[index].1, true);
         while let Some((offset, true)) = self.open.front() {
             self.next = Some(offset + 1);
             self.open.pop_front();
         }
-        fresh
+        is_fresh
     }
 }
 
@@ -72,7 +72,7 @@ impl OffsetTracker {
     pub fn due(&self) -> Vec<(PartitionKey, u64)> {
         self.partitions
             .iter()
-            .filter(|(_, prefix)| prefix.next > prefix.committed)
+            .filter(|(_, prefix)| prefix.next > prefix.committed_offset)
             .filter_map(|(key, prefix)| Some((*key, prefix.next?)))
             .collect()
     }
@@ -80,14 +80,18 @@ impl OffsetTracker {
     /// Notes a commit that the log has recorded.
     pub fn committed(&mut self, partition: PartitionKey, next: u64) {
         if let Some(prefix) = self.partitions.get_mut(&partition) {
-            prefix.committed = prefix.committed.max(Some(next));
+            prefix.committed_offset = prefix.committed_offset.max(Some(next));
         }
     }
 
     /// Unsettled records of the partition.
     pub fn unsettled(&self, partition: PartitionKey) -> usize {
         self.partitions.get(&partition).map_or(0, |prefix| {
-            prefix.open.iter().filter(|(_, settled)| !settled).count()
+            prefix
+                .open
+                .iter()
+                .filter(|(_, is_settled)| !is_settled)
+                .count()
         })
     }
 
@@ -121,8 +125,10 @@ mod tests {
     }
 
     /// I13: a commit never passes a record that is not settled.
-    fn passes_unsettled(next: u64, begun: &[u64], settled: &BTreeSet<u64>) -> bool {
-        begun.iter().any(|o| *o < next && !settled.contains(o))
+    fn passes_unsettled(next: u64, begun_offsets: &[u64], settled_offsets: &BTreeSet<u64>) -> bool {
+        begun_offsets
+            .iter()
+            .any(|o| *o < next && !settled_offsets.contains(o))
     }
 
     #[test]
@@ -141,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_settles_after_a_revocation_is_not_committed() {
+    fn records_settled_after_revocation_are_not_committed() {
         let mut offsets = OffsetTracker::default();
         offsets.begin(at(0));
         offsets.revoke((Topic::Message, 0));
@@ -156,32 +162,32 @@ mod tests {
             order in any::<prop::sample::Index>(),
             seed in any::<u64>(),
         ) {
-            let begun: Vec<u64> = gaps.iter().scan(0, |sum, gap| { *sum += gap; Some(*sum) }).collect();
+            let begun_offsets: Vec<u64> = gaps.iter().scan(0, |sum, gap| { *sum += gap; Some(*sum) }).collect();
             let mut offsets = OffsetTracker::default();
-            begun.iter().for_each(|o| offsets.begin(at(*o)));
-            let mut shuffled = begun.clone();
-            shuffled.sort_by_key(|o| o.wrapping_mul(seed | 1).rotate_left(17));
-            let stop = order.index(shuffled.len() + 1);
-            let mut settled = BTreeSet::new();
+            begun_offsets.iter().for_each(|o| offsets.begin(at(*o)));
+            let mut settle_order = begun_offsets.clone();
+            settle_order.sort_by_key(|o| o.wrapping_mul(seed | 1).rotate_left(17));
+            let stop = order.index(settle_order.len() + 1);
+            let mut settled_offsets = BTreeSet::new();
             let mut last = 0;
             let mut naive_passed = false;
-            for offset in &shuffled[..stop] {
+            for offset in &settle_order[..stop] {
                 offsets.settle(at(*offset));
-                settled.insert(*offset);
+                settled_offsets.insert(*offset);
                 for (partition, next) in offsets.due() {
                     prop_assert!(next > last, "commits only move forward");
-                    prop_assert!(!passes_unsettled(next, &begun, &settled));
+                    prop_assert!(!passes_unsettled(next, &begun_offsets, &settled_offsets));
                     offsets.committed(partition, next);
                     last = next;
                 }
                 // The negative twin: committing the highest settled offset.
-                let naive = settled.last().map_or(0, |o| o + 1);
-                naive_passed |= passes_unsettled(naive, &begun, &settled);
+                let naive_commit = settled_offsets.last().map_or(0, |o| o + 1);
+                naive_passed |= passes_unsettled(naive_commit, &begun_offsets, &settled_offsets);
             }
-            let out_of_order = shuffled[..stop].iter().zip(&begun).any(|(a, b)| a != b);
+            let out_of_order = settle_order[..stop].iter().zip(&begun_offsets).any(|(a, b)| a != b);
             prop_assert_eq!(naive_passed, out_of_order, "the judge sees an early commit");
-            if stop == shuffled.len() {
-                prop_assert_eq!(last, begun[begun.len() - 1] + 1);
+            if stop == settle_order.len() {
+                prop_assert_eq!(last, begun_offsets[begun_offsets.len() - 1] + 1);
             }
         }
     }

@@ -32,7 +32,7 @@ pub(super) struct Remainder {
     pub(super) ledger: Vec<LedgerEntry>,
 }
 
-/// True if the sender insists on this message beyond the first try, by requesting an
+/// Whether the sender insists on this message beyond the first try, by requesting an
 /// acknowledgement or storage.
 pub(super) fn insists(options: Options) -> bool {
     options.has(Options::NEEDS_ACK) || options.has(Options::STORE_OFFLINE)
@@ -45,18 +45,18 @@ pub(super) fn settle(
     now: Timestamp,
     limits: &DeliveryLimits,
 ) -> Remainder {
-    let mut left = Remainder::default();
-    let (counted, untried): (Vec<PartFailure>, Vec<PartFailure>) =
+    let mut remainder = Remainder::default();
+    let (counted_failures, untried_failures): (Vec<PartFailure>, Vec<PartFailure>) =
         failures.iter().partition(|failure| failure.counts());
-    if let Some(first) = counted.first() {
+    if let Some(first) = counted_failures.first() {
         let retry_count = task.retry_count + 1;
         if retry_count > limits.retry_max {
-            left.give_up(source, task, &counted, first.cause, now);
+            remainder.give_up(source, task, &counted_failures, first.cause, now);
         } else {
-            let tier = limits.tiers.of_retry(retry_count);
-            left.try_again(
+            let tier = limits.tiers.retry_tier(retry_count);
+            remainder.try_again(
                 task,
-                &counted,
+                &counted_failures,
                 first.cause,
                 (retry_count, tier),
                 now,
@@ -64,12 +64,12 @@ pub(super) fn settle(
             );
         }
     }
-    if let Some(first) = untried.first() {
-        let tier = limits.tiers.of_age(now.since(task.first_at));
-        let again = (task.retry_count, tier);
-        left.try_again(task, &untried, first.cause, again, now, limits);
+    if let Some(first) = untried_failures.first() {
+        let tier = limits.tiers.age_tier(now.since(task.first_at));
+        let retry = (task.retry_count, tier);
+        remainder.try_again(task, &untried_failures, first.cause, retry, now, limits);
     }
-    left
+    remainder
 }
 
 impl Remainder {
@@ -88,7 +88,7 @@ impl Remainder {
         };
         self.note(task, failures, &event, now);
         self.retries.push(Retry {
-            owed: owed(failures),
+            obligations: remaining_obligations(failures),
             retry_count,
             tier,
             due_at: now + limits.tiers.delay(tier),
@@ -104,8 +104,8 @@ impl Remainder {
         cause: FailureCause,
         now: Timestamp,
     ) {
-        let owed = owed(failures);
-        let targets: Vec<Target> = owed.iter().flat_map(Obligation::targets).collect();
+        let obligations = remaining_obligations(failures);
+        let targets: Vec<Target> = obligations.iter().flat_map(Obligation::targets).collect();
         let name = source.letter(&targets);
         let event = LedgerEvent::Dead {
             reason: DeadReason::MaxRetries,
@@ -115,7 +115,7 @@ impl Remainder {
         self.letter = Some(FailedPart {
             name,
             reason: DeadReason::MaxRetries,
-            owed,
+            obligations,
             cause,
         });
     }
@@ -141,25 +141,25 @@ impl Remainder {
 }
 
 /// Groups failures by user, as remaining obligations.
-fn owed(failures: &[PartFailure]) -> Vec<Obligation> {
-    let mut owed: Vec<Obligation> = Vec::new();
-    let mut places: BTreeMap<UserId, usize> = BTreeMap::new();
+fn remaining_obligations(failures: &[PartFailure]) -> Vec<Obligation> {
+    let mut obligations: Vec<Obligation> = Vec::new();
+    let mut indexes: BTreeMap<UserId, usize> = BTreeMap::new();
     for failure in failures {
-        let place = *places.entry(failure.user).or_insert_with(|| {
-            owed.push(Obligation {
+        let index = *indexes.entry(failure.user).or_insert_with(|| {
+            obligations.push(Obligation {
                 user: failure.user,
                 platforms: Vec::new(),
                 live: false,
             });
-            owed.len() - 1
+            obligations.len() - 1
         });
         match failure.platform {
-            Some(platform) if !owed[place].platforms.contains(&platform) => {
-                owed[place].platforms.push(platform);
+            Some(platform) if !obligations[index].platforms.contains(&platform) => {
+                obligations[index].platforms.push(platform);
             }
             Some(_) => {}
-            None => owed[place].live = true,
+            None => obligations[index].live = true,
         }
     }
-    owed
+    obligations
 }

@@ -30,12 +30,12 @@ impl Source {
         if targets.is_empty() {
             self.to_string()
         } else {
-            format!("{self}-{:08x}", hash_of(targets))
+            format!("{self}-{:08x}", target_hash(targets))
         }
     }
 
     /// True for the name of a letter that a record of a retry topic became.
-    pub fn is_of_retry(letter: &str) -> bool {
+    pub fn is_retry_letter(letter: &str) -> bool {
         (1..=RETRY_TIERS).any(|tier| {
             let rest = letter.strip_prefix(Topic::Retry(tier).name());
             rest.is_some_and(|rest| rest.starts_with('-'))
@@ -44,12 +44,12 @@ impl Source {
 }
 
 /// FNV-1a over the sorted targets, folded: independent of their order.
-fn hash_of(targets: &[Target]) -> u32 {
-    let mut sorted = targets.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
+fn target_hash(targets: &[Target]) -> u32 {
+    let mut sorted_targets = targets.to_vec();
+    sorted_targets.sort_unstable();
+    sorted_targets.dedup();
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for target in sorted {
+    for target in sorted_targets {
         let user = target.user.get().to_be_bytes();
         for byte in user.into_iter().chain([target.platform.number()]) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -72,7 +72,7 @@ pub struct Obligation {
     pub user: UserId,
     /// Platforms that must each end up with the message, with or without sessions.
     pub platforms: Vec<Platform>,
-    /// True if live sessions on other platforms get it too.
+    /// Whether live sessions on other platforms get it too.
     pub live: bool,
 }
 
@@ -103,8 +103,8 @@ pub struct DeliveryTask {
     /// Frames for single users instead: the sender's copy of a private message; for a group
     /// command, each user's role.
     pub own_frames: BTreeMap<UserId, Bytes>,
-    pub owed: Vec<Obligation>,
-    /// Members of a large group, in addition to `owed`: their live sessions get it, a few members
+    pub obligations: Vec<Obligation>,
+    /// Members of a large group, besides `obligations`: their live sessions get it, a few members
     /// at a time. The sender is skipped.
     pub audience: Option<Audience>,
     /// Number of times it was published again.
@@ -118,7 +118,7 @@ pub struct DeliveryTask {
     /// Trace that the deliveries follow from.
     pub trace: Option<TraceContext>,
     /// Earlier events of the message: first in the settlement's ledger.
-    pub noted: Vec<LedgerEntry>,
+    pub earlier_entries: Vec<LedgerEntry>,
 }
 
 impl DeliveryTask {
@@ -132,9 +132,9 @@ impl DeliveryTask {
         self.own_frames.get(&user).unwrap_or(&self.frame)
     }
 
-    /// True if the user's live sessions get it and nothing is stored, since sync finds it: for a
+    /// Whether the user's live sessions get it and nothing is stored, since sync finds it: for a
     /// message's sender, and, for a change, for everybody.
-    pub fn is_only_told(&self, user: UserId) -> bool {
+    pub fn is_live_only(&self, user: UserId) -> bool {
         let message = &self.placed.message;
         message.from == user || message.content.change.is_some()
     }
@@ -158,10 +158,10 @@ mod tests {
                 offset: 4,
             };
             let is_retry = matches!(topic, Topic::Retry(_));
-            let both: [&[Target]; 2] = [&[], &[web]];
-            for targets in both {
+            let target_lists: [&[Target]; 2] = [&[], &[web]];
+            for targets in target_lists {
                 let letter = source.letter(targets);
-                assert_eq!(Source::is_of_retry(&letter), is_retry, "{letter}");
+                assert_eq!(Source::is_retry_letter(&letter), is_retry, "{letter}");
             }
         }
     }

@@ -83,7 +83,7 @@ struct World {
     now: Timestamp,
     delivery: Delivery,
     live: BTreeMap<UserId, Vec<SessionEntry>>,
-    stored: BTreeSet<(Target, MessageId)>,
+    stored_mail: BTreeSet<(Target, MessageId)>,
     mailbox_fails: Option<RouteFailure>,
     next_offset: u64,
     // Actions handed out.
@@ -91,7 +91,7 @@ struct World {
     pushes: Vec<Push>,
     notices: Vec<Notice>,
     forgotten: Vec<SessionKey>,
-    settled: Vec<Settlement>,
+    settlements: Vec<Settlement>,
 }
 
 impl World {
@@ -104,14 +104,14 @@ impl World {
             now: Timestamp::from_millis(10_000),
             delivery: Delivery::new(limits),
             live: BTreeMap::new(),
-            stored: BTreeSet::new(),
+            stored_mail: BTreeSet::new(),
             mailbox_fails: None,
             next_offset: 0,
             routes: Vec::new(),
             pushes: Vec::new(),
             notices: Vec::new(),
             forgotten: Vec::new(),
-            settled: Vec::new(),
+            settlements: Vec::new(),
         }
     }
 
@@ -137,12 +137,12 @@ impl World {
     }
 
     /// Delivers a message of Alice for the first time.
-    fn send(&mut self, n: i64, to: i64, known: &[Platform], options: Options) {
-        let placed = placed(n, to, options);
+    fn send(&mut self, n: i64, to: i64, platforms: &[Platform], options: Options) {
+        let message = placed(n, to, options);
         let task = DeliveryTask {
             rev: 0,
-            owed: obligations(&placed, known.to_vec()),
-            placed,
+            obligations: obligations(&message, platforms.to_vec()),
+            placed: message,
             frame: Bytes::from_static(b"frame"),
             audience: None,
             own_frames: Default::default(),
@@ -151,7 +151,7 @@ impl World {
             origin: None,
             letter: None,
             trace: None,
-            noted: Vec::new(),
+            earlier_entries: Vec::new(),
         };
         self.submit(task);
     }
@@ -166,9 +166,9 @@ impl World {
     }
 
     /// Task that a retry topic brings back.
-    fn retried(settlement: &Settlement, retry: &Retry) -> DeliveryTask {
+    fn retry_task(settlement: &Settlement, retry: &Retry) -> DeliveryTask {
         DeliveryTask {
-            owed: retry.owed.clone(),
+            obligations: retry.obligations.clone(),
             audience: None,
             retry_count: retry.retry_count,
             origin: None,
@@ -177,10 +177,10 @@ impl World {
     }
 
     fn retry_all(&mut self) {
-        for settlement in std::mem::take(&mut self.settled) {
+        for settlement in std::mem::take(&mut self.settlements) {
             for retry in &settlement.retries {
                 self.now = self.now.max(retry.due_at);
-                self.submit(World::retried(&settlement, retry));
+                self.submit(World::retry_task(&settlement, retry));
             }
         }
     }
@@ -201,7 +201,7 @@ impl World {
                     self.forgotten.push(key);
                 }
                 Action::Notice(notice) => self.notices.push(notice),
-                Action::Settled(settlement) => self.settled.push(*settlement),
+                Action::Settled(settlement) => self.settlements.push(*settlement),
             }
         }
     }
@@ -212,40 +212,40 @@ impl World {
         }
         let request = &route.request;
         let live = self.live.get(&request.user).cloned().unwrap_or_default();
-        let mut stored = Vec::new();
+        let mut stored_platforms = Vec::new();
         for platform in &request.platforms {
-            let lives = live.iter().any(|entry| entry.platform == *platform);
+            let is_live = live.iter().any(|entry| entry.platform == *platform);
             if let Some(mail) = &request.mail
-                && (!lives || request.forced.contains(platform))
+                && (!is_live || request.forced_platforms.contains(platform))
             {
                 let target = Target {
                     user: request.user,
                     platform: *platform,
                 };
-                self.stored.insert((target, mail.id));
-                stored.push(*platform);
+                self.stored_mail.insert((target, mail.id));
+                stored_platforms.push(*platform);
             }
         }
         Ok(RouteAnswer {
             live,
-            stored,
-            acknowledged: Vec::new(),
-            dropped: 0,
+            stored_platforms,
+            acknowledged_platforms: Vec::new(),
+            dropped_count: 0,
         })
     }
 
     /// Answers every open push of a session, oldest first, and returns their number.
     fn answer(&mut self, number: i64, outcome: PushOutcome) -> usize {
         let all = std::mem::take(&mut self.pushes);
-        let (mine, others): (Vec<Push>, Vec<Push>) =
+        let (session_pushes, other_pushes): (Vec<Push>, Vec<Push>) =
             all.into_iter().partition(|p| p.session == session(number));
-        self.pushes = others;
-        let answered = mine.len();
-        for push in mine {
+        self.pushes = other_pushes;
+        let count = session_pushes.len();
+        for push in session_pushes {
             self.delivery.handle_outcome(self.now, push.token, outcome);
             self.drain();
         }
-        answered
+        count
     }
 
     fn pushed_to(&self) -> Vec<i64> {
@@ -259,13 +259,13 @@ impl World {
     }
 
     fn only_settlement(&self) -> &Settlement {
-        assert_eq!(self.settled.len(), 1, "{:?}", self.settled);
-        &self.settled[0]
+        assert_eq!(self.settlements.len(), 1, "{:?}", self.settlements);
+        &self.settlements[0]
     }
 
     fn is_stored(&self, user_number: i64, platform: Platform, n: i64) -> bool {
         let target = target(user_number, platform);
-        self.stored.contains(&(target, id(n)))
+        self.stored_mail.contains(&(target, id(n)))
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::presence::BoatLife;
 
 /// Pause between two publications of a boat whose state stays the same.
-pub const PUBLISH_EVERY: Duration = Duration::from_secs(10);
+pub const PUBLISH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Room of one boat for clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,9 +87,9 @@ pub struct Room {
     pub free: usize,
     pub accepts_per_second: usize,
     /// Draining boats that are not empty yet.
-    pub draining: usize,
+    pub draining_boats: usize,
     /// Clients sent away by these that `free` may not show yet.
-    pub leaving: usize,
+    pub leaving_clients: usize,
 }
 
 impl Room {
@@ -98,8 +98,8 @@ impl Room {
         let mut room = Room::default();
         for Load { load, .. } in loads.iter().filter(|it| it.life.boat != life.boat) {
             if load.state == BoatState::Draining {
-                room.draining += usize::from(load.connections > 0);
-                room.leaving = room.leaving.saturating_add(load.leaving);
+                room.draining_boats += usize::from(load.connections > 0);
+                room.leaving_clients = room.leaving_clients.saturating_add(load.leaving);
                 continue;
             }
             room.boats += 1;

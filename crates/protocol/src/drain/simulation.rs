@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{
-    BoatLoad, BoatState, Drain, DrainBounds, DrainFacts, DrainStep, Load, PUBLISH_EVERY,
-    ROOM_EVERY, Room,
+    BoatLoad, BoatState, Drain, DrainBounds, DrainFacts, DrainStep, Load, PUBLISH_INTERVAL,
+    ROOM_INTERVAL, Room,
 };
 use crate::presence::BoatLife;
 use crate::{BoatId, Incarnation, Timestamp};
@@ -19,11 +19,11 @@ const NOTICE: Duration = Duration::from_secs(5);
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, most: u64) -> u64 {
+    fn below(&mut self, max: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0 % most.max(1)
+        self.0 % max.max(1)
     }
 }
 
@@ -33,8 +33,8 @@ struct SimulatedBoat {
     clients: usize,
     drains_at: Option<Timestamp>,
     drain: Drain,
-    next: Timestamp,
-    published: BoatLoad,
+    next_step_at: Timestamp,
+    published_load: BoatLoad,
     publishes_at: Timestamp,
     room: Room,
     reads_at: Timestamp,
@@ -48,9 +48,10 @@ impl SimulatedBoat {
     fn load(&mut self, now: Timestamp) -> BoatLoad {
         BoatLoad {
             leaving: self.drain.leaving(now),
-            state: match self.is_draining(now) {
-                true => BoatState::Draining,
-                false => BoatState::Open,
+            state: if self.is_draining(now) {
+                BoatState::Draining
+            } else {
+                BoatState::Open
             },
             connections: self.clients,
             seats: self.seats,
@@ -71,23 +72,23 @@ enum Rule {
 #[derive(Debug)]
 struct DrainOutcome {
     /// Clients that found no free seat on arrival.
-    refused: usize,
+    refused_count: usize,
     /// Clients still waiting.
-    left: usize,
+    remaining: usize,
     /// Free seats of boats that stay.
     free: usize,
 }
 
 fn boats(random: &mut Random, start: Timestamp) -> Vec<SimulatedBoat> {
     let count = 3 + random.below(5);
-    let draining = 1 + random.below(2);
+    let draining_count = 1 + random.below(2);
     // No boat can foresee the loss of seats when another boat begins to drain later.
-    let begins = random.below(15_000);
+    let begin_millis = random.below(15_000);
     (0..count)
         .map(|number| {
             let clients = 500 + random.below(500) as usize;
             let publishes_at = start + Duration::from_millis(random.below(10_000));
-            let drains_at = start + Duration::from_millis(begins + random.below(2_000));
+            let drains_at = start + Duration::from_millis(begin_millis + random.below(2_000));
             let mut boat = SimulatedBoat {
                 life: BoatLife {
                     boat: BoatId::new(&format!("boat-{number}")).expect("a name"),
@@ -96,15 +97,15 @@ fn boats(random: &mut Random, start: Timestamp) -> Vec<SimulatedBoat> {
                 // Barely enough, or too few.
                 seats: clients + random.below(900) as usize,
                 clients,
-                drains_at: (number < draining).then_some(drains_at),
+                drains_at: (number < draining_count).then_some(drains_at),
                 drain: Drain::new(SPREAD),
-                next: start,
-                published: BoatLoad::default(),
+                next_step_at: start,
+                published_load: BoatLoad::default(),
                 publishes_at,
                 room: Room::default(),
                 reads_at: start,
             };
-            boat.published = boat.load(start);
+            boat.published_load = boat.load(start);
             boat
         })
         .collect()
@@ -120,54 +121,55 @@ fn run(seed: u64, rule: Rule) -> DrainOutcome {
     };
     let mut boats = boats(&mut random, start);
     let mut arrivals: Vec<Timestamp> = Vec::new();
-    let mut refused = 0;
+    let mut refused_count = 0;
     let mut now = start;
     while now < start + Duration::from_secs(300) {
         let loads: Vec<Load> = (boats.iter())
             .map(|boat| Load {
                 life: boat.life.clone(),
-                load: boat.published.clone(),
+                load: boat.published_load.clone(),
             })
             .collect();
         for boat in &mut boats {
-            let is_news = boat
+            let has_just_begun = boat
                 .drains_at
                 .is_some_and(|at| at <= now && now < at + STEP);
-            if boat.publishes_at <= now || is_news {
-                boat.published = boat.load(now);
+            if boat.publishes_at <= now || has_just_begun {
+                boat.published_load = boat.load(now);
                 boat.publishes_at = now
-                    + match boat.is_draining(now) {
-                        true => ROOM_EVERY,
-                        false => PUBLISH_EVERY,
+                    + if boat.is_draining(now) {
+                        ROOM_INTERVAL
+                    } else {
+                        PUBLISH_INTERVAL
                     };
             }
             if !boat.is_draining(now) {
                 continue;
             }
-            if boat.reads_at <= now || is_news {
+            if boat.reads_at <= now || has_just_begun {
                 boat.room = Room::beside(&boat.life, &loads);
-                boat.reads_at = now + ROOM_EVERY;
+                boat.reads_at = now + ROOM_INTERVAL;
             }
             let may_go = boat.drains_at.is_some_and(|at| at + NOTICE <= now);
-            while may_go && boat.next <= now && boat.clients > 0 {
+            while may_go && boat.next_step_at <= now && boat.clients > 0 {
                 if rule == Rule::WithoutDepartures {
                     boat.drain.departures.clear();
                 }
                 let facts = DrainFacts {
                     clients: boat.clients,
                     room: Some(boat.room),
-                    left: None,
+                    time_left: None,
                 };
                 match boat.drain.step(&bounds, &facts, now) {
                     DrainStep::Go { clients, pause } => {
                         boat.clients -= clients;
-                        boat.next = now + pause.max(Duration::from_millis(1));
+                        boat.next_step_at = now + pause.max(Duration::from_millis(1));
                         for _ in 0..clients {
-                            let after = random.below(SPREAD.as_millis() as u64);
-                            arrivals.push(now + Duration::from_millis(after));
+                            let travel_millis = random.below(SPREAD.as_millis() as u64);
+                            arrivals.push(now + Duration::from_millis(travel_millis));
                         }
                     }
-                    DrainStep::Wait { pause } => boat.next = now + pause,
+                    DrainStep::Wait { pause } => boat.next_step_at = now + pause,
                 }
             }
         }
@@ -175,49 +177,50 @@ fn run(seed: u64, rule: Rule) -> DrainOutcome {
             if *at > now {
                 return true;
             }
-            let open = boats.iter_mut().filter(|boat| !boat.is_draining(now));
-            match open.max_by_key(|boat| boat.seats - boat.clients) {
+            let open_boats = boats.iter_mut().filter(|boat| !boat.is_draining(now));
+            match open_boats.max_by_key(|boat| boat.seats - boat.clients) {
                 Some(boat) if boat.clients < boat.seats => boat.clients += 1,
-                _ => refused += 1,
+                _ => refused_count += 1,
             }
             false
         });
         now = now + STEP;
     }
-    let stay: Vec<&SimulatedBoat> = (boats.iter()).filter(|it| !it.is_draining(now)).collect();
+    let remaining_boats: Vec<&SimulatedBoat> =
+        (boats.iter()).filter(|it| !it.is_draining(now)).collect();
     DrainOutcome {
-        refused,
-        left: (boats.iter())
+        refused_count,
+        remaining: (boats.iter())
             .filter(|it| it.is_draining(now))
             .map(|it| it.clients)
             .sum(),
-        free: stay.iter().map(|it| it.seats - it.clients).sum(),
+        free: remaining_boats.iter().map(|it| it.seats - it.clients).sum(),
     }
 }
 
 #[test]
 fn boats_that_drain_together_send_nobody_where_no_seat_is() {
-    let mut emptied = 0;
+    let mut emptied_count = 0;
     for seed in 0..1000 {
         let outcome = run(seed, Rule::Whole);
         // Two boats may find the last seat at a time.
-        assert!(outcome.refused <= 1, "seed {seed}: {outcome:?}");
+        assert!(outcome.refused_count <= 1, "seed {seed}: {outcome:?}");
         // No client waits while there is room; the last seats take their time.
         assert!(
-            outcome.left == 0 || outcome.free <= 2,
+            outcome.remaining == 0 || outcome.free <= 2,
             "seed {seed}: {outcome:?}"
         );
-        emptied += usize::from(outcome.left == 0);
+        emptied_count += usize::from(outcome.remaining == 0);
     }
     assert!(
-        (100..900).contains(&emptied),
-        "{emptied}: both kinds are tried"
+        (100..900).contains(&emptied_count),
+        "{emptied_count}: both kinds are tried"
     );
 }
 
 /// Negative twin: loads are late, and seats would be given twice.
 #[test]
 fn without_a_count_of_departures_seats_are_given_twice() {
-    let refused = (0..300).map(|seed| run(seed, Rule::WithoutDepartures).refused);
-    assert!(refused.sum::<usize>() > 100);
+    let refused_counts = (0..300).map(|seed| run(seed, Rule::WithoutDepartures).refused_count);
+    assert!(refused_counts.sum::<usize>() > 100);
 }

@@ -18,7 +18,7 @@ pub struct Audience {
 
 impl Audience {
     /// As [`Group::readers`].
-    pub fn of_message(group: Arc<Group>, record: Version, seq: Seq) -> Audience {
+    pub fn for_message(group: Arc<Group>, record: Version, seq: Seq) -> Audience {
         Audience {
             group,
             seq,
@@ -27,7 +27,7 @@ impl Audience {
     }
 
     /// As [`Group::readers_now`].
-    pub fn of_change(group: Arc<Group>, seq: Seq) -> Audience {
+    pub fn for_change(group: Arc<Group>, seq: Seq) -> Audience {
         Audience {
             group,
             seq,
@@ -35,9 +35,9 @@ impl Audience {
         }
     }
 
-    /// Readers behind `after`; all if it is `None`.
-    pub fn behind(&self, after: Option<UserId>) -> impl Iterator<Item = UserId> {
-        let members = self.group.members.behind(after, self.placed_by);
+    /// Readers behind `cursor`; all if it is `None`.
+    pub fn behind(&self, cursor: Option<UserId>) -> impl Iterator<Item = UserId> {
+        let members = self.group.members.behind(cursor, self.placed_by);
         let readers = members.filter(|(user, member)| self.reads(*user, member));
         readers.map(|(user, _)| user)
     }

@@ -9,7 +9,7 @@ use super::Member;
 use crate::UserId;
 use crate::history::Version;
 
-/// Members in order of user. A clone shares what both have in common.
+/// Members in order of user. A clone shares its structure with the original.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     map: OrdMap<UserId, Member>,
@@ -52,14 +52,14 @@ impl Members {
         self.map.iter().map(|(user, member)| (*user, member))
     }
 
-    /// Members behind `after` (all if it is `None`) who may have been in the group at a record.
+    /// Members behind `cursor` (all if it is `None`) who may have been in the group at a record.
     /// Former members are included only if a later record than that one changed a member.
     pub fn behind(
         &self,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         record: Option<Version>,
     ) -> impl Iterator<Item = (UserId, &Member)> {
-        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let begin = cursor.map_or(Bound::Unbounded, Bound::Excluded);
         let is_replayed = record.is_some_and(|record| self.newest > record);
         let members = if is_replayed {
             #[cfg(test)]
@@ -112,9 +112,9 @@ pub(super) mod walks {
         WALKS.set(WALKS.get() + 1);
     }
 
-    pub(in crate::group) fn during<T>(work: impl FnOnce() -> T) -> (T, usize) {
-        let before = WALKS.get();
-        let done = work();
-        (done, WALKS.get() - before)
+    pub(in crate::group) fn count_during<T>(work: impl FnOnce() -> T) -> (T, usize) {
+        let walks_before = WALKS.get();
+        let output = work();
+        (output, WALKS.get() - walks_before)
     }
 }

@@ -43,12 +43,12 @@ pub fn rule(
         let group = Group::create(record, by, command, limits)?;
         return Ok(GroupUpdate {
             settings: Some((group.settings, group.version)),
-            members: all(&group.members),
+            members: members_map(&group.members),
         });
     };
     match group.newest().cmp(&record) {
         Ordering::Less => group.judge(record, by, command, end, limits),
-        Ordering::Equal => Ok(group.completed(record, by, command)),
+        Ordering::Equal => Ok(group.complete_update(record, by, command)),
         Ordering::Greater => Ok(group.made_by(record)),
     }
 }
@@ -94,7 +94,7 @@ impl Group {
             .map(|(user, _)| user)
     }
 
-    /// True if this member was in the group when `record` placed a message at `seq`.
+    /// Whether this member was in the group when `record` placed a message at `seq`.
     pub(super) fn reads(member: &Member, record: Version, seq: Seq) -> bool {
         member.since < seq && (member.role.is_some() || member.version > record)
     }
@@ -102,31 +102,33 @@ impl Group {
     /// Members and settings that bear this record's version.
     fn made_by(&self, record: Version) -> GroupUpdate {
         let members = self.members.iter();
-        let own = members.filter(|(_, member)| member.version == record);
+        let own_members = members.filter(|(_, member)| member.version == record);
         GroupUpdate {
-            members: own.map(|(user, member)| (user, *member)).collect(),
+            members: own_members.map(|(user, member)| (user, *member)).collect(),
             settings: (self.version == record).then_some((self.settings, record)),
         }
     }
 
-    /// The same, with the interrupted rest: the command was granted, or nothing would bear its
-    /// version.
-    fn completed(&self, record: Version, by: UserId, command: &GroupCommand) -> GroupUpdate {
-        let mut own = self.made_by(record);
-        let since = own.members.values().map(|member| member.since).next();
-        let rest: BTreeMap<UserId, Member> = match command {
+    /// The same, with the part that was not saved: the command was allowed, otherwise nothing would
+    /// have its version.
+    fn complete_update(&self, record: Version, by: UserId, command: &GroupCommand) -> GroupUpdate {
+        let mut update = self.made_by(record);
+        let joined_at = update.members.values().map(|member| member.since).next();
+        let remaining: BTreeMap<UserId, Member> = match command {
             GroupCommand::Add(users) => {
-                let left = users.iter().filter(|user| self.role(**user).is_none());
-                let member = since.map(|since| Member {
+                let new_users = users.iter().filter(|user| self.role(**user).is_none());
+                let member = joined_at.map(|joined_at| Member {
                     role: Some(Role::Member),
-                    since,
+                    since: joined_at,
                     version: record,
                 });
-                left.filter_map(|user| Some((*user, member?))).collect()
+                new_users
+                    .filter_map(|user| Some((*user, member?)))
+                    .collect()
             }
             GroupCommand::HandOver(user) => {
-                let both = [(*user, Some(Role::Owner)), (by, Some(Role::Admin))];
-                self.changed(record, &both)
+                let roles = [(*user, Some(Role::Owner)), (by, Some(Role::Admin))];
+                self.with_roles(record, &roles)
             }
             // One member, or the settings, which are saved last.
             GroupCommand::Create { .. }
@@ -136,12 +138,12 @@ impl Group {
             | GroupCommand::SetRole(..)
             | GroupCommand::Set(_) => BTreeMap::new(),
         };
-        own.members.extend(rest);
-        own
+        update.members.extend(remaining);
+        update
     }
 }
 
-fn all(members: &Members) -> BTreeMap<UserId, Member> {
+fn members_map(members: &Members) -> BTreeMap<UserId, Member> {
     let members = members.iter();
     members.map(|(user, member)| (user, *member)).collect()
 }

@@ -21,7 +21,7 @@ pub(super) const CLOSED: GroupSettings = GroupSettings {
 pub(super) fn limits() -> GroupLimits {
     GroupLimits {
         members: 6,
-        added: 3,
+        added_per_command: 3,
     }
 }
 
@@ -38,18 +38,18 @@ pub(super) fn group() -> Group {
 }
 
 fn judge(group: &Group, by: i64, command: &GroupCommand) -> Result<GroupUpdate, Code> {
-    let judged = group.judge(at(9), user(by), command, Seq(5), &limits());
-    judged.map_err(|refusal| refusal.code)
+    let result = group.judge(at(9), user(by), command, Seq(5), &limits());
+    result.map_err(|refusal| refusal.code)
 }
 
 fn apply(group: &mut Group, offset: u64, by: i64, command: GroupCommand) -> Result<(), Code> {
-    let judged = group.judge(at(offset), user(by), &command, Seq(offset), &limits());
-    group.apply(judged.map_err(|refusal| refusal.code)?);
+    let result = group.judge(at(offset), user(by), &command, Seq(offset), &limits());
+    group.apply(result.map_err(|refusal| refusal.code)?);
     Ok(())
 }
 
 #[test]
-fn who_may_do_what() {
+fn commands_follow_roles() {
     let group = group();
     let forbidden = Err(Code::Forbidden);
     for command in [
@@ -81,7 +81,7 @@ fn who_may_do_what() {
 }
 
 #[test]
-fn what_is_so_already_changes_nothing() {
+fn command_without_effect_changes_nothing() {
     let group = group();
     for (by, command) in [
         (3, GroupCommand::Join),
@@ -99,15 +99,15 @@ fn what_is_so_already_changes_nothing() {
 
 // proves S0-15: who joins later may see what was before, if the group says so.
 #[test]
-fn who_comes_later_reads_from_there_or_everything() {
+fn late_member_reads_from_the_join_or_everything() {
     let mut group = group();
     apply(&mut group, 40, 1, GroupCommand::Add(vec![user(4)])).expect("allowed");
     assert_eq!(group.readable_after(user(4)), Some(Seq(40)));
-    let open = GroupSettings {
+    let open_settings = GroupSettings {
         open_history: true,
         ..CLOSED
     };
-    apply(&mut group, 41, 1, GroupCommand::Set(open)).expect("allowed");
+    apply(&mut group, 41, 1, GroupCommand::Set(open_settings)).expect("allowed");
     assert_eq!(group.readable_after(user(4)), Some(Seq::ZERO));
     apply(&mut group, 42, 4, GroupCommand::Leave).expect("allowed");
     assert_eq!(group.readable_after(user(4)), None);
@@ -117,8 +117,8 @@ fn who_comes_later_reads_from_there_or_everything() {
 #[test]
 fn a_group_has_bounds() {
     let mut group = group();
-    let four = GroupCommand::Add((4..8).map(user).collect());
-    assert_eq!(judge(&group, 1, &four), Err(Code::InvalidArgument));
+    let four_users = GroupCommand::Add((4..8).map(user).collect());
+    assert_eq!(judge(&group, 1, &four_users), Err(Code::InvalidArgument));
     apply(
         &mut group,
         2,
@@ -126,11 +126,11 @@ fn a_group_has_bounds() {
         GroupCommand::Add((4..7).map(user).collect()),
     )
     .expect("six");
-    let one = GroupCommand::Add(vec![user(7)]);
-    assert_eq!(judge(&group, 1, &one), Err(Code::RateLimited));
+    let one_user = GroupCommand::Add(vec![user(7)]);
+    assert_eq!(judge(&group, 1, &one_user), Err(Code::RateLimited));
     apply(&mut group, 3, 5, GroupCommand::Leave).expect("allowed");
     assert!(
-        judge(&group, 1, &one).is_ok(),
+        judge(&group, 1, &one_user).is_ok(),
         "those who left have no place"
     );
 }
@@ -160,19 +160,19 @@ proptest! {
     fn a_group_has_one_owner_or_nobody(commands in vec(any_command(), 0..80)) {
         let mut group = Group::new(user(1), CLOSED, at(0));
         for (index, (by, command)) in commands.into_iter().enumerate() {
-            let before = group.clone();
+            let previous = group.clone();
             let offset = index as u64 + 1;
             if apply(&mut group, offset, by, command.clone()).is_err() {
-                prop_assert_eq!(&group, &before);
+                prop_assert_eq!(&group, &previous);
             }
-            let present = group.present().count();
+            let member_count = group.present().count();
             let owners = group.present().filter(|(_, role)| *role == Role::Owner).count();
-            prop_assert_eq!(owners, usize::from(present > 0));
-            prop_assert!(present <= limits().members);
+            prop_assert_eq!(owners, usize::from(member_count > 0));
+            prop_assert!(member_count <= limits().members);
             // Only a member, or a user who joins through an open door, changes the group.
-            if group != before {
-                let came = command == GroupCommand::Join && before.settings.open_door;
-                prop_assert!(before.role(user(by)).is_some() || came);
+            if group != previous {
+                let was_join = command == GroupCommand::Join && previous.settings.open_door;
+                prop_assert!(previous.role(user(by)).is_some() || was_join);
             }
         }
     }
@@ -180,7 +180,7 @@ proptest! {
 
 /// Every query of a group that a record causes, at the group's maximum size.
 #[test]
-fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
+fn largest_group_is_never_walked_through_for_a_record() {
     let limits = GroupLimits::default();
     let mut large = Group::new(user(1), CLOSED, at(0));
     let member = |n: i64| Member {
@@ -191,10 +191,10 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
     large
         .members
         .extend((2..=limits.members as i64 - 1000).map(|n| (user(n), member(n))));
-    let present = limits.members - 1000;
+    let member_count = limits.members - 1000;
     let record = at(1 << 30);
-    let ((), walks) = members::walks::during(|| {
-        assert_eq!(large.newest(), at(present as u64));
+    let ((), walks) = members::walks::count_during(|| {
+        assert_eq!(large.newest(), at(member_count as u64));
         assert_eq!(refusal(Some(&large), record, user(7)), None);
         assert_eq!(
             large
@@ -208,21 +208,28 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
             let last = states.last().expect("the first");
             let record = at(record.offset + n);
             let command = GroupCommand::Add(vec![user((1 << 30) + n as i64)]);
-            let ruled = rule(Some(last), record, user(1), &command, Seq(9), &limits);
+            let ruling = rule(Some(last), record, user(1), &command, Seq(9), &limits);
             let mut next = last.clone();
-            next.apply(ruled.expect("there is room"));
+            next.apply(ruling.expect("there is room"));
             assert_eq!(
                 (next.newest(), next.members.present()),
-                (record, present + n as usize)
+                (record, member_count + n as usize)
             );
             states.push(next);
         }
-        assert_eq!(states[0].members.len(), present);
-        let full = states.last().expect("the last");
+        assert_eq!(states[0].members.len(), member_count);
+        let full_group = states.last().expect("the last");
         let command = GroupCommand::Add(vec![user(1 << 40)]);
-        let refused = rule(Some(full), at(1 << 31), user(1), &command, Seq(9), &limits);
+        let result = rule(
+            Some(full_group),
+            at(1 << 31),
+            user(1),
+            &command,
+            Seq(9),
+            &limits,
+        );
         assert_eq!(
-            refused.map_err(|refusal| refusal.code),
+            result.map_err(|refusal| refusal.code),
             Err(Code::RateLimited)
         );
     });
@@ -234,24 +241,26 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
 #[test]
 fn those_who_left_are_not_walked_through_for_a_message() {
     let mut group = Group::new(user(1), CLOSED, at(0));
-    let left = |n: i64| Member {
+    let former_member = |n: i64| Member {
         role: None,
         since: Seq::ZERO,
         version: at(n as u64),
     };
-    let all = 2..=100_000;
-    group.members.extend(all.map(|n| (user(n), left(n))));
+    let former_ids = 2..=100_000;
+    group
+        .members
+        .extend(former_ids.map(|n| (user(n), former_member(n))));
     assert_eq!((group.members.len(), group.members.present()), (100_000, 1));
     let group = Arc::new(group);
     let readers = |record, seq| -> usize {
-        let audience = Audience::of_message(Arc::clone(&group), record, seq);
+        let audience = Audience::for_message(Arc::clone(&group), record, seq);
         audience.behind(None).count()
     };
-    let (count, walks) = members::walks::during(|| readers(at(100_000), Seq(9)));
+    let (count, walks) = members::walks::count_during(|| readers(at(100_000), Seq(9)));
     assert_eq!((count, walks), (1, 0));
-    let (count, walks) = members::walks::during(|| readers(at(99_990), Seq(9)));
+    let (count, walks) = members::walks::count_during(|| readers(at(99_990), Seq(9)));
     assert_eq!((count, walks), (11, 1));
-    let now = Audience::of_change(Arc::clone(&group), Seq(9));
-    let (count, walks) = members::walks::during(|| now.behind(None).count());
+    let audience_now = Audience::for_change(Arc::clone(&group), Seq(9));
+    let (count, walks) = members::walks::count_during(|| audience_now.behind(None).count());
     assert_eq!((count, walks), (1, 0));
 }

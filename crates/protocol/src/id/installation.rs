@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::Timestamp;
 
 /// Interval between comparisons of the two copies.
-pub const COMPARE_EVERY: Duration = Duration::from_secs(60);
+pub const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// One copy of the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replica {
     Number(u64),
     Missing,
-    /// The keeper of the copy does not answer.
+    /// The service that has the copy does not answer.
     Unreachable,
 }
 
@@ -32,8 +32,8 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Compares the two copies; `drawn` is for an installation without a number.
-pub fn compare(discovery: Replica, store: Replica, drawn: u64) -> Verdict {
+/// Compares the two copies; `random_number` is for an installation without a number.
+pub fn compare(discovery: Replica, store: Replica, random_number: u64) -> Verdict {
     let number = |number| Verdict::Number {
         number,
         to_discovery: discovery == Replica::Missing,
@@ -43,32 +43,33 @@ pub fn compare(discovery: Replica, store: Replica, drawn: u64) -> Verdict {
         (Replica::Number(discovery), Replica::Number(store)) if discovery != store => {
             Verdict::Differ { discovery, store }
         }
-        (Replica::Number(stands), _) | (_, Replica::Number(stands)) => number(stands),
-        (Replica::Missing, Replica::Missing) => number(drawn),
+        (Replica::Number(existing), _) | (_, Replica::Number(existing)) => number(existing),
+        (Replica::Missing, Replica::Missing) => number(random_number),
         (Replica::Unreachable, _) | (_, Replica::Unreachable) => Verdict::Unknown,
     }
 }
 
-/// Time after which a leased node number makes its first id. `recorded` is discovery's record, zero
-/// if there is none; `copied` the store's, `None` if it does not answer. A number unknown to both
-/// rests for as long as any holder reserves ahead: its last holder may not have noticed the loss.
+/// Time after which a leased node number makes its first id. `discovery_time` is discovery's
+/// record, zero if there is none; `store_time` the store's, `None` if it does not answer. A number
+/// unknown to both is not used for as long as any holder reserves ahead: its last holder may not
+/// have noticed the loss.
 pub fn node_rests_until(
-    recorded: Timestamp,
-    copied: Option<Timestamp>,
+    discovery_time: Timestamp,
+    store_time: Option<Timestamp>,
     now: Timestamp,
     reserve_ahead: Duration,
 ) -> Timestamp {
-    match copied {
-        Some(copied) => recorded.max(copied),
-        None if recorded > Timestamp::ZERO => recorded,
+    match store_time {
+        Some(store_time) => discovery_time.max(store_time),
+        None if discovery_time > Timestamp::ZERO => discovery_time,
         None => now + reserve_ahead,
     }
 }
 
-/// True if a holder whose number discovery has forgotten may continue with it: unless another one
+/// Whether a holder whose number discovery has forgotten may continue with it: unless another one
 /// has reserved more since.
-pub fn node_is_still_ours(reserved: Timestamp, copied: Option<Timestamp>) -> bool {
-    copied.is_none_or(|copied| copied <= reserved)
+pub fn node_is_still_ours(reserved_until: Timestamp, store_time: Option<Timestamp>) -> bool {
+    store_time.is_none_or(|store_time| store_time <= reserved_until)
 }
 
 #[cfg(test)]
@@ -113,16 +114,21 @@ mod tests {
 
     #[test]
     fn a_node_number_rests_as_long_as_its_past_may_last() {
-        let ahead = Duration::from_secs(600);
-        let rests = |recorded, copied: Option<i64>| {
-            node_rests_until(at(recorded), copied.map(at), at(1000), ahead)
+        let reserve_ahead = Duration::from_secs(600);
+        let rests_until = |discovery_time, store_time: Option<i64>| {
+            node_rests_until(
+                at(discovery_time),
+                store_time.map(at),
+                at(1000),
+                reserve_ahead,
+            )
         };
-        assert_eq!(rests(0, Some(0)), at(0), "nobody ever had it");
-        assert_eq!(rests(0, Some(1500)), at(1500), "discovery forgot it");
-        assert_eq!(rests(1500, Some(0)), at(1500), "the store forgot it");
-        assert_eq!(rests(1200, Some(1500)), at(1500));
-        assert_eq!(rests(1500, None), at(1500), "discovery knows");
-        assert_eq!(rests(0, None), at(1600), "nobody can tell");
+        assert_eq!(rests_until(0, Some(0)), at(0), "nobody ever had it");
+        assert_eq!(rests_until(0, Some(1500)), at(1500), "discovery forgot it");
+        assert_eq!(rests_until(1500, Some(0)), at(1500), "the store forgot it");
+        assert_eq!(rests_until(1200, Some(1500)), at(1500));
+        assert_eq!(rests_until(1500, None), at(1500), "discovery knows");
+        assert_eq!(rests_until(0, None), at(1600), "nobody can tell");
     }
 
     #[test]
@@ -135,6 +141,6 @@ mod tests {
 
     #[test]
     fn copies_are_compared_each_minute() {
-        assert_eq!(COMPARE_EVERY, Duration::from_secs(60));
+        assert_eq!(COMPARE_INTERVAL, Duration::from_secs(60));
     }
 }

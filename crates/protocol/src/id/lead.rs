@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-/// Largest lead that nobody needs to know of: clocks are corrected a little, and a full millisecond
-/// takes the ids of the next.
+/// Largest lead that is not reported: small clock corrections, and ids of a full millisecond that
+/// are taken from the next one, are normal.
 pub const LEAD_MAX: Duration = Duration::from_secs(1);
 
 /// Interval of reports while the lead lasts.
-pub const REPORT_EVERY: Duration = Duration::from_secs(60);
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeadReport {
@@ -18,7 +18,7 @@ pub enum LeadReport {
     CaughtUp,
 }
 
-/// Decides when to report the lead: at each step of the clock, then once in [`REPORT_EVERY`].
+/// Decides when to report the lead: at each step of the clock, then once in [`REPORT_INTERVAL`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeadReporter {
     lead: Duration,
@@ -29,13 +29,13 @@ pub struct LeadReporter {
 impl LeadReporter {
     /// Takes the lead at `elapsed`, a time that only grows, since any start.
     pub fn observe(&mut self, lead: Duration, elapsed: Duration) -> Option<LeadReport> {
-        let before = std::mem::replace(&mut self.lead, lead);
+        let previous_lead = std::mem::replace(&mut self.lead, lead);
         if lead <= LEAD_MAX {
             return self.reported_at.take().map(|_| LeadReport::CaughtUp);
         }
         // Time alone makes a lead shorter.
-        let has_stepped = lead > before + LEAD_MAX;
-        let is_due = |at: Duration| elapsed.saturating_sub(at) >= REPORT_EVERY;
+        let has_stepped = lead > previous_lead + LEAD_MAX;
+        let is_due = |at: Duration| elapsed.saturating_sub(at) >= REPORT_INTERVAL;
         if !has_stepped && !self.reported_at.is_none_or(is_due) {
             return None;
         }
@@ -73,10 +73,10 @@ mod tests {
     #[test]
     fn a_second_step_is_reported_at_once() {
         let mut reporter = LeadReporter::default();
-        let ahead = |lead| Some(LeadReport::Ahead(secs(lead)));
-        assert_eq!(reporter.observe(secs(30), secs(0)), ahead(30));
+        let ahead_report = |lead| Some(LeadReport::Ahead(secs(lead)));
+        assert_eq!(reporter.observe(secs(30), secs(0)), ahead_report(30));
         assert_eq!(reporter.observe(secs(29), secs(1)), None);
-        assert_eq!(reporter.observe(secs(90), secs(2)), ahead(90));
+        assert_eq!(reporter.observe(secs(90), secs(2)), ahead_report(90));
         assert_eq!(
             reporter.observe(secs(0), secs(92)),
             Some(LeadReport::CaughtUp)

@@ -156,12 +156,15 @@ mod tests {
     #[test]
     fn a_full_millisecond_borrows_the_next() {
         let mut ids = Snowflake::new(1, Timestamp::ZERO);
-        let made: std::collections::BTreeSet<_> = (0..5000)
+        let ids_made: std::collections::BTreeSet<_> = (0..5000)
             .map(|_| ids.next(at(10)).expect("an id"))
             .collect();
-        assert_eq!(made.len(), 5000);
+        assert_eq!(ids_made.len(), 5000);
         assert_eq!(
-            made.iter().filter(|id| id.timestamp() == at(10)).count(),
+            ids_made
+                .iter()
+                .filter(|id| id.timestamp() == at(10))
+                .count(),
             4096
         );
         assert_eq!(ids.last(), at(11));
@@ -175,9 +178,9 @@ mod tests {
         let next = ids.next(at(1)).expect("an id");
         assert_eq!(next.get(), last.get() + 1);
         assert_eq!(next.timestamp(), at(7_200_000));
-        let later = ids.next(at(7_200_001)).expect("an id");
-        assert_eq!(later.timestamp(), at(7_200_001), "it caught up");
-        assert!(ids.next(Timestamp::ZERO).expect("an id") > later);
+        let third = ids.next(at(7_200_001)).expect("an id");
+        assert_eq!(third.timestamp(), at(7_200_001), "it caught up");
+        assert!(ids.next(Timestamp::ZERO).expect("an id") > third);
     }
 
     // The clock stands two hours behind for as long as these ids last: three milliseconds of theirs.
@@ -185,10 +188,10 @@ mod tests {
     fn a_full_millisecond_ends_though_the_clock_stands() {
         let mut ids = Snowflake::new(1, Timestamp::ZERO);
         ids.next(at(7_200_000)).expect("an id");
-        let made: std::collections::BTreeSet<_> = (0..3 * 4096)
+        let ids_made: std::collections::BTreeSet<_> = (0..3 * 4096)
             .map(|_| ids.next(at(5)).expect("an id"))
             .collect();
-        assert_eq!(made.len(), 3 * 4096);
+        assert_eq!(ids_made.len(), 3 * 4096);
         assert_eq!(ids.last(), at(7_200_003));
     }
 

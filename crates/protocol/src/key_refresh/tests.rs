@@ -14,7 +14,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 /// A refresh whose set arrived at the start, with the next fetch in ten minutes.
-fn settled() -> KeyRefresh {
+fn fetched() -> KeyRefresh {
     let mut refresh = KeyRefresh::new(STALE_MAX, START);
     assert!(refresh.begin(START));
     refresh.arrived(None, START, 60_000);
@@ -23,7 +23,7 @@ fn settled() -> KeyRefresh {
 }
 
 /// Time from an arrival to the next fetch, for this random number.
-fn period_of(fresh_for: Option<Duration>, random: u64) -> Duration {
+fn fetch_period(fresh_for: Option<Duration>, random: u64) -> Duration {
     let mut refresh = KeyRefresh::new(STALE_MAX, START);
     refresh.arrived(fresh_for, START, random);
     refresh.due().since(START)
@@ -49,9 +49,9 @@ fn looks_are_ten_minutes_apart_more_or_less_by_a_tenth() {
         (120_000, 660_000),
         (120_001, 540_000),
     ] {
-        assert_eq!(period_of(None, random).as_millis(), period, "{random}");
+        assert_eq!(fetch_period(None, random).as_millis(), period, "{random}");
     }
-    let mut refresh = settled();
+    let mut refresh = fetched();
     assert!(!refresh.begin(at(599_999)));
     assert!(refresh.begin(at(600_000)));
 }
@@ -71,8 +71,8 @@ fn a_provider_says_when_to_look_again_from_a_minute_to_an_hour() {
         (u64::MAX, 360_000, 3_600_000),
     ] {
         let fresh_for = Some(secs(fresh_for));
-        let found = period_of(fresh_for, random).as_millis();
-        assert_eq!(found, period, "{fresh_for:?} {random}");
+        let actual = fetch_period(fresh_for, random).as_millis();
+        assert_eq!(actual, period, "{fresh_for:?} {random}");
     }
 }
 
@@ -116,8 +116,8 @@ fn pauses_after_failures_double_from_a_second_to_a_minute() {
         assert_eq!(refresh.due().since(now).as_millis(), pauses[0]);
         pauses
     };
-    let whole = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000];
-    assert_eq!(pauses(0), whole);
+    let full_pauses = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000];
+    assert_eq!(pauses(0), full_pauses);
     for (random, first, last) in [(500, 500, 59_500), (30_000, 1_000 - 30_000 % 501, 30_000)] {
         let pauses = pauses(random);
         assert_eq!((pauses[0], pauses[7]), (first, last));
@@ -126,7 +126,7 @@ fn pauses_after_failures_double_from_a_second_to_a_minute() {
 
 #[test]
 fn an_unknown_kid_causes_one_look_in_half_a_minute() {
-    let mut refresh = settled();
+    let mut refresh = fetched();
     assert_eq!(refresh.missing(Some("a"), at(29_999)), MissingKey::Refuse);
     assert!(!refresh.begin(at(29_999)));
     assert_eq!(refresh.missing(Some("a"), at(30_000)), MissingKey::Wait);
@@ -141,7 +141,7 @@ fn an_unknown_kid_causes_one_look_in_half_a_minute() {
 // An unreachable provider used to make honest tokens unknown for a minute.
 #[test]
 fn only_a_look_that_succeeded_makes_a_kid_unknown() {
-    let mut refresh = settled();
+    let mut refresh = fetched();
     assert_eq!(refresh.missing(Some("a"), at(30_000)), MissingKey::Wait);
     assert!(refresh.begin(at(30_000)));
     refresh.failed(at(31_000), 0);
@@ -166,30 +166,30 @@ fn a_set_that_is_good_for_an_hour_is_no_trouble() {
     let mut refresh = KeyRefresh::new(STALE_MAX, START);
     assert!(refresh.begin(START));
     refresh.arrived(Some(secs(3600)), START, 720_000);
-    let due = refresh.due();
-    assert_eq!(due.since(START), secs(3600));
+    let due_at = refresh.due();
+    assert_eq!(due_at.since(START), secs(3600));
     for minute in 0..60 {
         assert!(!refresh.warns(at(minute * 60_000)), "{minute}");
     }
-    assert!(!refresh.warns(due) && !refresh.warns(due + secs(59)));
-    assert!(refresh.begin(due));
-    refresh.failed(due + secs(5), 0);
-    assert!(refresh.warns(due + secs(5)), "it failed");
-    refresh.arrived(Some(secs(3600)), due + secs(10), 0);
-    assert!(!refresh.warns(due + secs(3000)));
-    let late = refresh.due() + secs(60);
-    assert!(refresh.warns(late), "it did not come");
+    assert!(!refresh.warns(due_at) && !refresh.warns(due_at + secs(59)));
+    assert!(refresh.begin(due_at));
+    refresh.failed(due_at + secs(5), 0);
+    assert!(refresh.warns(due_at + secs(5)), "it failed");
+    refresh.arrived(Some(secs(3600)), due_at + secs(10), 0);
+    assert!(!refresh.warns(due_at + secs(3000)));
+    let overdue_at = refresh.due() + secs(60);
+    assert!(refresh.warns(overdue_at), "it did not come");
 }
 
 #[test]
 fn a_kid_that_was_not_found_causes_no_look_for_a_minute() {
-    let mut refresh = settled();
+    let mut refresh = fetched();
     refresh.remember_unknown("a", at(40_000));
     refresh.remember_unknown("a", at(50_000));
     assert_eq!(refresh.missing(Some("a"), at(99_999)), MissingKey::Refuse);
     assert_eq!(refresh.missing(None, at(99_999)), MissingKey::Refuse);
     assert_eq!(refresh.missing(Some("a"), at(100_000)), MissingKey::Wait);
-    let mut refresh = settled();
+    let mut refresh = fetched();
     refresh.remember_unknown("a", at(40_000));
     assert_eq!(refresh.missing(Some("b"), at(40_000)), MissingKey::Wait);
     // Also while another token's fetch is under way.
@@ -199,8 +199,8 @@ fn a_kid_that_was_not_found_causes_no_look_for_a_minute() {
 
 #[test]
 fn kids_that_were_not_found_are_1024_at_most() {
-    let full = |count: usize| {
-        let mut refresh = settled();
+    let fill = |count: usize| {
+        let mut refresh = fetched();
         for kid in 0..count {
             refresh.remember_unknown(&kid.to_string(), at(30_000));
         }
@@ -211,10 +211,10 @@ fn kids_that_were_not_found_are_1024_at_most() {
             refresh.missing(Some("1"), at(30_000)),
         )
     };
-    assert_eq!(full(1024), (1024, MissingKey::Refuse, MissingKey::Refuse));
-    let (count, first, _) = full(1025);
+    assert_eq!(fill(1024), (1024, MissingKey::Refuse, MissingKey::Refuse));
+    let (count, first, _) = fill(1025);
     assert_eq!((count, first), (1024, MissingKey::Wait), "the oldest goes");
-    let mut refresh = settled();
+    let mut refresh = fetched();
     for kid in 0..1025 {
         refresh.remember_unknown(&kid.to_string(), at(30_000));
     }
@@ -223,78 +223,78 @@ fn kids_that_were_not_found_are_1024_at_most() {
 
 #[test]
 fn a_long_kid_causes_nothing_and_is_not_remembered() {
-    let (longest, longer) = ("k".repeat(256), "k".repeat(257));
-    let mut refresh = settled();
+    let (longest_kid, too_long_kid) = ("k".repeat(256), "k".repeat(257));
+    let mut refresh = fetched();
     assert_eq!(
-        refresh.missing(Some(&longer), at(40_000)),
+        refresh.missing(Some(&too_long_kid), at(40_000)),
         MissingKey::Refuse
     );
-    refresh.remember_unknown(&longer, at(40_000));
+    refresh.remember_unknown(&too_long_kid, at(40_000));
     assert_eq!(refresh.names.len(), 0);
     assert_eq!(
-        refresh.missing(Some(&longest), at(40_000)),
+        refresh.missing(Some(&longest_kid), at(40_000)),
         MissingKey::Wait
     );
-    refresh.remember_unknown(&longest, at(40_000));
+    refresh.remember_unknown(&longest_kid, at(40_000));
     assert_eq!(
-        refresh.missing(Some(&longest), at(40_000)),
+        refresh.missing(Some(&longest_kid), at(40_000)),
         MissingKey::Refuse
     );
 }
 
 #[test]
 fn keys_prove_nothing_once_they_are_stale() {
-    let refresh = settled();
+    let refresh = fetched();
     let stale = STALE_MAX.as_millis() as u64;
     assert!(refresh.is_fit(at(stale)));
     assert!(!refresh.is_fit(at(stale + 1)));
     // Every token then causes a fetch, once in half a minute.
-    let mut refresh = settled();
+    let mut refresh = fetched();
     assert!(refresh.begin(at(stale)));
     refresh.failed(at(stale + 1), 0);
     for _ in 0..7 {
-        let due = refresh.due();
-        assert!(refresh.begin(due));
-        refresh.failed(due, 0);
+        let due_at = refresh.due();
+        assert!(refresh.begin(due_at));
+        refresh.failed(due_at, 0);
     }
-    let begun = refresh.begun_at.expect("it began");
-    let early = begun + Duration::from_millis(29_999);
-    assert_eq!(refresh.missing(None, early), MissingKey::Away);
-    assert_eq!(refresh.missing(None, begun + secs(30)), MissingKey::Wait);
-    assert!(refresh.begin(begun + secs(30)));
+    let begun_at = refresh.begun_at.expect("it began");
+    let too_early = begun_at + Duration::from_millis(29_999);
+    assert_eq!(refresh.missing(None, too_early), MissingKey::Away);
+    assert_eq!(refresh.missing(None, begun_at + secs(30)), MissingKey::Wait);
+    assert!(refresh.begin(begun_at + secs(30)));
 }
 
 #[test]
-fn keys_that_were_put_by_have_their_age_and_the_first_look_stays_due() {
+fn restored_keys_have_their_age_and_the_first_fetch_stays_due() {
     let mut refresh = KeyRefresh::new(STALE_MAX, START);
     refresh.restore(STALE_MAX - secs(1), START);
     assert!(refresh.is_fit(at(1_000)) && !refresh.is_fit(at(1_001)));
     assert_eq!(refresh.age(at(500)), STALE_MAX - Duration::from_millis(500));
     assert!(refresh.begin(START));
     let wall = |seconds: i64| Timestamp::from_millis(seconds * 1000);
-    assert_eq!(age_of_copy(wall(100), wall(400)), Some(secs(300)));
-    assert_eq!(age_of_copy(wall(460), wall(400)), Some(Duration::ZERO));
-    assert_eq!(age_of_copy(wall(461), wall(400)), None, "of no age");
+    assert_eq!(copy_age(wall(100), wall(400)), Some(secs(300)));
+    assert_eq!(copy_age(wall(460), wall(400)), Some(Duration::ZERO));
+    assert_eq!(copy_age(wall(461), wall(400)), None, "of no age");
 }
 
 #[test]
 fn an_age_is_said_from_half_an_hour_on_every_ten_minutes() {
-    let mut refresh = settled();
+    let mut refresh = fetched();
     let minute = 60_000;
     assert_eq!(refresh.age(at(29 * minute)), secs(29 * 60));
-    let mut warned = |millis| refresh.warns(at(millis));
+    let mut warns_at = |millis| refresh.warns(at(millis));
     let times = [30 * minute - 1, 30 * minute, 40 * minute - 1, 40 * minute];
-    assert_eq!(times.map(&mut warned), [false, true, false, true]);
+    assert_eq!(times.map(&mut warns_at), [false, true, false, true]);
     refresh.arrived(None, at(41 * minute), 0);
     assert!(!refresh.warns(at(70 * minute)));
     assert!(refresh.warns(at(71 * minute)), "a new trouble");
-    let mut none = KeyRefresh::new(STALE_MAX, START);
-    assert!(!none.warns(at(30 * minute - 1)) && none.warns(at(30 * minute)));
+    let mut without_keys = KeyRefresh::new(STALE_MAX, START);
+    assert!(!without_keys.warns(at(30 * minute - 1)) && without_keys.warns(at(30 * minute)));
 }
 
 #[test]
 fn a_sign_in_waits_two_seconds_and_64_of_them_at_a_time() {
-    assert_eq!(PATIENCE, secs(2));
+    assert_eq!(FETCH_TIMEOUT, secs(2));
     assert_eq!(WAITERS_MAX, 64);
 }
 
@@ -305,13 +305,13 @@ proptest! {
         steps in prop::collection::vec((0_u64..3_000, 0_u8..4, 0_u64..6_000), 1..400),
         seed in any::<u64>(),
     ) {
-        let mut refresh = settled();
-        let (mut now, mut ends, mut begun) = (0, None, vec![0_u64]);
+        let mut refresh = fetched();
+        let (mut now, mut ends_at, mut begun_at) = (0, None, vec![0_u64]);
         for (step, (pause, kid, length)) in steps.into_iter().enumerate() {
             now += pause;
-            if ends.is_some_and(|end| end <= now) {
+            if ends_at.is_some_and(|end| end <= now) {
                 refresh.arrived(Some(Duration::ZERO), at(now), seed);
-                ends = None;
+                ends_at = None;
             }
             let kid = match kid {
                 0 => format!("new {step}"),
@@ -321,11 +321,11 @@ proptest! {
                 refresh.remember_unknown(&kid, at(now));
             }
             if refresh.begin(at(now)) {
-                begun.push(now);
-                ends = Some(now + length);
+                begun_at.push(now);
+                ends_at = Some(now + length);
             }
         }
-        for pair in begun.windows(2) {
+        for pair in begun_at.windows(2) {
             prop_assert!(pair[1] - pair[0] >= 30_000, "{pair:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::minute::minute_of;
+use super::minute::minute_start;
 use super::trace::{MessageLife, OpenObligation};
 use crate::message::Target;
 use crate::{ConversationId, MessageId, Seq, Timestamp};
@@ -39,22 +39,22 @@ impl InFlight {
     }
 }
 
-/// Totals of one minute: `accepted = settled + in_flight + missing`.
+/// Totals of one minute: each accepted message is settled, in flight or missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    pub accepted: u64,
+    pub accepted_count: u64,
     /// Messages without an open obligation.
-    pub settled: u64,
+    pub settled_count: u64,
     /// Messages whose open obligations are all carried by a record to be consumed again.
-    pub in_flight: u64,
+    pub in_flight_count: u64,
     /// Messages with an open obligation that no record carries: lost, unless the ledger lost
     /// entries.
-    pub missing: Vec<MessageId>,
+    pub missing_ids: Vec<MessageId>,
 }
 
 impl Balance {
     pub fn is_even(&self) -> bool {
-        self.missing.is_empty()
+        self.missing_ids.is_empty()
     }
 }
 
@@ -70,11 +70,14 @@ pub enum MessageFate {
 }
 
 impl MessageFate {
-    pub fn of(life: &MessageLife, carried: &InFlight) -> MessageFate {
+    pub fn of(life: &MessageLife, in_flight: &InFlight) -> MessageFate {
         let open = life.open();
         if open.is_empty() {
             MessageFate::Settled
-        } else if open.iter().all(|&open| carried.carries(life.message, open)) {
+        } else if open
+            .iter()
+            .all(|&open| in_flight.carries(life.message, open))
+        {
             MessageFate::InFlight
         } else {
             MessageFate::Missing
@@ -101,7 +104,7 @@ pub enum Contradiction {
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     minutes: BTreeMap<Timestamp, Balance>,
-    seen: BTreeSet<MessageId>,
+    seen_ids: BTreeSet<MessageId>,
     positions: BTreeMap<(ConversationId, Seq), MessageId>,
     contradictions: BTreeSet<Contradiction>,
 }
@@ -109,18 +112,18 @@ pub struct Audit {
 impl Audit {
     /// Counts an accepted message in the minute of its id. A message that the log has twice counts
     /// once.
-    pub fn add(&mut self, life: &MessageLife, carried: &InFlight) {
-        if !self.seen.insert(life.message) {
+    pub fn add(&mut self, life: &MessageLife, in_flight: &InFlight) {
+        if !self.seen_ids.insert(life.message) {
             return;
         }
         self.look_at_place(life);
-        let minute = minute_of(life.message.timestamp());
+        let minute = minute_start(life.message.timestamp());
         let balance = self.minutes.entry(minute).or_default();
-        balance.accepted += 1;
-        match MessageFate::of(life, carried) {
-            MessageFate::Settled => balance.settled += 1,
-            MessageFate::InFlight => balance.in_flight += 1,
-            MessageFate::Missing => balance.missing.push(life.message),
+        balance.accepted_count += 1;
+        match MessageFate::of(life, in_flight) {
+            MessageFate::Settled => balance.settled_count += 1,
+            MessageFate::InFlight => balance.in_flight_count += 1,
+            MessageFate::Missing => balance.missing_ids.push(life.message),
         }
     }
 
@@ -128,24 +131,24 @@ impl Audit {
     /// the first look is settled or in flight after all.
     pub fn look_again(&mut self, second: Audit) {
         for balance in self.minutes.values_mut() {
-            balance.missing.clear();
+            balance.missing_ids.clear();
         }
-        for (minute, found) in second.minutes {
+        for (minute, second_balance) in second.minutes {
             let balance = self.minutes.entry(minute).or_default();
-            balance.settled += found.settled;
-            balance.in_flight += found.in_flight;
-            balance.missing = found.missing;
+            balance.settled_count += second_balance.settled_count;
+            balance.in_flight_count += second_balance.in_flight_count;
+            balance.missing_ids = second_balance.missing_ids;
         }
         self.contradictions.extend(second.contradictions);
     }
 
     fn look_at_place(&mut self, life: &MessageLife) {
         let message = life.message;
-        if !life.placed_again.is_empty() {
+        if !life.further_places.is_empty() {
             self.contradictions
                 .insert(Contradiction::PlacedTwice { message });
         }
-        for place in life.placed.iter().chain(&life.placed_again) {
+        for place in life.place.iter().chain(&life.further_places) {
             let key = (place.conversation, place.seq);
             let first = *self.positions.entry(key).or_insert(message);
             if first != message {
@@ -174,15 +177,15 @@ impl Audit {
     pub fn total(&self) -> Balance {
         let mut total = Balance::default();
         for balance in self.minutes.values() {
-            total.accepted += balance.accepted;
-            total.settled += balance.settled;
-            total.in_flight += balance.in_flight;
-            total.missing.extend(&balance.missing);
+            total.accepted_count += balance.accepted_count;
+            total.settled_count += balance.settled_count;
+            total.in_flight_count += balance.in_flight_count;
+            total.missing_ids.extend(&balance.missing_ids);
         }
         total
     }
 
-    /// True if no message is missing and no entries contradict each other.
+    /// Whether no message is missing and no entries contradict each other.
     pub fn is_even(&self) -> bool {
         self.contradictions.is_empty() && self.minutes.values().all(Balance::is_even)
     }

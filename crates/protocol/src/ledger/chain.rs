@@ -62,8 +62,8 @@ pub enum ChainFlaw {
     Removed {
         first: u64,
         last: u64,
-        after: Timestamp,
-        before: Timestamp,
+        previous_minute: Timestamp,
+        next_minute: Timestamp,
     },
     /// The amendment does not match its seal, or its figures do not add up to `accepted`.
     AmendmentAltered { minute: Timestamp },
@@ -88,7 +88,10 @@ impl ChainFlaw {
             | ChainFlaw::AmendmentAltered { minute }
             | ChainFlaw::AmendmentRemoved { minute }
             | ChainFlaw::IdsDiffer { minute, .. } => *minute,
-            ChainFlaw::Removed { after, .. } => *after,
+            ChainFlaw::Removed {
+                previous_minute: after,
+                ..
+            } => *after,
         }
     }
 }
@@ -127,7 +130,7 @@ impl fmt::Display for ChainFlaw {
 pub struct ChainWalk {
     /// Last good link; `None` before the first row of a walk that begins inside the chain.
     at: Option<ChainLink>,
-    since: Timestamp,
+    lower_bound: Timestamp,
     /// The link before the first required one.
     start: ChainLink,
     end: ChainLink,
@@ -144,11 +147,11 @@ impl ChainWalk {
         }
     }
 
-    /// Walks from the first row at or after `since`, and trusts that row's link to the one before.
-    pub fn since(head: &ChainHead, since: Timestamp) -> ChainWalk {
+    /// Walks from the first row at or after `lower_bound`; its link to the row before is trusted.
+    pub fn since(head: &ChainHead, lower_bound: Timestamp) -> ChainWalk {
         ChainWalk {
             at: None,
-            since,
+            lower_bound,
             start: head.start,
             end: head.link(),
             flaws: Vec::new(),
@@ -159,15 +162,15 @@ impl ChainWalk {
     /// Checks the next row, in key order.
     pub fn step(&mut self, row: &MinuteRow) {
         let minute = row.minute;
-        let Some(closed) = &row.closed else {
+        let Some(closed_minute) = &row.closed_minute else {
             return self.flaws.push(ChainFlaw::Unreadable { minute });
         };
-        if closed.number <= self.start.number && closed.minute == minute {
+        if closed_minute.number <= self.start.number && closed_minute.minute == minute {
             // Left over from an interrupted removal.
             return;
         }
         self.links += 1;
-        if closed.recomputed() != closed.digest {
+        if closed_minute.recomputed() != closed_minute.digest {
             self.flaws.push(ChainFlaw::Altered { minute });
             // The number itself may have been altered, so count on: the next row shows the true
             // place.
@@ -175,35 +178,37 @@ impl ChainWalk {
                 *at = ChainLink {
                     number: at.number + 1,
                     minute,
-                    digest: closed.digest,
+                    digest: closed_minute.digest,
                 };
             }
             return;
         }
-        if closed.minute != minute {
+        if closed_minute.minute != minute {
             return self.flaws.push(ChainFlaw::Misplaced { minute });
         }
         match self.at {
-            Some(at) if closed.number <= at.number => {
+            Some(at) if closed_minute.number <= at.number => {
                 self.flaws.push(ChainFlaw::Misplaced { minute })
             }
-            Some(at) if closed.number > at.number + 1 => {
-                self.removed(at, closed.number - 1, minute)
+            Some(at) if closed_minute.number > at.number + 1 => {
+                self.note_removed(at, closed_minute.number - 1, minute)
             }
-            Some(at) if closed.before != at.digest => {
+            Some(at) if closed_minute.before != at.digest => {
                 self.flaws.push(ChainFlaw::Unlinked { minute })
             }
             _ => {}
         }
-        self.at = Some(closed.link());
+        self.at = Some(closed_minute.link());
         match &row.amendment {
             // An amendment is written after its link, so the last one may still be missing.
-            None if closed.number == self.end.number => {}
+            None if closed_minute.number == self.end.number => {}
             None => self.flaws.push(ChainFlaw::AmendmentRemoved { minute }),
             Some(amendment) => {
                 let figures = amendment.figures();
                 let sum = figures.settled + figures.in_flight + figures.missing;
-                if amendment.seal != amendment.recomputed(closed) || sum != closed.accepted {
+                if amendment.seal != amendment.recomputed(closed_minute)
+                    || sum != closed_minute.accepted
+                {
                     self.flaws.push(ChainFlaw::AmendmentAltered { minute });
                 }
             }
@@ -211,20 +216,20 @@ impl ChainWalk {
     }
 
     /// Records that the ids of a row differ from those in the log.
-    pub fn differs(&mut self, closed: &ClosedMinute, in_log: u64) {
+    pub fn differs(&mut self, closed_minute: &ClosedMinute, in_log: u64) {
         self.flaws.push(ChainFlaw::IdsDiffer {
-            minute: closed.minute,
-            counted: closed.accepted,
+            minute: closed_minute.minute,
+            counted: closed_minute.accepted,
             in_log,
         });
     }
 
-    fn removed(&mut self, at: ChainLink, last: u64, before: Timestamp) {
+    fn note_removed(&mut self, at: ChainLink, last: u64, next_minute: Timestamp) {
         self.flaws.push(ChainFlaw::Removed {
             first: at.number + 1,
             last,
-            after: at.minute,
-            before,
+            previous_minute: at.minute,
+            next_minute,
         });
     }
 
@@ -233,13 +238,13 @@ impl ChainWalk {
         // The walk met no row, though at least the last link must be there.
         let none = ChainLink {
             number: self.end.number.saturating_sub(1),
-            minute: self.since,
+            minute: self.lower_bound,
             ..self.end
         };
-        let has_rows = self.end.number > self.start.number && self.end.minute >= self.since;
+        let has_rows = self.end.number > self.start.number && self.end.minute >= self.lower_bound;
         let at = self.at.unwrap_or(if has_rows { none } else { self.end });
         if at.number < self.end.number {
-            self.removed(at, self.end.number, self.end.minute);
+            self.note_removed(at, self.end.number, self.end.minute);
         } else if at != self.end {
             self.flaws.push(ChainFlaw::Unlinked {
                 minute: self.end.minute,

@@ -20,13 +20,13 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 /// Ids of one kind that an amendment lists.
 pub const NAMES_MAX: usize = 1000;
 
-/// Bounds of the pause before the next look at open messages, which is a quarter of their age.
-const AGAIN: (Duration, Duration) = (MINUTE, Duration::from_secs(3600));
+/// Bounds of the pause before the next check of open messages: the pause is a quarter of their age.
+const RECHECK_PAUSE: (Duration, Duration) = (MINUTE, Duration::from_secs(3600));
 
 /// Start of the minute that contains `at`, or the first time of all.
-pub fn minute_of(at: Timestamp) -> Timestamp {
-    let within = at.millis().rem_euclid(MINUTE.as_millis() as i64);
-    Timestamp::from_millis(at.millis().saturating_sub(within))
+pub fn minute_start(at: Timestamp) -> Timestamp {
+    let offset = at.millis().rem_euclid(MINUTE.as_millis() as i64);
+    Timestamp::from_millis(at.millis().saturating_sub(offset))
 }
 
 /// SHA-256.
@@ -38,7 +38,7 @@ impl Digest {
     pub const NONE: Digest = Digest([0; 32]);
 
     /// Digest of a set of ids, independent of order and duplicates.
-    pub fn of_ids(ids: impl IntoIterator<Item = MessageId>) -> Digest {
+    pub fn from_ids(ids: impl IntoIterator<Item = MessageId>) -> Digest {
         let mut ids: Vec<MessageId> = ids.into_iter().collect();
         ids.sort_unstable();
         ids.dedup();
@@ -122,12 +122,12 @@ pub struct OffsetRange {
 }
 
 impl OffsetRange {
-    /// True if the record at `offset`, of a message with this accept time, counts in `minute`: it
+    /// Whether the record at `offset`, of a message with this accept time, counts in `minute`: it
     /// is of that minute, or of an earlier one that was closed when the record arrived.
     pub fn counts(&self, minute: Timestamp, offset: u64, accepted_at: Timestamp) -> bool {
-        let of = minute_of(accepted_at);
-        let read = (self.from..self.to).contains(&offset);
-        read && (of == minute || of < minute && offset >= self.counted)
+        let own_minute = minute_start(accepted_at);
+        let is_read = (self.from..self.to).contains(&offset);
+        is_read && (own_minute == minute || own_minute < minute && offset >= self.counted)
     }
 }
 
@@ -136,7 +136,7 @@ impl OffsetRange {
 pub struct MinuteReading {
     /// Start of the minute.
     pub minute: Timestamp,
-    pub accepted: u64,
+    pub accepted_count: u64,
     pub ids: Digest,
     /// Records that the log removed before they were read; their contents are unknown.
     pub unread: u64,
@@ -170,22 +170,26 @@ pub struct ClosedMinute {
 }
 
 impl ClosedMinute {
-    /// Builds the link after `before`.
-    pub fn after(before: ChainLink, reading: MinuteReading, then: MinuteFigures) -> ClosedMinute {
-        let mut closed = ClosedMinute {
-            number: before.number + 1,
+    /// Builds the link after `previous`.
+    pub fn after(
+        previous: ChainLink,
+        reading: MinuteReading,
+        figures: MinuteFigures,
+    ) -> ClosedMinute {
+        let mut closed_minute = ClosedMinute {
+            number: previous.number + 1,
             minute: reading.minute,
-            accepted: reading.accepted,
+            accepted: reading.accepted_count,
             ids: reading.ids,
             unread: reading.unread,
             epoch: reading.epoch,
             stretches: reading.stretches,
-            then,
-            before: before.digest,
+            then: figures,
+            before: previous.digest,
             digest: Digest::NONE,
         };
-        closed.digest = closed.recomputed();
-        closed
+        closed_minute.digest = closed_minute.recomputed();
+        closed_minute
     }
 
     /// Recomputes the digest from the other fields.
@@ -274,17 +278,21 @@ pub struct Amendment {
 
 impl Amendment {
     /// Amendment after a look at the whole minute.
-    pub fn of(closed: &ClosedMinute, looked_at: Timestamp, found: &MinuteVerdict) -> Amendment {
-        let open = (found.in_flight.len() + found.missing.len()) as u64;
+    pub fn of(
+        closed_minute: &ClosedMinute,
+        looked_at: Timestamp,
+        verdict: &MinuteVerdict,
+    ) -> Amendment {
+        let open = (verdict.in_flight_ids.len() + verdict.missing_ids.len()) as u64;
         let mut amendment = Amendment {
             looked_at,
-            settled: closed.accepted.saturating_sub(open),
-            in_flight: UnsettledNames::of(&found.in_flight),
-            missing: UnsettledNames::of(&found.missing),
-            contradictions: found.contradictions,
+            settled: closed_minute.accepted.saturating_sub(open),
+            in_flight: UnsettledNames::of(&verdict.in_flight_ids),
+            missing: UnsettledNames::of(&verdict.missing_ids),
+            contradictions: verdict.contradictions,
             seal: Digest::NONE,
         };
-        amendment.seal = amendment.recomputed(closed);
+        amendment.seal = amendment.recomputed(closed_minute);
         amendment
     }
 
@@ -293,32 +301,32 @@ impl Amendment {
     /// since) changes nothing but its time.
     pub fn amended(
         &self,
-        closed: &ClosedMinute,
+        closed_minute: &ClosedMinute,
         looked_at: Timestamp,
-        found: &MinuteVerdict,
+        verdict: &MinuteVerdict,
     ) -> Amendment {
-        let mut next = Amendment::of(closed, looked_at, found);
+        let mut next = Amendment::of(closed_minute, looked_at, verdict);
         if next.settled < self.settled {
             next = self.clone();
             next.looked_at = looked_at;
         }
         next.contradictions = next.contradictions.max(self.contradictions);
-        next.seal = next.recomputed(closed);
+        next.seal = next.recomputed(closed_minute);
         next
     }
 
     /// Amendment after a later look that found no change.
-    pub fn seen_again(&self, closed: &ClosedMinute, looked_at: Timestamp) -> Amendment {
+    pub fn rechecked(&self, closed_minute: &ClosedMinute, looked_at: Timestamp) -> Amendment {
         let mut next = self.clone();
         next.looked_at = looked_at;
-        next.seal = next.recomputed(closed);
+        next.seal = next.recomputed(closed_minute);
         next
     }
 
-    /// Sentence for a message that is a change, a list change, or refused.
-    pub fn recomputed(&self, closed: &ClosedMinute) -> Digest {
+    /// Recomputes the seal from the other fields and the minute's digest.
+    pub fn recomputed(&self, closed_minute: &ClosedMinute) -> Digest {
         let mut text = Text::new("amendment");
-        text.other(closed.digest);
+        text.other(closed_minute.digest);
         text.time(self.looked_at);
         text.number(self.settled);
         text.names(&self.in_flight);
@@ -336,15 +344,15 @@ impl Amendment {
         }
     }
 
-    /// True if no message needs another look.
+    /// Whether no message needs another look.
     pub fn is_settled(&self) -> bool {
         self.in_flight.count == 0 && self.missing.count == 0
     }
 
     /// Open messages; `None` if not all of them are listed here.
     pub fn open(&self) -> Option<Vec<MessageId>> {
-        let complete = self.in_flight.is_complete() && self.missing.is_complete();
-        complete.then(|| {
+        let is_complete = self.in_flight.is_complete() && self.missing.is_complete();
+        is_complete.then(|| {
             let names = self.in_flight.first.iter().chain(&self.missing.first);
             let mut open: Vec<_> = names.copied().collect();
             open.sort_unstable();
@@ -355,15 +363,15 @@ impl Amendment {
     /// Time of the next look at an unsettled minute.
     pub fn again_at(&self, minute: Timestamp) -> Timestamp {
         let age = self.looked_at.since(minute);
-        self.looked_at + (age / 4).clamp(AGAIN.0, AGAIN.1)
+        self.looked_at + (age / 4).clamp(RECHECK_PAUSE.0, RECHECK_PAUSE.1)
     }
 }
 
 /// Open messages found by a look, ordered by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MinuteVerdict {
-    pub in_flight: Vec<MessageId>,
-    pub missing: Vec<MessageId>,
+    pub in_flight_ids: Vec<MessageId>,
+    pub missing_ids: Vec<MessageId>,
     pub contradictions: u64,
 }
 
@@ -372,7 +380,7 @@ pub struct MinuteVerdict {
 pub struct MinuteRow {
     /// Key of the row.
     pub minute: Timestamp,
-    pub closed: Option<ClosedMinute>,
+    pub closed_minute: Option<ClosedMinute>,
     /// Also `None` if nobody has looked at the minute since it was closed.
     pub amendment: Option<Amendment>,
 }

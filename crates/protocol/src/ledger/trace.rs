@@ -18,23 +18,23 @@ use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageLife {
     pub message: MessageId,
-    pub placed: Option<TracePlace>,
+    pub place: Option<TracePlace>,
     /// Further positions of the message: any entry breaks a guarantee.
-    pub placed_again: Vec<TracePlace>,
+    pub further_places: Vec<TracePlace>,
     /// Fate of the requested change, for a message that asks for one instead of being delivered.
     pub change: Option<ChangeOutcome>,
     /// Conversation changed in a list, for a message that asks for that instead of being delivered.
-    pub listed: Option<ConversationId>,
+    pub changed_list: Option<ConversationId>,
     /// Reason why the message was refused at its place in the log.
-    pub refused: Option<String>,
+    pub refusal: Option<String>,
     /// Earlier message that this one repeats and that carries the obligation; this one was dropped.
     pub repeat_of: Option<MessageId>,
     /// Time at which the record first needed no more work.
     pub settled_at: Option<Timestamp>,
     /// Dead letter of the whole message, not redriven.
     pub dead: Option<TraceLetter>,
-    /// True if a dead letter of the whole message was redriven and has not settled since.
-    pub redriven: bool,
+    /// Whether a dead letter of the whole message was redriven and has not settled since.
+    pub is_redriven: bool,
     pub obligations: BTreeMap<Target, Obligation>,
 }
 
@@ -62,7 +62,7 @@ pub struct TraceLetter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obligation {
     /// False for the sender's own other sessions, which catch up by sync at the latest.
-    pub owed: bool,
+    pub is_owed: bool,
     pub end: Option<TraceEnd>,
     /// Number of pushes.
     pub pushes: u32,
@@ -139,27 +139,27 @@ impl MessageLife {
 
         let mut life = MessageLife {
             message,
-            placed: None,
-            placed_again: Vec::new(),
+            place: None,
+            further_places: Vec::new(),
             change: None,
-            listed: None,
-            refused: None,
+            changed_list: None,
+            refusal: None,
             repeat_of: None,
             settled_at: None,
             dead: None,
-            redriven: false,
+            is_redriven: false,
             obligations: BTreeMap::new(),
         };
-        let mut stored = BTreeMap::new();
+        let mut stored_at = BTreeMap::new();
         for entry in &entries {
-            life.read(entry, &letters, &mut stored);
+            life.read(entry, &letters, &mut stored_at);
         }
-        life.redriven = letters.are_under_way(&entries, life.placed.as_ref());
-        let from = life.placed.map(|place| place.from);
+        life.is_redriven = letters.are_under_way(&entries, life.place.as_ref());
+        let from = life.place.map(|place| place.from);
         for (target, obligation) in &mut life.obligations {
             // Changes are pushed to live sessions only; others find them by sync.
-            obligation.owed =
-                from != Some(target.user) && life.change.is_none() && life.listed.is_none();
+            obligation.is_owed =
+                from != Some(target.user) && life.change.is_none() && life.changed_list.is_none();
             if let (None, Some(letter)) = (&obligation.end, &life.dead) {
                 obligation.end = Some(TraceEnd::Dead(letter.clone()));
             }
@@ -171,7 +171,7 @@ impl MessageLife {
         &mut self,
         entry: &LedgerEntry,
         letters: &MessageLetters<'_>,
-        stored: &mut BTreeMap<Target, Timestamp>,
+        stored_at: &mut BTreeMap<Target, Timestamp>,
     ) {
         let at = entry.at;
         match (&entry.event, entry.target) {
@@ -201,9 +201,9 @@ impl MessageLife {
                 });
             }
             (LedgerEvent::Refused { why, .. }, _) => {
-                _ = self.refused.get_or_insert_with(|| why.clone())
+                _ = self.refusal.get_or_insert_with(|| why.clone())
             }
-            (LedgerEvent::Listed { conversation }, _) => self.listed = Some(*conversation),
+            (LedgerEvent::Listed { conversation }, _) => self.changed_list = Some(*conversation),
             (
                 LedgerEvent::Unchanged {
                     subject, refused, ..
@@ -230,18 +230,18 @@ impl MessageLife {
             (_, None) => {}
             (event, Some(target)) => {
                 if matches!(event, LedgerEvent::StoredOffline) {
-                    stored.entry(target).or_insert(at);
+                    stored_at.entry(target).or_insert(at);
                 }
-                let stored = stored.get(&target).copied();
+                let stored_at = stored_at.get(&target).copied();
                 self.obligation(target)
-                    .read((at, target), event, letters, stored);
+                    .read((at, target), event, letters, stored_at);
             }
         }
     }
 
     fn obligation(&mut self, target: Target) -> &mut Obligation {
         self.obligations.entry(target).or_insert(Obligation {
-            owed: true,
+            is_owed: true,
             end: None,
             pushes: 0,
             last: None,
@@ -250,24 +250,25 @@ impl MessageLife {
     }
 
     fn read_place(&mut self, place: TracePlace) {
-        let same = |other: &TracePlace| {
+        let is_same_place = |other: &TracePlace| {
             other.conversation == place.conversation
                 && other.seq == place.seq
                 && other.send_id == place.send_id
         };
-        match &self.placed {
-            None => self.placed = Some(place),
-            Some(first) if same(first) || self.placed_again.iter().any(same) => {}
-            Some(_) => self.placed_again.push(place),
+        match &self.place {
+            None => self.place = Some(place),
+            Some(first)
+                if is_same_place(first) || self.further_places.iter().any(is_same_place) => {}
+            Some(_) => self.further_places.push(place),
         }
     }
 
-    /// True if the writer has handled the message at its place in the log.
+    /// Whether the writer has handled the message at its place in the log.
     pub fn has_its_place(&self) -> bool {
-        self.placed.is_some()
+        self.place.is_some()
             || self.change.is_some()
-            || self.listed.is_some()
-            || self.refused.is_some()
+            || self.changed_list.is_some()
+            || self.refusal.is_some()
     }
 
     /// Open parts of the message; none if it is settled.
@@ -278,12 +279,13 @@ impl MessageLife {
         if self.repeat_of.is_some() {
             return Vec::new();
         }
-        let unplaced = !self.has_its_place() && self.dead.is_none();
-        let message = (self.settled_at.is_none() || unplaced || self.redriven)
+        let is_unplaced = !self.has_its_place() && self.dead.is_none();
+        let message = (self.settled_at.is_none() || is_unplaced || self.is_redriven)
             .then_some(OpenObligation::Message)
             .into_iter();
         let targets = self.obligations.iter().filter_map(|(&target, obligation)| {
-            (obligation.owed && obligation.end.is_none()).then_some(OpenObligation::Target(target))
+            (obligation.is_owed && obligation.end.is_none())
+                .then_some(OpenObligation::Target(target))
         });
         message.chain(targets).collect()
     }
@@ -295,49 +297,50 @@ impl MessageLife {
     /// Targets whose mailbox holds the message, according to the ledger. The ledger learns of a
     /// fetch late, or never: the mailboxes know better.
     pub fn stored_for(&self) -> impl Iterator<Item = Target> {
-        let stored =
+        let is_stored =
             |obligation: &Obligation| matches!(obligation.end, Some(TraceEnd::Stored { .. }));
         let obligations = self.obligations.iter();
-        obligations.filter_map(move |(&target, obligation)| stored(obligation).then_some(target))
+        obligations.filter_map(move |(&target, obligation)| is_stored(obligation).then_some(target))
     }
 
     /// The verdict in words: one sentence for the message, and one for each target. `mailboxes`
     /// holds the answers for [`stored_for`](MessageLife::stored_for); a target missing there did
     /// not answer.
     pub fn verdict(&self, mailboxes: &BTreeMap<Target, MailLocation>) -> Vec<String> {
-        let accepted = self.message.timestamp();
-        let mut sentences = vec![self.sentence(accepted)];
+        let accepted_at = self.message.timestamp();
+        let mut sentences = vec![self.sentence(accepted_at)];
         for (target, obligation) in &self.obligations {
-            let found = mailboxes.get(target).copied();
-            sentences.push(obligation.sentence(*target, accepted, found));
+            let location = mailboxes.get(target).copied();
+            sentences.push(obligation.sentence(*target, accepted_at, location));
         }
         sentences
     }
 
     /// Sentence for a message that is a change, a list change, or refused.
-    fn done(&self) -> Option<String> {
+    fn outcome_sentence(&self) -> Option<String> {
         // An applied list change comes first: a repeat of it finds nothing left to do.
-        let of_list = (self.listed).map(|of| format!("its sender's list was changed: {of}"));
+        let list_sentence = (self.changed_list)
+            .map(|conversation| format!("its sender's list was changed: {conversation}"));
         let change = self.change.as_ref().map(ChangeOutcome::sentence);
-        let refused = self.refused.as_ref();
-        let refused = refused.map(|why| format!("refused at its place in the log: {why}"));
-        of_list.or(change).or(refused)
+        let refusal = self.refusal.as_ref();
+        let refusal = refusal.map(|why| format!("refused at its place in the log: {why}"));
+        list_sentence.or(change).or(refusal)
     }
 
-    fn sentence(&self, accepted: Timestamp) -> String {
-        if let Some(of) = self.repeat_of {
-            return format!("a repeat of {of}, dropped: the first one counts");
+    fn sentence(&self, accepted_at: Timestamp) -> String {
+        if let Some(original) = self.repeat_of {
+            return format!("a repeat of {original}, dropped: the first one counts");
         }
-        if let Some(first) = self.placed {
-            if !self.placed_again.is_empty() {
+        if let Some(first) = self.place {
+            if !self.further_places.is_empty() {
                 return format!(
                     "BROKEN: placed at {} in {}, and again elsewhere",
                     first.seq, first.conversation
                 );
             }
-            let after = ShortDuration(first.at.since(accepted));
+            let delay = ShortDuration(first.at.since(accepted_at));
             let place = format!(
-                "placed at {} in {} after {after}",
+                "placed at {} in {} after {delay}",
                 first.seq, first.conversation
             );
             return match self.settled_at {
@@ -345,15 +348,15 @@ impl MessageLife {
                 None => format!("{place}, not settled yet"),
             };
         }
-        if let (None, Some(done)) = (&self.dead, self.done()) {
+        if let (None, Some(sentence)) = (&self.dead, self.outcome_sentence()) {
             return match self.settled_at {
-                Some(_) => done,
-                None => format!("{done}, not settled yet"),
+                Some(_) => sentence,
+                None => format!("{sentence}, not settled yet"),
             };
         }
         match &self.dead {
             Some(letter) => format!("dead letter {}: {}", letter.letter, letter.reason.name()),
-            None if self.redriven => "a dead letter, on its way again".to_owned(),
+            None if self.is_redriven => "a dead letter, on its way again".to_owned(),
             None => "accepted, not placed yet".to_owned(),
         }
     }
@@ -385,9 +388,9 @@ impl<'a> MessageLetters<'a> {
         // letter has targets besides, or is of a retry. A message without a place has no retries:
         // it died as a whole, on a topic where it does not belong. Live sessions alone in a letter
         // of topic `message` are not recognised (`retry_max` of 0, or a retry that was too large).
-        let has_place = entries.iter().any(|entry| is_of_place(&entry.event));
-        let is_of_live = |letter: &str| has_place && Source::is_of_retry(letter);
-        whole.retain(|&letter| !partial.contains(letter) && !is_of_live(letter));
+        let has_place = entries.iter().any(|entry| is_placement_event(&entry.event));
+        let is_live_letter = |letter: &str| has_place && Source::is_retry_letter(letter);
+        whole.retain(|&letter| !partial.contains(letter) && !is_live_letter(letter));
         MessageLetters { redriven, whole }
     }
 
@@ -395,19 +398,19 @@ impl<'a> MessageLetters<'a> {
         self.redriven.contains(&(letter, target))
     }
 
-    /// True if this letter ends every open part of the message.
+    /// Whether this letter ends every open part of the message.
     fn ends_all(&self, letter: &str) -> bool {
         self.whole.contains(letter) && !self.is_redriven(letter, None)
     }
 
-    /// True if a redriven letter of the whole message is still under way: the record has not
+    /// Whether a redriven letter of the whole message is still under way: the record has not
     /// settled since the message was placed or, if it was placed before it died (or not yet), since
     /// the redrive. The redrive's time is the last resort: the desk logs it after the fact, by
     /// another clock.
-    fn are_under_way(&self, entries: &[&LedgerEntry], placed: Option<&TracePlace>) -> bool {
+    fn are_under_way(&self, entries: &[&LedgerEntry], first_place: Option<&TracePlace>) -> bool {
         let latest = |pick: &dyn Fn(&LedgerEvent) -> bool| {
-            let picked = entries.iter().filter(|entry| pick(&entry.event));
-            picked.map(|entry| entry.at).max()
+            let matches = entries.iter().filter(|entry| pick(&entry.event));
+            matches.map(|entry| entry.at).max()
         };
         let whole = |letter: &String| {
             self.whole.contains(letter.as_str()) && self.is_redriven(letter, None)
@@ -418,13 +421,15 @@ impl<'a> MessageLetters<'a> {
         else {
             return false;
         };
-        let since = placed.map(|place| place.at).filter(|at| Some(*at) > died);
-        latest(&|e| matches!(e, LedgerEvent::Settled)) < Some(since.unwrap_or(redriven))
+        let placed_at = first_place
+            .map(|place| place.at)
+            .filter(|at| Some(*at) > died);
+        latest(&|e| matches!(e, LedgerEvent::Settled)) < Some(placed_at.unwrap_or(redriven))
     }
 }
 
 /// True for an event by which the writer handled the message at its place in the log.
-fn is_of_place(event: &LedgerEvent) -> bool {
+fn is_placement_event(event: &LedgerEvent) -> bool {
     matches!(
         event,
         LedgerEvent::Placed { .. }
@@ -441,7 +446,7 @@ impl Obligation {
         (at, target): (Timestamp, Target),
         event: &LedgerEvent,
         letters: &MessageLetters<'_>,
-        stored: Option<Timestamp>,
+        stored_at: Option<Timestamp>,
     ) {
         match event {
             &LedgerEvent::Acked { session } | &LedgerEvent::Written { session } => {
@@ -454,7 +459,7 @@ impl Obligation {
             &LedgerEvent::Fetched { session } => self.end_with(TraceEnd::Delivered {
                 at,
                 session,
-                offline: stored.map(|stored| at.since(stored)),
+                offline: stored_at.map(|stored_at| at.since(stored_at)),
             }),
             LedgerEvent::StoredOffline => self.end_with(TraceEnd::Stored { at }),
             LedgerEvent::ReachableBySync => self.end_with(TraceEnd::Reachable { at }),
@@ -500,17 +505,22 @@ impl Obligation {
         }
     }
 
-    fn sentence(&self, target: Target, accepted: Timestamp, found: Option<MailLocation>) -> String {
-        let who = format!("{}/{}", target.user, target.platform);
-        let after = |at: Timestamp| ShortDuration(at.since(accepted));
+    fn sentence(
+        &self,
+        target: Target,
+        accepted_at: Timestamp,
+        location: Option<MailLocation>,
+    ) -> String {
+        let recipient = format!("{}/{}", target.user, target.platform);
+        let delay = |at: Timestamp| ShortDuration(at.since(accepted_at));
         let Some(end) = &self.end else {
-            return match (&self.last, self.owed) {
-                (Some(step), true) => format!("open for {who}: {step}"),
-                (None, true) => format!("open for {who}"),
-                (_, false) => format!("{who} is the sender's own and learns of it by sync"),
+            return match (&self.last, self.is_owed) {
+                (Some(step), true) => format!("open for {recipient}: {step}"),
+                (None, true) => format!("open for {recipient}"),
+                (_, false) => format!("{recipient} is the sender's own and learns of it by sync"),
             };
         };
-        let told = match self.notifications.iter().find(|(_, ok)| *ok) {
+        let notice = match self.notifications.iter().find(|(_, ok)| *ok) {
             Some((provider, _)) => format!(", told by {provider}"),
             None => String::new(),
         };
@@ -524,21 +534,27 @@ impl Obligation {
                     0 | 1 => String::new(),
                     pushes => format!(", in {pushes} pushes"),
                 };
-                format!("delivered to {who} after {}{offline}{pushes}", after(*at))
+                format!(
+                    "delivered to {recipient} after {}{offline}{pushes}",
+                    delay(*at)
+                )
             }
             TraceEnd::Stored { at } => {
-                let now = still_there(found);
-                format!("stored offline for {who} after {}{told}, {now}", after(*at))
+                let now = mailbox_phrase(location);
+                format!(
+                    "stored offline for {recipient} after {}{notice}, {now}",
+                    delay(*at)
+                )
             }
-            TraceEnd::Reachable { .. } => format!("{who} finds it by sync{told}"),
+            TraceEnd::Reachable { .. } => format!("{recipient} finds it by sync{notice}"),
             TraceEnd::Dropped { .. } => {
                 format!(
-                    "dropped for {who}: absent, and the options ask neither to store nor to confirm"
+                    "dropped for {recipient}: absent, and the options ask neither to store nor to confirm"
                 )
             }
             TraceEnd::Dead(letter) => {
                 let reason = letter.reason.name();
-                format!("dead letter {} for {who}: {reason}", letter.letter)
+                format!("dead letter {} for {recipient}: {reason}", letter.letter)
             }
         }
     }
@@ -546,8 +562,8 @@ impl Obligation {
 
 /// Phrase for the mailbox's answer about a message that the ledger says is stored. Absence stays
 /// unexplained: the ledger does not record the mailbox marker that the message was stored under.
-fn still_there(found: Option<MailLocation>) -> &'static str {
-    match found {
+fn mailbox_phrase(location: Option<MailLocation>) -> &'static str {
+    match location {
         Some(MailLocation::Waits) => "not fetched yet",
         Some(MailLocation::Acknowledged) => {
             "and a device acknowledged it since, of which the ledger has not heard yet"

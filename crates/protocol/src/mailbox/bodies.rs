@@ -10,7 +10,7 @@ use crate::MessageId;
 /// Bodies, each with the number of entries that need it. A body goes with its last entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bodies {
-    counted: BTreeMap<MessageId, (u64, Bytes)>,
+    counted_bodies: BTreeMap<MessageId, (u64, Bytes)>,
 }
 
 impl Bodies {
@@ -29,7 +29,7 @@ impl Bodies {
     /// Adds an entry that needs the body.
     pub fn add(&mut self, mail: &Mail) {
         let (count, _) = self
-            .counted
+            .counted_bodies
             .entry(mail.id)
             .or_insert_with(|| (0, mail.body.clone()));
         *count += 1;
@@ -38,28 +38,28 @@ impl Bodies {
     /// Removes an entry that needed the body. An unknown body is ignored: no count falls below
     /// zero.
     pub fn remove(&mut self, id: MessageId) {
-        if let Some((count, _)) = self.counted.get_mut(&id) {
+        if let Some((count, _)) = self.counted_bodies.get_mut(&id) {
             *count -= 1;
             if *count == 0 {
-                self.counted.remove(&id);
+                self.counted_bodies.remove(&id);
             }
         }
     }
 
     /// Drops a body regardless of its entries, like a store that lost it.
     pub fn lose(&mut self, id: MessageId) {
-        self.counted.remove(&id);
+        self.counted_bodies.remove(&id);
     }
 
     pub fn get(&self, id: MessageId) -> Option<&Bytes> {
-        self.counted.get(&id).map(|(_, body)| body)
+        self.counted_bodies.get(&id).map(|(_, body)| body)
     }
 
     pub fn count(&self, id: MessageId) -> u64 {
-        self.counted.get(&id).map_or(0, |&(count, _)| count)
+        self.counted_bodies.get(&id).map_or(0, |&(count, _)| count)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.counted.is_empty()
+        self.counted_bodies.is_empty()
     }
 }

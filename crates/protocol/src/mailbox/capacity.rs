@@ -31,12 +31,12 @@ impl SessionCapacity {
         if !(1..=CAPACITY_MAX).contains(&sessions) {
             return None;
         }
-        self.per_platform[place(platform)] = sessions;
+        self.per_platform[index(platform)] = sessions;
         Some(self)
     }
 
     pub fn of(&self, platform: Platform) -> usize {
-        usize::from(self.per_platform[place(platform)])
+        usize::from(self.per_platform[index(platform)])
     }
 
     pub const fn overflow(platform: Platform) -> Overflow {
@@ -50,12 +50,12 @@ impl SessionCapacity {
 impl Default for SessionCapacity {
     fn default() -> Self {
         let mut per_platform = [1; Platform::ALL.len()];
-        per_platform[place(Platform::Bot)] = 16;
+        per_platform[index(Platform::Bot)] = 16;
         SessionCapacity { per_platform }
     }
 }
 
-const fn place(platform: Platform) -> usize {
+const fn index(platform: Platform) -> usize {
     platform.number() as usize - 1
 }
 
@@ -84,8 +84,9 @@ mod tests {
 
     #[test]
     fn bots_alone_are_refused() {
-        let refused = Platform::ALL.into_iter();
-        let refused = refused.filter(|of| SessionCapacity::overflow(*of) == Overflow::Refuse);
-        assert_eq!(refused.collect::<Vec<_>>(), [Platform::Bot]);
+        let refusing_platforms = Platform::ALL.into_iter();
+        let refusing_platforms = refusing_platforms
+            .filter(|platform| SessionCapacity::overflow(*platform) == Overflow::Refuse);
+        assert_eq!(refusing_platforms.collect::<Vec<_>>(), [Platform::Bot]);
     }
 }

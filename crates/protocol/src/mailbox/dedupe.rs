@@ -13,7 +13,7 @@ use crate::Timestamp;
 pub struct Dedupe {
     keep: Duration,
     count_max: usize,
-    known: BTreeMap<DedupeKey, DedupeEntry>,
+    entries: BTreeMap<DedupeKey, DedupeEntry>,
     /// Oldest first.
     order: VecDeque<(Timestamp, DedupeKey)>,
     latest: Timestamp,
@@ -22,8 +22,8 @@ pub struct Dedupe {
 #[derive(Clone, Copy, Debug)]
 struct DedupeEntry {
     first: FirstSend,
-    done: bool,
-    since: Timestamp,
+    is_done: bool,
+    started_at: Timestamp,
 }
 
 impl Dedupe {
@@ -31,7 +31,7 @@ impl Dedupe {
         Dedupe {
             keep,
             count_max: count_max.max(1),
-            known: BTreeMap::new(),
+            entries: BTreeMap::new(),
             order: VecDeque::new(),
             latest: Timestamp::ZERO,
         }
@@ -39,47 +39,54 @@ impl Dedupe {
 
     /// Looks the send up; an unknown one becomes pending as offered. The caller judges whether a
     /// known one is really the same send.
-    pub fn begin(&mut self, key: DedupeKey, offered: FirstSend, now: Timestamp) -> DedupeAnswer {
+    pub fn begin(&mut self, key: DedupeKey, send: FirstSend, now: Timestamp) -> DedupeAnswer {
         self.latest = self.latest.max(now);
         self.forget_old(now);
-        match self.known.get(&key) {
-            Some(known) if now.since(known.since) >= self.keep => {}
-            Some(known) if known.done => return DedupeAnswer::Done(known.first),
-            Some(known) => return DedupeAnswer::Pending(known.first),
+        match self.entries.get(&key) {
+            Some(entry) if now.since(entry.started_at) >= self.keep => {}
+            Some(entry) if entry.is_done => return DedupeAnswer::Done(entry.first),
+            Some(entry) => return DedupeAnswer::Pending(entry.first),
             None => {}
         }
-        self.insert(key, offered, false, now);
+        self.insert(key, send, false, now);
         DedupeAnswer::Fresh
     }
 
     /// Records that the log has the send. A send known under another id keeps that id; a forgotten
     /// send is remembered again.
-    pub fn done(&mut self, key: DedupeKey, sent: FirstSend) {
-        match self.known.get_mut(&key) {
-            Some(known) => known.done |= known.first == sent,
-            None => self.insert(key, sent, true, self.latest),
+    pub fn done(&mut self, key: DedupeKey, send: FirstSend) {
+        match self.entries.get_mut(&key) {
+            Some(entry) => entry.is_done |= entry.first == send,
+            None => self.insert(key, send, true, self.latest),
         }
     }
 
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.entries.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.entries.is_empty()
     }
 
-    fn insert(&mut self, key: DedupeKey, first: FirstSend, done: bool, since: Timestamp) {
-        self.known.insert(key, DedupeEntry { first, done, since });
-        self.order.push_back((since, key));
+    fn insert(&mut self, key: DedupeKey, first: FirstSend, is_done: bool, started_at: Timestamp) {
+        self.entries.insert(
+            key,
+            DedupeEntry {
+                first,
+                is_done,
+                started_at,
+            },
+        );
+        self.order.push_back((started_at, key));
         while self.order.len() > self.count_max {
             self.forget_oldest();
         }
     }
 
     fn forget_old(&mut self, now: Timestamp) {
-        while let Some(&(since, _)) = self.order.front()
-            && now.since(since) >= self.keep
+        while let Some(&(started_at, _)) = self.order.front()
+            && now.since(started_at) >= self.keep
         {
             self.forget_oldest();
         }
@@ -87,10 +94,13 @@ impl Dedupe {
 
     fn forget_oldest(&mut self) {
         // Remove only the matching entry: a key that came again has a younger one in the order.
-        if let Some((since, key)) = self.order.pop_front()
-            && self.known.get(&key).is_some_and(|k| k.since == since)
+        if let Some((started_at, key)) = self.order.pop_front()
+            && self
+                .entries
+                .get(&key)
+                .is_some_and(|entry| entry.started_at == started_at)
         {
-            self.known.remove(&key);
+            self.entries.remove(&key);
         }
     }
 }
@@ -146,15 +156,18 @@ mod tests {
     fn a_name_says_where_it_was_used() {
         let mut dedupe = Dedupe::new(DAY, 10);
         let now = Timestamp::ZERO;
-        let (here, there) = (send_to(1, 1), send_to(2, 2));
-        assert_eq!(dedupe.begin(key(1), here, now), DedupeAnswer::Fresh);
+        let (first_send, second_send) = (send_to(1, 1), send_to(2, 2));
+        assert_eq!(dedupe.begin(key(1), first_send, now), DedupeAnswer::Fresh);
         assert_eq!(
-            dedupe.begin(key(1), there, now),
-            DedupeAnswer::Pending(here)
+            dedupe.begin(key(1), second_send, now),
+            DedupeAnswer::Pending(first_send)
         );
-        dedupe.done(key(1), there);
-        dedupe.done(key(1), here);
-        assert_eq!(dedupe.begin(key(1), there, now), DedupeAnswer::Done(here));
+        dedupe.done(key(1), second_send);
+        dedupe.done(key(1), first_send);
+        assert_eq!(
+            dedupe.begin(key(1), second_send, now),
+            DedupeAnswer::Done(first_send)
+        );
     }
 
     #[test]
@@ -162,9 +175,9 @@ mod tests {
         let mut dedupe = Dedupe::new(DAY, 10);
         dedupe.begin(key(1), send(1), Timestamp::ZERO);
         let end = Timestamp::ZERO + DAY;
-        let before = end - Duration::from_millis(1);
+        let just_before_end = end - Duration::from_millis(1);
         assert_eq!(
-            dedupe.begin(key(1), send(2), before),
+            dedupe.begin(key(1), send(2), just_before_end),
             DedupeAnswer::Pending(send(1))
         );
         assert_eq!(dedupe.begin(key(1), send(3), end), DedupeAnswer::Fresh);

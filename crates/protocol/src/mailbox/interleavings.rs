@@ -21,20 +21,20 @@ struct Orders {
 /// Runs every interleaving of the parties' steps, each party's own steps in order.
 fn explore<W: Clone>(world: &W, parties: &[&[Step<W>]], is_bad: fn(W) -> bool) -> Orders {
     let mut orders = Orders { all: 0, bad: 0 };
-    let mut moved = false;
+    let mut has_step = false;
     for turn in 0..parties.len() {
         let Some((step, rest)) = parties[turn].split_first() else {
             continue;
         };
-        moved = true;
+        has_step = true;
         let (mut world, mut parties) = (world.clone(), parties.to_vec());
         step(&mut world);
         parties[turn] = rest;
-        let below = explore(&world, &parties, is_bad);
-        orders.all += below.all;
-        orders.bad += below.bad;
+        let inner_orders = explore(&world, &parties, is_bad);
+        orders.all += inner_orders.all;
+        orders.bad += inner_orders.bad;
     }
-    if !moved {
+    if !has_step {
         orders.all = 1;
         orders.bad = u32::from(is_bad(world.clone()));
     }
@@ -82,9 +82,9 @@ fn request() -> RouteRequest {
     RouteRequest {
         user: user(1),
         platforms: vec![PLATFORM],
-        forced: Vec::new(),
+        forced_platforms: Vec::new(),
         mail: Some(mail()),
-        denied: DeniedBoats::default(),
+        denied_boats: DeniedBoats::default(),
         now: NOW,
     }
 }
@@ -97,7 +97,7 @@ fn connect_under(policies: &Policies, mailbox: &mut Mailbox, n: i64) -> ConnectA
     let request = ConnectRequest {
         user: user(1),
         entry: session(n),
-        denied: DeniedBoats::default(),
+        denied_boats: DeniedBoats::default(),
         now: NOW,
     };
     let answer = mailbox.connect(&request, policies, 1);
@@ -114,9 +114,9 @@ struct Arrival {
     /// Carrier's state: sessions it must push to.
     live: Vec<SessionEntry>,
     /// Carrier's state, if look and store are two steps: no session was live.
-    absent: bool,
-    shown: u32,
-    drained: Vec<MessageId>,
+    was_absent: bool,
+    shown_count: u32,
+    drained_ids: Vec<MessageId>,
 }
 
 impl Arrival {
@@ -125,9 +125,9 @@ impl Arrival {
             mailbox: Mailbox::new(user(1)),
             bodies: Bodies::default(),
             live: Vec::new(),
-            absent: false,
-            shown: 0,
-            drained: Vec::new(),
+            was_absent: false,
+            shown_count: 0,
+            drained_ids: Vec::new(),
         }
     }
 
@@ -143,23 +143,23 @@ impl Arrival {
             .live(&DeniedBoats::default())
             .cloned()
             .collect();
-        self.absent = self.live.is_empty();
+        self.was_absent = self.live.is_empty();
     }
 
     fn store_where_nobody_was(&mut self) {
-        if self.absent {
+        if self.was_absent {
             // A bare append, as by a store that stores even if a session is live by now.
-            let forced = RouteRequest {
-                forced: vec![PLATFORM],
+            let forced_request = RouteRequest {
+                forced_platforms: vec![PLATFORM],
                 ..request()
             };
-            let (_, changes) = self.mailbox.route(&forced, &policies());
+            let (_, changes) = self.mailbox.route(&forced_request, &policies());
             self.bodies.apply(&changes, Some(&mail()));
         }
     }
 
     fn push(&mut self) {
-        self.shown += u32::try_from(self.live.len()).expect("few");
+        self.shown_count += u32::try_from(self.live.len()).expect("few");
     }
 
     fn connect(&mut self) {
@@ -170,19 +170,19 @@ impl Arrival {
         let page = self
             .mailbox
             .page(PLATFORM, None, 50, &policies(), &self.bodies, NOW);
-        self.drained = page.mails.iter().map(|mail| mail.id).collect();
-        self.shown += u32::try_from(self.drained.len()).expect("few");
+        self.drained_ids = page.mails.iter().map(|mail| mail.id).collect();
+        self.shown_count += u32::try_from(self.drained_ids.len()).expect("few");
     }
 
     fn acknowledge(&mut self) {
-        let ids = std::mem::take(&mut self.drained);
+        let ids = std::mem::take(&mut self.drained_ids);
         let changes = self.mailbox.acknowledge(PLATFORM, &ids, NOW);
         self.bodies.apply(&changes, None);
     }
 
     /// Online and drained, but not shown the message, which waits until the next login.
     fn waits_unseen(self) -> bool {
-        self.shown == 0
+        self.shown_count == 0
     }
 }
 
@@ -220,11 +220,11 @@ fn draining_before_the_session_is_registered_loses_sight() {
 
 impl Arrival {
     fn force(&mut self) {
-        let forced = RouteRequest {
-            forced: vec![PLATFORM],
+        let forced_request = RouteRequest {
+            forced_platforms: vec![PLATFORM],
             ..request()
         };
-        let (answer, changes) = self.mailbox.route(&forced, &policies());
+        let (answer, changes) = self.mailbox.route(&forced_request, &policies());
         self.bodies.apply(&changes, Some(&mail()));
         self.live = answer.live;
     }
@@ -298,8 +298,8 @@ impl SharedBody {
     }
 
     fn body_is_missing(self) -> bool {
-        let needed = self.one.waiting(PLATFORM) + self.other.waiting(PLATFORM);
-        self.bodies.count(mail().id) != needed || self.bodies.get(mail().id).is_none()
+        let entry_count = self.one.waiting(PLATFORM) + self.other.waiting(PLATFORM);
+        self.bodies.count(mail().id) != entry_count || self.bodies.get(mail().id).is_none()
     }
 
     fn acker_reads(&mut self) {
@@ -388,7 +388,7 @@ impl Logins {
         // The boat has the session in its map before it calls.
         self.open.push(session(n).key);
         let answer = connect_under(&self.policies, &mut self.mailbox, n);
-        self.kicks.extend(answer.displaced);
+        self.kicks.extend(answer.displaced_sessions);
         self.logins.push(session(n).key);
     }
 
@@ -427,10 +427,10 @@ impl Logins {
     }
 
     /// The broken kick: names only the user and the platform.
-    fn kick_of_the_platform(&mut self) {
+    fn kick_whole_platform(&mut self) {
         if self.kicks.pop().is_some() {
             self.open.clear();
-            for key in registered(&self.mailbox) {
+            for key in registered_sessions(&self.mailbox) {
                 self.mailbox.disconnect(&key);
             }
         }
@@ -453,7 +453,7 @@ impl Logins {
         }
     }
 
-    /// Runs the remaining kicks. True if the open sessions are not exactly the last logins, up to
+    /// Runs the remaining kicks. Returns whether the open sessions are not exactly the last logins, up to
     /// capacity.
     fn has_another_winner(mut self) -> bool {
         while !self.kicks.is_empty() {
@@ -465,11 +465,11 @@ impl Logins {
     fn lacks_its_winner(self) -> bool {
         let room = self.policies.sessions.of(PLATFORM);
         let winners = &self.logins[self.logins.len().saturating_sub(room)..];
-        self.open != winners || registered(&self.mailbox) != winners
+        self.open != winners || registered_sessions(&self.mailbox) != winners
     }
 }
 
-fn registered(mailbox: &Mailbox) -> Vec<SessionKey> {
+fn registered_sessions(mailbox: &Mailbox) -> Vec<SessionKey> {
     let key = |entry: &SessionEntry| entry.clone().into_key(user(1));
     mailbox.live(&DeniedBoats::default()).map(key).collect()
 }
@@ -514,7 +514,7 @@ fn a_kick_without_a_session_closes_the_newest() {
         &[Logins::first],
         &[Logins::second],
         &[Logins::third],
-        &[Logins::kick_of_the_platform, Logins::kick_of_the_platform],
+        &[Logins::kick_whole_platform, Logins::kick_whole_platform],
     ];
     let orders = explore(
         &Logins::with_room_for(1),
@@ -531,7 +531,7 @@ struct OneDevice {
     mailbox: Mailbox,
     /// Number of the connection that the device holds; none once it has to stay away.
     holds: Option<i64>,
-    opened: i64,
+    connection_count: i64,
     /// Sessions ended by the registrations so far, and whether for good.
     kicks: Vec<(SessionKey, bool)>,
 }
@@ -542,7 +542,7 @@ impl OneDevice {
         OneDevice {
             mailbox: Mailbox::new(user(1)),
             holds: Some(2),
-            opened: 2,
+            connection_count: 2,
             kicks: Vec::new(),
         }
     }
@@ -558,14 +558,14 @@ impl OneDevice {
         let request = ConnectRequest {
             user: user(1),
             entry: OneDevice::session(n),
-            denied: DeniedBoats::default(),
+            denied_boats: DeniedBoats::default(),
             now: NOW,
         };
         let answer = self.mailbox.connect(&request, &policies(), 1);
         let answer = answer.expect("one at a time");
-        let displaced = answer.displaced.into_iter().map(|key| (key, true));
-        let replaced = answer.replaced.into_iter().map(|key| (key, false));
-        self.kicks.extend(displaced.chain(replaced));
+        let displaced_kicks = answer.displaced_sessions.into_iter().map(|key| (key, true));
+        let replaced_kicks = answer.replaced_sessions.into_iter().map(|key| (key, false));
+        self.kicks.extend(displaced_kicks.chain(replaced_kicks));
     }
 
     fn admit_first(&mut self) {
@@ -583,11 +583,11 @@ impl OneDevice {
 
     /// The held connection's boat sweeps.
     fn sweep(&mut self) {
-        let Some(held) = self.holds else { return };
-        let (denied, session) = (DeniedBoats::default(), OneDevice::session(held));
-        let answer = self
-            .mailbox
-            .reassert(&session.clone().into(), &denied, &policies(), 1, NOW);
+        let Some(connection) = self.holds else { return };
+        let (denied_boats, session) = (DeniedBoats::default(), OneDevice::session(connection));
+        let answer =
+            self.mailbox
+                .reassert(&session.clone().into(), &denied_boats, &policies(), 1, NOW);
         match answer {
             ReassertAnswer::Displaced => self.end(&session.key, true),
             ReassertAnswer::Replaced => self.end(&session.key, false),
@@ -607,15 +607,15 @@ impl OneDevice {
         self.mailbox.disconnect(key);
         if self
             .holds
-            .is_none_or(|held| OneDevice::session(held).key != *key)
+            .is_none_or(|connection| OneDevice::session(connection).key != *key)
         {
             return;
         }
         self.holds = None;
         if !for_good {
-            self.opened += 1;
-            self.holds = Some(self.opened);
-            self.admit(self.opened);
+            self.connection_count += 1;
+            self.holds = Some(self.connection_count);
+            self.admit(self.connection_count);
         }
     }
 
@@ -625,15 +625,15 @@ impl OneDevice {
         self.kick();
     }
 
-    /// Runs all kicks. True if the device stays away though no other is there, or its connection is
+    /// Runs all kicks. Returns whether the device stays away though no other is there, or its connection is
     /// not the one registered.
     fn ends_shut_out(mut self) -> bool {
         for _ in 0..10 {
             self.kick();
         }
         assert_eq!(self.kicks, [], "it comes to an end");
-        let held = self.holds.map(|held| OneDevice::session(held).key);
-        held.is_none() || registered(&self.mailbox) != held.into_iter().collect::<Vec<_>>()
+        let key = self.holds.map(|key| OneDevice::session(key).key);
+        key.is_none() || registered_sessions(&self.mailbox) != key.into_iter().collect::<Vec<_>>()
     }
 }
 
@@ -666,15 +666,15 @@ fn a_device_that_displaces_itself_ends_shut_out() {
 #[derive(Clone)]
 struct Renewal {
     mailbox: Mailbox,
-    /// True if the boat heard that its session lost its place, which nobody took.
-    displaced: bool,
+    /// Whether the boat heard that its session lost its place, which nobody took.
+    is_displaced: bool,
 }
 
 /// The session of boat 1 under a later life.
-fn renewed() -> NewSession {
-    let mut renewed = session(1);
-    renewed.key.life.incarnation = Incarnation(2);
-    renewed
+fn renewed_session() -> NewSession {
+    let mut session = session(1);
+    session.key.life.incarnation = Incarnation(2);
+    session
 }
 
 impl Renewal {
@@ -683,7 +683,7 @@ impl Renewal {
         connect(&mut mailbox, 1);
         Renewal {
             mailbox,
-            displaced: false,
+            is_displaced: false,
         }
     }
 
@@ -695,15 +695,15 @@ impl Renewal {
             1,
             NOW,
         );
-        self.displaced |= matches!(answer, ReassertAnswer::Displaced | ReassertAnswer::Replaced);
+        self.is_displaced |= matches!(answer, ReassertAnswer::Displaced | ReassertAnswer::Replaced);
     }
 
-    fn sweep_of_earlier_life(&mut self) {
+    fn sweep_earlier_life(&mut self) {
         self.reassert(&session(1));
     }
 
-    fn sweep_of_later_life(&mut self) {
-        self.reassert(&renewed());
+    fn sweep_later_life(&mut self) {
+        self.reassert(&renewed_session());
     }
 
     /// A peer met the registration under the earlier life, and found no such session there.
@@ -712,8 +712,8 @@ impl Renewal {
     }
 
     /// The broken rule: a later life is another boat.
-    fn sweep_of_a_stranger(&mut self) {
-        let mut stranger = renewed();
+    fn sweep_stranger(&mut self) {
+        let mut stranger = renewed_session();
         stranger.key.life.boat = BoatId::new("boat-1b").expect("short");
         self.reassert(&stranger);
     }
@@ -726,15 +726,15 @@ impl Renewal {
     }
 
     fn lost_its_session(self) -> bool {
-        self.displaced || registered(&self.mailbox) != [renewed().key]
+        self.is_displaced || registered_sessions(&self.mailbox) != [renewed_session().key]
     }
 }
 
 #[test]
 fn no_order_of_lives_costs_a_boat_its_session() {
     let parties: [&[Step<Renewal>]; 3] = [
-        &[Renewal::sweep_of_earlier_life],
-        &[Renewal::sweep_of_later_life, Renewal::sweep_of_later_life],
+        &[Renewal::sweep_earlier_life],
+        &[Renewal::sweep_later_life, Renewal::sweep_later_life],
         &[Renewal::forget_under_earlier_life],
     ];
     let orders = explore(&Renewal::new(), &parties, Renewal::lost_its_session);
@@ -742,16 +742,16 @@ fn no_order_of_lives_costs_a_boat_its_session() {
 }
 
 #[test]
-fn a_later_life_that_is_a_stranger_or_is_not_looked_at_costs_the_session() {
+fn ignoring_later_lives_costs_the_session() {
     let stranger: [&[Step<Renewal>]; 2] = [
-        &[Renewal::sweep_of_a_stranger],
+        &[Renewal::sweep_stranger],
         &[Renewal::forget_under_earlier_life],
     ];
-    let orders = explore(&Renewal::new(), &stranger, |world| world.displaced);
+    let orders = explore(&Renewal::new(), &stranger, |world| world.is_displaced);
     assert!(orders.bad > 0, "{orders:?}");
 
     let any: [&[Step<Renewal>]; 2] = [
-        &[Renewal::sweep_of_later_life],
+        &[Renewal::sweep_later_life],
         &[Renewal::forget_under_any_life],
     ];
     let orders = explore(&Renewal::new(), &any, Renewal::lost_its_session);

@@ -10,7 +10,7 @@ use crate::{MessageId, Platform, Timestamp};
 pub struct Presence {
     pub sessions: Sessions,
     /// `None` for most users at any time.
-    acked: Option<Box<PlatformAcks>>,
+    recent_acks: Option<Box<PlatformAcks>>,
 }
 
 /// Recent acknowledgements by platform.
@@ -22,8 +22,8 @@ struct PlatformAcks(Vec<(Platform, RecentAcks)>);
 pub struct SessionPlacement {
     pub live: Vec<SessionEntry>,
     /// Platforms to store for. If empty, the other half has nothing to do.
-    pub store: Vec<Platform>,
-    pub acknowledged: Vec<Platform>,
+    pub store_platforms: Vec<Platform>,
+    pub acknowledged_platforms: Vec<Platform>,
 }
 
 impl Presence {
@@ -31,7 +31,7 @@ impl Presence {
     pub fn after_login(last_login: u64) -> Presence {
         Presence {
             sessions: Sessions::after_login(last_login),
-            acked: None,
+            recent_acks: None,
         }
     }
 
@@ -39,20 +39,20 @@ impl Presence {
     /// has no session or is forced, unless a device there has acknowledged it. The caller must
     /// store before any other step on this user.
     pub fn place(&mut self, request: &RouteRequest) -> SessionPlacement {
-        self.sessions.forget_denied(&request.denied);
+        self.sessions.forget_denied(&request.denied_boats);
         let mut placement = SessionPlacement {
-            live: self.sessions.live(&request.denied).cloned().collect(),
-            store: Vec::new(),
-            acknowledged: Vec::new(),
+            live: self.sessions.live(&request.denied_boats).cloned().collect(),
+            store_platforms: Vec::new(),
+            acknowledged_platforms: Vec::new(),
         };
         let Some(mail) = &request.mail else {
             return placement;
         };
         for &platform in &request.platforms {
             if self.has_acked(platform, mail.id, request.now) {
-                placement.acknowledged.push(platform);
-            } else if !self.sessions.on(platform) || request.forced.contains(&platform) {
-                placement.store.push(platform);
+                placement.acknowledged_platforms.push(platform);
+            } else if !self.sessions.on(platform) || request.forced_platforms.contains(&platform) {
+                placement.store_platforms.push(platform);
             }
         }
         placement
@@ -62,36 +62,38 @@ impl Presence {
         if ids.is_empty() {
             return;
         }
-        let PlatformAcks(platforms) = self.acked.get_or_insert_default().as_mut();
-        let known = platforms.iter().position(|(p, _)| *p == platform);
-        let index = known.unwrap_or_else(|| {
+        let PlatformAcks(platforms) = self.recent_acks.get_or_insert_default().as_mut();
+        let known_index = platforms.iter().position(|(p, _)| *p == platform);
+        let index = known_index.unwrap_or_else(|| {
             platforms.push((platform, RecentAcks::default()));
             platforms.len() - 1
         });
-        let acked = &mut platforms[index].1;
-        ids.iter().for_each(|&id| acked.remember(id, now));
+        let recent_acks = &mut platforms[index].1;
+        ids.iter().for_each(|&id| recent_acks.remember(id, now));
     }
 
     pub fn has_acked(&self, platform: Platform, id: MessageId, now: Timestamp) -> bool {
-        let mut platforms = self.acked.iter().flat_map(|acked| &acked.0);
-        platforms.any(|(p, acked)| *p == platform && acked.contains(id, now))
+        let mut platforms = self.recent_acks.iter().flat_map(|acks| &acks.0);
+        platforms.any(|(p, acks)| *p == platform && acks.contains(id, now))
     }
 
     /// Frees memory of expired acknowledgements.
     pub fn forget_old(&mut self, now: Timestamp) {
-        let Some(acked) = &mut self.acked else { return };
-        let platforms = &mut acked.0;
+        let Some(acks) = &mut self.recent_acks else {
+            return;
+        };
+        let platforms = &mut acks.0;
         platforms
             .iter_mut()
-            .for_each(|(_, acked)| acked.forget_old(now));
-        platforms.retain(|(_, acked)| !acked.is_empty());
+            .for_each(|(_, acks)| acks.forget_old(now));
+        platforms.retain(|(_, acks)| !acks.is_empty());
         if platforms.is_empty() {
-            self.acked = None;
+            self.recent_acks = None;
         }
     }
 
-    /// True if dropping it would lose nothing but the login number.
+    /// Whether dropping it would lose nothing but the login number.
     pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.acked.is_none()
+        self.sessions.is_empty() && self.recent_acks.is_none()
     }
 }

@@ -21,8 +21,8 @@ pub struct RecentAcks {
 impl RecentAcks {
     pub fn remember(&mut self, id: MessageId, now: Timestamp) {
         self.forget_old(now);
-        if let Some(known) = self.ids.iter().position(|&(_, known)| known == id) {
-            self.ids.remove(known);
+        if let Some(index) = self.ids.iter().position(|&(_, old)| old == id) {
+            self.ids.remove(index);
         }
         if self.ids.len() == ACKED_MAX {
             self.ids.pop_front();
@@ -33,7 +33,7 @@ impl RecentAcks {
     pub fn contains(&self, id: MessageId, now: Timestamp) -> bool {
         self.ids
             .iter()
-            .any(|&(at, known)| known == id && now.since(at) < ACKED_KEEP)
+            .any(|&(at, known_id)| known_id == id && now.since(at) < ACKED_KEEP)
     }
 
     pub fn forget_old(&mut self, now: Timestamp) {
@@ -59,32 +59,32 @@ mod tests {
 
     #[test]
     fn only_exact_ids_are_members() {
-        let mut acked = RecentAcks::default();
-        acked.remember(id(7), Timestamp::ZERO);
-        assert!(acked.contains(id(7), Timestamp::ZERO));
-        assert!(!acked.contains(id(6), Timestamp::ZERO));
-        assert!(!acked.contains(id(8), Timestamp::ZERO));
+        let mut recent_acks = RecentAcks::default();
+        recent_acks.remember(id(7), Timestamp::ZERO);
+        assert!(recent_acks.contains(id(7), Timestamp::ZERO));
+        assert!(!recent_acks.contains(id(6), Timestamp::ZERO));
+        assert!(!recent_acks.contains(id(8), Timestamp::ZERO));
     }
 
     #[test]
     fn ids_are_forgotten_after_ten_minutes() {
-        let mut acked = RecentAcks::default();
-        acked.remember(id(7), Timestamp::ZERO);
+        let mut recent_acks = RecentAcks::default();
+        recent_acks.remember(id(7), Timestamp::ZERO);
         let end = Timestamp::ZERO + ACKED_KEEP;
-        assert!(acked.contains(id(7), end - Duration::from_millis(1)));
-        assert!(!acked.contains(id(7), end));
-        acked.forget_old(end);
-        assert!(acked.is_empty());
+        assert!(recent_acks.contains(id(7), end - Duration::from_millis(1)));
+        assert!(!recent_acks.contains(id(7), end));
+        recent_acks.forget_old(end);
+        assert!(recent_acks.is_empty());
     }
 
     #[test]
     fn the_oldest_of_257_is_forgotten() {
-        let mut acked = RecentAcks::default();
+        let mut recent_acks = RecentAcks::default();
         for n in 1..=257 {
-            acked.remember(id(n), Timestamp::ZERO);
+            recent_acks.remember(id(n), Timestamp::ZERO);
         }
-        assert!(!acked.contains(id(1), Timestamp::ZERO));
-        assert!(acked.contains(id(2), Timestamp::ZERO));
-        assert!(acked.contains(id(257), Timestamp::ZERO));
+        assert!(!recent_acks.contains(id(1), Timestamp::ZERO));
+        assert!(recent_acks.contains(id(2), Timestamp::ZERO));
+        assert!(recent_acks.contains(id(257), Timestamp::ZERO));
     }
 }

@@ -17,7 +17,7 @@ const SESSIONS_PAUSE: Duration = Duration::from_secs(60);
 /// sessions and asserts them under a later life. The latest life seen is the one recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    held: Vec<StoredSession>,
+    sessions: Vec<StoredSession>,
     last_login: u64,
 }
 
@@ -35,9 +35,9 @@ pub struct RegisterResult {
     pub login: u64,
     /// Other devices' sessions that this login unregistered. Sessions of denied lives are left out:
     /// nobody is there to be kicked, and a life denied in error learns of it when it re-asserts.
-    pub displaced: Vec<SessionKey>,
+    pub displaced_sessions: Vec<SessionKey>,
     /// Sessions of the same device, likewise.
-    pub replaced: Vec<SessionKey>,
+    pub replaced_sessions: Vec<SessionKey>,
 }
 
 /// The platform is full of other devices' sessions on live boats, and displaces none.
@@ -57,7 +57,7 @@ impl Sessions {
     /// No sessions, with login numbers that continue from `last_login`.
     pub fn after_login(last_login: u64) -> Sessions {
         Sessions {
-            held: Vec::new(),
+            sessions: Vec::new(),
             last_login,
         }
     }
@@ -77,29 +77,34 @@ impl Sessions {
         user: UserId,
         new: &NewSession,
         capacity: &SessionCapacity,
-        denied: &DeniedBoats,
+        denied_boats: &DeniedBoats,
         now: Timestamp,
     ) -> Result<RegisterResult, TooManySessions> {
         if let Some(entry) = self.find(&new.key) {
-            hold(entry, &new.key.life);
+            update_life(entry, &new.key.life);
             return Ok(RegisterResult {
                 login: entry.login,
-                displaced: Vec::new(),
-                replaced: Vec::new(),
+                displaced_sessions: Vec::new(),
+                replaced_sessions: Vec::new(),
             });
         }
-        self.forget_denied(denied);
+        self.forget_denied(denied_boats);
         let room = capacity.of(new.platform);
-        let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
+        let (mut displaced_sessions, mut replaced_sessions) = (Vec::new(), Vec::new());
         match SessionCapacity::overflow(new.platform) {
             Overflow::Displace => {
                 let (own, oldest) = self.make_room(new, room);
-                replaced.extend(own.into_iter().map(|held| held.entry.into_key(user)));
-                displaced.extend(oldest.into_iter().map(|held| held.entry.into_key(user)));
+                replaced_sessions
+                    .extend(own.into_iter().map(|session| session.entry.into_key(user)));
+                displaced_sessions.extend(
+                    oldest
+                        .into_iter()
+                        .map(|session| session.entry.into_key(user)),
+                );
             }
             Overflow::Refuse if self.count(new.platform) >= room => {
-                let earlier = self.earliest_of(new).ok_or(TooManySessions)?;
-                replaced.push(self.held.remove(earlier).entry.into_key(user));
+                let earliest_index = self.earliest_session_index(new).ok_or(TooManySessions)?;
+                replaced_sessions.push(self.sessions.remove(earliest_index).entry.into_key(user));
             }
             Overflow::Refuse => {}
         }
@@ -107,8 +112,8 @@ impl Sessions {
         self.register(new, login);
         Ok(RegisterResult {
             login,
-            displaced,
-            replaced,
+            displaced_sessions,
+            replaced_sessions,
         })
     }
 
@@ -121,28 +126,33 @@ impl Sessions {
     /// peers that took the earlier life for over may have withheld messages from it.
     pub fn reassert(
         &mut self,
-        held: &HeldSession,
+        held_session: &HeldSession,
         capacity: &SessionCapacity,
-        denied: &DeniedBoats,
+        denied_boats: &DeniedBoats,
         now: Timestamp,
     ) -> ReassertResult {
-        let (new, login) = (&held.session, held.login(now));
+        let (new, login) = (&held_session.session, held_session.login(now));
         if let Some(entry) = self.find(&new.key) {
-            return match hold(entry, &new.key.life) {
-                true => ReassertResult::Restored,
-                false => ReassertResult::Known,
+            return if update_life(entry, &new.key.life) {
+                ReassertResult::Restored
+            } else {
+                ReassertResult::Known
             };
         }
-        self.forget_denied(denied);
+        self.forget_denied(denied_boats);
         if SessionCapacity::overflow(new.platform) == Overflow::Displace {
             let room = capacity.of(new.platform);
-            let later = self.held.iter().filter(|held| held.is_later(login));
-            let rivals = later.filter(|held| held.is_on(new.platform));
-            let (own, others): (Vec<_>, Vec<_>) = rivals.partition(|held| held.is_of(new));
+            let later_sessions = self
+                .sessions
+                .iter()
+                .filter(|session| session.is_later(login));
+            let rivals = later_sessions.filter(|session| session.is_on(new.platform));
+            let (own, other_devices): (Vec<_>, Vec<_>) =
+                rivals.partition(|session| session.is_same_device(new));
             if !own.is_empty() {
                 return ReassertResult::Replaced;
             }
-            if others.len() >= room {
+            if other_devices.len() >= room {
                 return ReassertResult::Displaced;
             }
             self.make_room(new, room);
@@ -155,31 +165,32 @@ impl Sessions {
     /// Removes exactly this session: not a later one on its platform, and not if a later life of
     /// its boat has asserted it since.
     pub fn disconnect(&mut self, key: &SessionKey) -> bool {
-        let before = self.held.len();
-        let later = |entry: &SessionEntry| entry.life.incarnation > key.life.incarnation;
-        self.held
-            .retain(|held| !is(&held.entry, key) || later(&held.entry));
-        self.held.len() < before
+        let old_count = self.sessions.len();
+        let is_later = |entry: &SessionEntry| entry.life.incarnation > key.life.incarnation;
+        self.sessions
+            .retain(|session| !is_same_session(&session.entry, key) || is_later(&session.entry));
+        self.sessions.len() < old_count
     }
 
     /// Removes sessions of ended lives. They are invisible at once, and removed when met.
-    pub fn forget_denied(&mut self, denied: &DeniedBoats) {
-        if !denied.is_empty() {
-            self.held.retain(|held| !denied.contains(&held.entry.life));
+    pub fn forget_denied(&mut self, denied_boats: &DeniedBoats) {
+        if !denied_boats.is_empty() {
+            self.sessions
+                .retain(|session| !denied_boats.contains(&session.entry.life));
         }
     }
 
     /// Sessions whose boat is not known to have ended.
-    pub fn live(&self, denied: &DeniedBoats) -> impl Iterator<Item = &SessionEntry> {
-        self.held
+    pub fn live(&self, denied_boats: &DeniedBoats) -> impl Iterator<Item = &SessionEntry> {
+        self.sessions
             .iter()
-            .map(|held| &held.entry)
-            .filter(|entry| denied.is_empty() || !denied.contains(&entry.life))
+            .map(|session| &session.entry)
+            .filter(|entry| denied_boats.is_empty() || !denied_boats.contains(&entry.life))
     }
 
-    /// True if the platform has a session.
+    /// Whether the platform has a session.
     pub fn on(&self, platform: Platform) -> bool {
-        self.held.iter().any(|held| held.is_on(platform))
+        self.sessions.iter().any(|session| session.is_on(platform))
     }
 
     /// The last login number assigned.
@@ -188,25 +199,28 @@ impl Sessions {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.sessions.is_empty()
     }
 
     fn find(&mut self, key: &SessionKey) -> Option<&mut SessionEntry> {
-        let mut entries = self.held.iter_mut().map(|held| &mut held.entry);
-        entries.find(|entry| is(entry, key))
+        let mut entries = self.sessions.iter_mut().map(|session| &mut session.entry);
+        entries.find(|entry| is_same_session(entry, key))
     }
 
     fn count(&self, platform: Platform) -> usize {
-        let held = self.held.iter().filter(|held| held.is_on(platform));
-        held.count()
+        let sessions = self
+            .sessions
+            .iter()
+            .filter(|session| session.is_on(platform));
+        sessions.count()
     }
 
     /// Index of the same device's earliest session, whose connection may be dead.
-    fn earliest_of(&self, new: &NewSession) -> Option<usize> {
-        let held = self.held.iter().enumerate();
-        let own = held.filter(|(_, held)| held.is_of(new));
-        let earliest = own.min_by_key(|(_, held)| held.entry.login);
-        earliest.map(|(place, _)| place)
+    fn earliest_session_index(&self, new: &NewSession) -> Option<usize> {
+        let sessions = self.sessions.iter().enumerate();
+        let own = sessions.filter(|(_, session)| session.is_same_device(new));
+        let earliest = own.min_by_key(|(_, session)| session.entry.login);
+        earliest.map(|(index, _)| index)
     }
 
     /// Takes out the sessions of the device, and the oldest others for which there is no room
@@ -216,11 +230,14 @@ impl Sessions {
         new: &NewSession,
         room: usize,
     ) -> (Vec<StoredSession>, Vec<StoredSession>) {
-        let own = self.held.extract_if(.., |held| held.is_of(new)).collect();
+        let own = self
+            .sessions
+            .extract_if(.., |session| session.is_same_device(new))
+            .collect();
         let mut excess = (self.count(new.platform) + 1).saturating_sub(room);
         // The list is in login order.
-        let oldest = self.held.extract_if(.., |held| {
-            let is_oldest = excess > 0 && held.is_on(new.platform);
+        let oldest = self.sessions.extract_if(.., |session| {
+            let is_oldest = excess > 0 && session.is_on(new.platform);
             excess -= usize::from(is_oldest);
             is_oldest
         });
@@ -236,8 +253,10 @@ impl Sessions {
         self.last_login = self.last_login.max(login);
         // Most users have one session: the vector's usual first step of four would cost 150 bytes
         // each.
-        self.held.reserve_exact(1);
-        let place = self.held.partition_point(|held| held.entry.login <= login);
+        self.sessions.reserve_exact(1);
+        let index = self
+            .sessions
+            .partition_point(|other| other.entry.login <= login);
         let session = StoredSession {
             entry: SessionEntry {
                 session: new.key.session,
@@ -247,7 +266,7 @@ impl Sessions {
             },
             device: new.device.clone(),
         };
-        self.held.insert(place, session);
+        self.sessions.insert(index, session);
     }
 }
 
@@ -269,14 +288,14 @@ impl StoredSession {
     }
 
     /// True for a session of the same device on the same platform.
-    fn is_of(&self, new: &NewSession) -> bool {
+    fn is_same_device(&self, new: &NewSession) -> bool {
         self.is_on(new.platform) && self.device == new.device
     }
 }
 
-/// Refusal sent to a device's older connection, by any service. That connection may be the one in
-/// use.
-pub fn signed_in_again() -> Refusal {
+/// Refusal that any service sends to a device's older connection. That connection may be the one
+/// in use.
+pub fn replaced_session_refusal() -> Refusal {
     Refusal::new(
         Code::Replaced,
         "another connection of this device signed in; connect again if it is not in use",
@@ -284,18 +303,18 @@ pub fn signed_in_again() -> Refusal {
 }
 
 /// True for the same session of the same boat, under any of its lives.
-fn is(entry: &SessionEntry, key: &SessionKey) -> bool {
+fn is_same_session(entry: &SessionEntry, key: &SessionKey) -> bool {
     entry.session == key.session && entry.life.boat == key.life.boat
 }
 
-/// Records the boat's life that holds the session. Returns true if it is later than the one known;
-/// a late word from an earlier life changes nothing.
-fn hold(entry: &mut SessionEntry, life: &BoatLife) -> bool {
-    let later = life.incarnation > entry.life.incarnation;
-    if later {
+/// Records the boat's life that holds the session. Returns true if it is later than the recorded
+/// one; a late message from an earlier life changes nothing.
+fn update_life(entry: &mut SessionEntry, life: &BoatLife) -> bool {
+    let is_later = life.incarnation > entry.life.incarnation;
+    if is_later {
         entry.life = life.clone();
     }
-    later
+    is_later
 }
 
 #[cfg(test)]
@@ -329,9 +348,8 @@ mod tests {
 
     fn login(sessions: &mut Sessions, n: i64, now: i64) -> RegisterResult {
         let now = Timestamp::from_millis(now);
-        let registered =
-            sessions.connect(user(), &session(n), &usual(), &DeniedBoats::default(), now);
-        registered.expect("one at a time")
+        let result = sessions.connect(user(), &session(n), &usual(), &DeniedBoats::default(), now);
+        result.expect("one at a time")
     }
 
     #[test]
@@ -347,24 +365,27 @@ mod tests {
     #[test]
     fn the_last_login_holds_the_platform() {
         let mut sessions = Sessions::default();
-        assert_eq!(login(&mut sessions, 1, 1).displaced, []);
-        assert_eq!(login(&mut sessions, 2, 1).displaced, [session(1).key]);
-        let again = sessions.reassert(
+        assert_eq!(login(&mut sessions, 1, 1).displaced_sessions, []);
+        assert_eq!(
+            login(&mut sessions, 2, 1).displaced_sessions,
+            [session(1).key]
+        );
+        let reassertion = sessions.reassert(
             &session(1).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
         );
-        assert_eq!(again, ReassertResult::Displaced);
+        assert_eq!(reassertion, ReassertResult::Displaced);
         assert!(!sessions.disconnect(&session(1).key));
         assert!(sessions.disconnect(&session(2).key));
-        let again = sessions.reassert(
+        let reassertion = sessions.reassert(
             &session(1).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
         );
-        assert_eq!(again, ReassertResult::Restored);
+        assert_eq!(reassertion, ReassertResult::Restored);
     }
 
     // A device cannot displace itself: its own sign-ins may overtake each other.
@@ -376,75 +397,82 @@ mod tests {
             ..session(n)
         };
         login(&mut sessions, 1, 1);
-        let later = sessions.connect(
+        let result = sessions.connect(
             user(),
             &of_one_device(2),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
         );
-        let later = later.expect("one at a time");
+        let result = result.expect("one at a time");
         assert_eq!(
-            (later.displaced, later.replaced),
+            (result.displaced_sessions, result.replaced_sessions),
             (Vec::new(), vec![session(1).key])
         );
-        let again = sessions.reassert(
+        let reassertion = sessions.reassert(
             &session(1).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
         );
-        assert_eq!(again, ReassertResult::Replaced);
+        assert_eq!(reassertion, ReassertResult::Replaced);
         let other = login(&mut sessions, 3, 1);
         assert_eq!(
-            (other.displaced, other.replaced),
+            (other.displaced_sessions, other.replaced_sessions),
             (vec![session(2).key], Vec::new())
         );
-        let again = sessions.reassert(
+        let reassertion = sessions.reassert(
             &of_one_device(2).into(),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
         );
-        assert_eq!(again, ReassertResult::Displaced);
+        assert_eq!(reassertion, ReassertResult::Displaced);
     }
 
     // A boat that lost its lease asserts its sessions under a later life; messages from its earlier
     // life may still be on their way.
     #[test]
     fn a_later_life_of_the_boat_holds_the_same_session() {
-        let under = |incarnation| {
+        let with_incarnation = |incarnation| {
             let mut new = session(1);
             new.key.life.incarnation = Incarnation(incarnation);
             new
         };
         let mut sessions = Sessions::default();
-        let again = |sessions: &mut Sessions, incarnation| {
+        let reassert = |sessions: &mut Sessions, incarnation| {
             sessions.reassert(
-                &under(incarnation).into(),
+                &with_incarnation(incarnation).into(),
                 &usual(),
                 &DeniedBoats::default(),
                 Timestamp::ZERO,
             )
         };
         let first = login(&mut sessions, 1, 1).login;
-        assert_eq!(again(&mut sessions, 2), ReassertResult::Restored);
-        assert_eq!(again(&mut sessions, 2), ReassertResult::Known);
-        assert_eq!(again(&mut sessions, 1), ReassertResult::Known, "came late");
-        assert!(!sessions.disconnect(&under(1).key), "came late");
-        let repeated = sessions.connect(
+        assert_eq!(reassert(&mut sessions, 2), ReassertResult::Restored);
+        assert_eq!(reassert(&mut sessions, 2), ReassertResult::Known);
+        assert_eq!(
+            reassert(&mut sessions, 1),
+            ReassertResult::Known,
+            "came late"
+        );
+        assert!(!sessions.disconnect(&with_incarnation(1).key), "came late");
+        let repeat = sessions.connect(
             user(),
-            &under(3),
+            &with_incarnation(3),
             &usual(),
             &DeniedBoats::default(),
             Timestamp::from_millis(9),
         );
-        let repeated = repeated.expect("there already");
-        assert_eq!((repeated.login, repeated.displaced), (first, Vec::new()));
-        let held: Vec<_> = sessions.live(&DeniedBoats::default()).collect();
-        assert_eq!(held[0].life, under(3).key.life);
+        let repeat = repeat.expect("there already");
+        assert_eq!(
+            (repeat.login, repeat.displaced_sessions),
+            (first, Vec::new())
+        );
+        let live_sessions: Vec<_> = sessions.live(&DeniedBoats::default()).collect();
+        assert_eq!(live_sessions[0].life, with_incarnation(3).key.life);
         // The later life may end the session before it re-asserts it.
-        assert!(sessions.disconnect(&under(4).key));
+        assert!(sessions.disconnect(&with_incarnation(4).key));
         assert!(sessions.is_empty());
     }
 
@@ -454,15 +482,15 @@ mod tests {
             platform: Platform::Bot,
             ..session(n)
         };
-        let denied = |n: i64| -> DeniedBoats {
+        let denied_life = |n: i64| -> DeniedBoats {
             let lives = [session(n).key.life].into_iter();
             lives.collect::<std::collections::BTreeSet<_>>().into()
         };
         let mut sessions = Sessions::default();
-        let mut connect = |n, denied: &DeniedBoats| {
+        let mut connect = |n, denied_boats: &DeniedBoats| {
             sessions
-                .connect(user(), &bot(n), &usual(), denied, Timestamp::ZERO)
-                .map(|at| at.login)
+                .connect(user(), &bot(n), &usual(), denied_boats, Timestamp::ZERO)
+                .map(|result| result.login)
         };
         for n in 1..=16 {
             connect(n, &DeniedBoats::default()).expect("room");
@@ -473,25 +501,32 @@ mod tests {
             Ok(16),
             "there already"
         );
-        assert_eq!(connect(17, &denied(3)), Ok(17), "one ended with its boat");
-        assert_eq!(connect(18, &denied(3)), Err(TooManySessions));
         assert_eq!(
-            login(&mut sessions, 19, 0).displaced,
+            connect(17, &denied_life(3)),
+            Ok(17),
+            "one ended with its boat"
+        );
+        assert_eq!(connect(18, &denied_life(3)), Err(TooManySessions));
+        assert_eq!(
+            login(&mut sessions, 19, 0).displaced_sessions,
             [],
             "people have places of their own"
         );
-        let again = NewSession {
+        let replacement = NewSession {
             device: bot(7).device,
             ..bot(21)
         };
         let earliest = sessions.connect(
             user(),
-            &again,
+            &replacement,
             &usual(),
             &DeniedBoats::default(),
             Timestamp::ZERO,
         );
-        assert_eq!(earliest.expect("its own place").replaced, [bot(7).key]);
+        assert_eq!(
+            earliest.expect("its own place").replaced_sessions,
+            [bot(7).key]
+        );
         assert!(sessions.disconnect(&bot(5).key));
         let next = sessions.connect(
             user(),
@@ -514,33 +549,37 @@ mod tests {
             let mut sessions = Sessions::default();
             let mut connect = |new: &NewSession, capacity: &SessionCapacity| {
                 let now = Timestamp::from_millis(1);
-                let registered = sessions.connect(user(), new, capacity, &none, now);
-                let registered = registered.expect("people are never refused");
-                (registered.displaced, registered.replaced)
+                let result = sessions.connect(user(), new, capacity, &none, now);
+                let result = result.expect("people are never refused");
+                (result.displaced_sessions, result.replaced_sessions)
             };
             let room = i64::from(room);
             for n in 1..=room {
-                let ended = connect(&session(n), &capacity);
-                assert_eq!(ended, (vec![], vec![]), "{n} of {room}");
+                let ended_sessions = connect(&session(n), &capacity);
+                assert_eq!(ended_sessions, (vec![], vec![]), "{n} of {room}");
             }
             // The device's own session goes first, whatever the capacity.
-            let again = NewSession {
+            let replacement = NewSession {
                 device: session(1).device,
                 ..session(10)
             };
             assert_eq!(
-                connect(&again, &capacity),
+                connect(&replacement, &capacity),
                 (vec![], vec![session(1).key]),
                 "room for {room}"
             );
             // The oldest by login; the replaced session no longer is.
-            let oldest = if room == 1 { again } else { session(2) };
-            let ended = connect(&session(11), &capacity);
-            assert_eq!(ended, (vec![oldest.key], vec![]), "room for {room}");
+            let oldest = if room == 1 { replacement } else { session(2) };
+            let ended_sessions = connect(&session(11), &capacity);
+            assert_eq!(
+                ended_sessions,
+                (vec![oldest.key], vec![]),
+                "room for {room}"
+            );
             // Lower capacity than before: all sessions in excess end, oldest first.
-            let ended = connect(&session(12), &usual());
-            assert_eq!(ended.0.len() as i64, room);
-            assert_eq!(ended.0.last(), Some(&session(11).key));
+            let ended_sessions = connect(&session(12), &usual());
+            assert_eq!(ended_sessions.0.len() as i64, room);
+            assert_eq!(ended_sessions.0.last(), Some(&session(11).key));
             assert_eq!(sessions.live(&none).count(), 1);
         }
     }
@@ -550,29 +589,29 @@ mod tests {
         let two = usual().with(Platform::Ios, 2).expect("in bounds");
         let none = DeniedBoats::default();
         let mut sessions = Sessions::default();
-        let mut again = |n, capacity: &SessionCapacity| {
+        let mut reassert = |n, capacity: &SessionCapacity| {
             sessions.reassert(&session(n).into(), capacity, &none, Timestamp::ZERO)
         };
-        assert_eq!(again(1, &two), ReassertResult::Restored);
-        assert_eq!(again(2, &two), ReassertResult::Restored);
-        assert_eq!(again(3, &two), ReassertResult::Displaced);
+        assert_eq!(reassert(1, &two), ReassertResult::Restored);
+        assert_eq!(reassert(2, &two), ReassertResult::Restored);
+        assert_eq!(reassert(3, &two), ReassertResult::Displaced);
         // Lower capacity displaces at the next login, not here.
         assert_eq!(
-            [again(1, &usual()), again(2, &usual())],
+            [reassert(1, &usual()), reassert(2, &usual())],
             [ReassertResult::Known; 2]
         );
-        assert_eq!(again(3, &usual()), ReassertResult::Displaced);
+        assert_eq!(reassert(3, &usual()), ReassertResult::Displaced);
         let own = NewSession {
             device: session(1).device,
             ..session(4)
         };
         let roomy = usual().with(Platform::Ios, 3).expect("in bounds");
-        let replaced = sessions.reassert(&own.into(), &roomy, &none, Timestamp::ZERO);
-        assert_eq!(replaced, ReassertResult::Replaced, "room or not");
+        let result = sessions.reassert(&own.into(), &roomy, &none, Timestamp::ZERO);
+        assert_eq!(result, ReassertResult::Replaced, "room or not");
     }
 
     /// A session whose boat knows the number of its login.
-    fn held(n: i64, login: u64) -> HeldSession {
+    fn held_session(n: i64, login: u64) -> HeldSession {
         HeldSession {
             session: session(n),
             login: Some(login),
@@ -581,27 +620,28 @@ mod tests {
 
     // What was displaced may come back first, if nobody has told it.
     #[test]
-    fn a_store_that_lost_all_gets_its_sessions_back_in_the_order_of_their_logins() {
-        let again = |sessions: &mut Sessions, held: &HeldSession, capacity: &SessionCapacity| {
-            let now = Timestamp::from_millis(1000);
-            sessions.reassert(held, capacity, &DeniedBoats::default(), now)
-        };
+    fn an_empty_store_restores_sessions_in_login_order() {
+        let reassert =
+            |sessions: &mut Sessions, held_session: &HeldSession, capacity: &SessionCapacity| {
+                let now = Timestamp::from_millis(1000);
+                sessions.reassert(held_session, capacity, &DeniedBoats::default(), now)
+            };
         let mut sessions = Sessions::default();
-        let (earlier, later) = (held(1, 10), held(2, 20));
+        let (earlier_session, later_session) = (held_session(1, 10), held_session(2, 20));
         assert_eq!(
-            again(&mut sessions, &earlier, &usual()),
+            reassert(&mut sessions, &earlier_session, &usual()),
             ReassertResult::Restored
         );
         assert_eq!(
-            again(&mut sessions, &later, &usual()),
+            reassert(&mut sessions, &later_session, &usual()),
             ReassertResult::Restored
         );
         assert_eq!(
-            again(&mut sessions, &earlier, &usual()),
+            reassert(&mut sessions, &earlier_session, &usual()),
             ReassertResult::Displaced
         );
         assert_eq!(
-            again(&mut sessions, &later, &usual()),
+            reassert(&mut sessions, &later_session, &usual()),
             ReassertResult::Known
         );
         let live: Vec<_> = sessions.live(&DeniedBoats::default()).collect();
@@ -609,15 +649,15 @@ mod tests {
 
         // Of one device.
         let mut sessions = Sessions::default();
-        let mut replaced = held(1, 10);
-        replaced.session.device = session(2).device;
-        again(&mut sessions, &replaced, &usual());
+        let mut replaced_session = held_session(1, 10);
+        replaced_session.session.device = session(2).device;
+        reassert(&mut sessions, &replaced_session, &usual());
         assert_eq!(
-            again(&mut sessions, &later, &usual()),
+            reassert(&mut sessions, &later_session, &usual()),
             ReassertResult::Restored
         );
         assert_eq!(
-            again(&mut sessions, &replaced, &usual()),
+            reassert(&mut sessions, &replaced_session, &usual()),
             ReassertResult::Replaced
         );
 
@@ -625,10 +665,10 @@ mod tests {
         let three = usual().with(Platform::Ios, 3).expect("in bounds");
         let mut sessions = Sessions::default();
         for n in [3, 5, 1, 4, 2] {
-            again(&mut sessions, &held(n, n as u64 * 10), &three);
+            reassert(&mut sessions, &held_session(n, n as u64 * 10), &three);
         }
         let none = DeniedBoats::default();
-        let live: Vec<_> = sessions.live(&none).map(|it| it.login).collect();
+        let live: Vec<_> = sessions.live(&none).map(|session| session.login).collect();
         assert_eq!(live, [30, 40, 50]);
         let next = sessions.connect(
             user(),
@@ -638,24 +678,27 @@ mod tests {
             Timestamp::ZERO,
         );
         let next = next.expect("people are never refused");
-        assert_eq!((next.login, next.displaced), (51, vec![session(3).key]));
+        assert_eq!(
+            (next.login, next.displaced_sessions),
+            (51, vec![session(3).key])
+        );
     }
 
     // A boat's word alone must not make its sessions the latest for ever.
     #[test]
     fn a_login_of_a_time_to_come_is_as_unknown() {
         let mut sessions = Sessions::default();
-        let again = |sessions: &mut Sessions, held: &HeldSession| {
+        let reassert = |sessions: &mut Sessions, held_session: &HeldSession| {
             let now = Timestamp::from_millis(1000);
-            sessions.reassert(held, &usual(), &DeniedBoats::default(), now)
+            sessions.reassert(held_session, &usual(), &DeniedBoats::default(), now)
         };
         assert_eq!(
-            again(&mut sessions, &held(1, u64::MAX)),
+            reassert(&mut sessions, &held_session(1, u64::MAX)),
             ReassertResult::Restored
         );
         assert_eq!(sessions.last_login(), 1000);
         assert_eq!(
-            again(&mut sessions, &held(2, u64::MAX)),
+            reassert(&mut sessions, &held_session(2, u64::MAX)),
             ReassertResult::Displaced
         );
         assert_eq!(login(&mut sessions, 3, 900).login, 1001);
@@ -667,17 +710,17 @@ mod tests {
         let two = usual().with(Platform::Ios, 2).expect("in bounds");
         let mut sessions = Sessions::default();
         let mut connect = |n, denied: &DeniedBoats| {
-            let registered = sessions.connect(user(), &session(n), &two, denied, Timestamp::ZERO);
-            registered.expect("people are never refused").displaced
+            let result = sessions.connect(user(), &session(n), &two, denied, Timestamp::ZERO);
+            result.expect("people are never refused").displaced_sessions
         };
-        let ended: DeniedBoats = [session(2).key.life]
+        let ended_boats: DeniedBoats = [session(2).key.life]
             .into_iter()
             .collect::<std::collections::BTreeSet<_>>()
             .into();
         assert_eq!(connect(1, &DeniedBoats::default()), []);
         assert_eq!(connect(2, &DeniedBoats::default()), []);
-        assert_eq!(connect(3, &ended), []);
-        assert_eq!(connect(4, &ended), [session(1).key]);
+        assert_eq!(connect(3, &ended_boats), []);
+        assert_eq!(connect(4, &ended_boats), [session(1).key]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::{MessageId, Platform, Timestamp, UserId};
 pub struct Mailbox {
     user: UserId,
     presence: Presence,
-    waiting: BTreeMap<Platform, MailIndex>,
+    mail_indexes: BTreeMap<Platform, MailIndex>,
 }
 
 /// Change to an entry, for the counter of [`Bodies`].
@@ -31,7 +31,7 @@ impl Mailbox {
         Mailbox {
             user,
             presence: Presence::default(),
-            waiting: BTreeMap::new(),
+            mail_indexes: BTreeMap::new(),
         }
     }
 
@@ -43,16 +43,16 @@ impl Mailbox {
     ) -> (RouteAnswer, Vec<MailboxChange>) {
         let placement = self.presence.place(request);
         let mut changes = Vec::new();
-        let mut dropped = 0;
-        for &platform in &placement.store {
+        let mut dropped_count = 0;
+        for &platform in &placement.store_platforms {
             let Some(mail) = &request.mail else { break };
-            dropped += self.append(platform, mail, policies, request.now, &mut changes);
+            dropped_count += self.append(platform, mail, policies, request.now, &mut changes);
         }
         let answer = RouteAnswer {
             live: placement.live,
-            stored: placement.store,
-            acknowledged: placement.acknowledged,
-            dropped,
+            stored_platforms: placement.store_platforms,
+            acknowledged_platforms: placement.acknowledged_platforms,
+            dropped_count,
         };
         (answer, changes)
     }
@@ -71,17 +71,17 @@ impl Mailbox {
     ) -> Result<ConnectAnswer, TooManySessions> {
         let new = &request.entry;
         let sessions = &mut self.presence.sessions;
-        let registered = sessions.connect(
+        let result = sessions.connect(
             self.user,
             new,
             &policies.sessions,
-            &request.denied,
+            &request.denied_boats,
             request.now,
         )?;
         Ok(ConnectAnswer {
-            login: registered.login,
-            displaced: registered.displaced,
-            replaced: registered.replaced,
+            login: result.login,
+            displaced_sessions: result.displaced_sessions,
+            replaced_sessions: result.replaced_sessions,
             marker,
             mail_waits: self.mail_waits(new.platform, policies, request.now),
         })
@@ -90,15 +90,15 @@ impl Mailbox {
     /// Handles a boat's assertion that it holds this session.
     pub fn reassert(
         &mut self,
-        held: &HeldSession,
-        denied: &DeniedBoats,
+        held_session: &HeldSession,
+        denied_boats: &DeniedBoats,
         policies: &Policies,
         marker: u64,
         now: Timestamp,
     ) -> ReassertAnswer {
         let sessions = &mut self.presence.sessions;
-        let new = &held.session;
-        match sessions.reassert(held, &policies.sessions, denied, now) {
+        let new = &held_session.session;
+        match sessions.reassert(held_session, &policies.sessions, denied_boats, now) {
             ReassertResult::Known => ReassertAnswer::Known {
                 mail_waits: self.mail_waits(new.platform, policies, now),
             },
@@ -118,26 +118,26 @@ impl Mailbox {
     }
 
     /// Sessions whose boat is not known to have ended.
-    pub fn live(&self, denied: &DeniedBoats) -> impl Iterator<Item = &SessionEntry> {
-        self.presence.sessions.live(denied)
+    pub fn live(&self, denied_boats: &DeniedBoats) -> impl Iterator<Item = &SessionEntry> {
+        self.presence.sessions.live(denied_boats)
     }
 
-    /// Returns waiting mail, oldest first, strictly after `after`; removes nothing. Entries without
+    /// Returns waiting mail strictly after `cursor`, oldest first; removes nothing. Entries without
     /// a body are listed apart, in `bodiless`.
     pub fn page(
         &self,
         platform: Platform,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: usize,
         policies: &Policies,
         bodies: &Bodies,
         now: Timestamp,
     ) -> MailPage {
         let mut page = MailPage::default();
-        let Some(waiting) = self.waiting.get(&platform) else {
+        let Some(index) = self.mail_indexes.get(&platform) else {
             return page;
         };
-        let (entries, next) = waiting.page(after, limit, policies.of(platform), now);
+        let (entries, next) = index.page(cursor, limit, policies.of(platform), now);
         page.next = next;
         for MailCursor { accepted_at, id } in entries {
             match bodies.get(id).cloned() {
@@ -161,13 +161,14 @@ impl Mailbox {
         policies: &Policies,
         now: Timestamp,
     ) -> MailLocation {
-        let waiting = self.waiting.get(&platform);
-        if waiting.is_some_and(|waiting| waiting.has(id, policies.of(platform), now)) {
+        let index = self.mail_indexes.get(&platform);
+        if index.is_some_and(|index| index.has(id, policies.of(platform), now)) {
             return MailLocation::Waits;
         }
-        match self.presence.has_acked(platform, id, now) {
-            true => MailLocation::Acknowledged,
-            false => MailLocation::Absent,
+        if self.presence.has_acked(platform, id, now) {
+            MailLocation::Acknowledged
+        } else {
+            MailLocation::Absent
         }
     }
 
@@ -180,10 +181,10 @@ impl Mailbox {
         now: Timestamp,
     ) -> Vec<MailboxChange> {
         self.presence.remember_acked(platform, ids, now);
-        let Some(waiting) = self.waiting.get_mut(&platform) else {
+        let Some(index) = self.mail_indexes.get_mut(&platform) else {
             return Vec::new();
         };
-        removed(platform, waiting.acknowledge(ids))
+        removal_changes(platform, index.acknowledge(ids))
     }
 
     /// Removes mail that the policy no longer retains.
@@ -193,15 +194,15 @@ impl Mailbox {
         policy: MailboxPolicy,
         now: Timestamp,
     ) -> Vec<MailboxChange> {
-        let Some(waiting) = self.waiting.get_mut(&platform) else {
+        let Some(index) = self.mail_indexes.get_mut(&platform) else {
             return Vec::new();
         };
-        removed(platform, waiting.trim(policy, now))
+        removal_changes(platform, index.trim(policy, now))
     }
 
     /// Number of entries waiting for a platform, including expired ones until they are trimmed.
     pub fn waiting(&self, platform: Platform) -> u64 {
-        self.waiting.get(&platform).map_or(0, MailIndex::len)
+        self.mail_indexes.get(&platform).map_or(0, MailIndex::len)
     }
 
     /// Loses sessions and recent acknowledgements, like a store that died with them in memory.
@@ -210,8 +211,8 @@ impl Mailbox {
     }
 
     fn mail_waits(&self, platform: Platform, policies: &Policies, now: Timestamp) -> bool {
-        let waiting = self.waiting.get(&platform);
-        waiting.is_some_and(|waiting| waiting.any(policies.of(platform), now))
+        let index = self.mail_indexes.get(&platform);
+        index.is_some_and(|index| index.any(policies.of(platform), now))
     }
 
     fn append(
@@ -222,19 +223,25 @@ impl Mailbox {
         now: Timestamp,
         changes: &mut Vec<MailboxChange>,
     ) -> u32 {
-        let at = mail.cursor();
-        let waiting = self.waiting.entry(platform).or_default();
-        let appended = waiting.append(at, policies.of(platform), now);
-        if appended.added {
-            changes.push(MailboxChange::Added { platform, at });
+        let cursor = mail.cursor();
+        let index = self.mail_indexes.entry(platform).or_default();
+        let result = index.append(cursor, policies.of(platform), now);
+        if result.is_new {
+            changes.push(MailboxChange::Added {
+                platform,
+                at: cursor,
+            });
         }
-        let dropped = appended.dropped.len() as u32;
-        changes.extend(removed(platform, appended.dropped));
-        dropped
+        let dropped_count = result.dropped_entries.len() as u32;
+        changes.extend(removal_changes(platform, result.dropped_entries));
+        dropped_count
     }
 }
 
-fn removed(platform: Platform, entries: Vec<MailCursor>) -> Vec<MailboxChange> {
-    let change = |at| MailboxChange::Removed { platform, at };
+fn removal_changes(platform: Platform, entries: Vec<MailCursor>) -> Vec<MailboxChange> {
+    let change = |cursor| MailboxChange::Removed {
+        platform,
+        at: cursor,
+    };
     entries.into_iter().map(change).collect()
 }

@@ -39,7 +39,7 @@ pub enum NotifyFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextAttempt {
     Again {
-        after: Duration,
+        delay: Duration,
     },
     /// A dead letter.
     GiveUp(DeadReason),
@@ -50,19 +50,19 @@ pub enum NextAttempt {
 }
 
 impl NotifyLimits {
-    /// True if a notification of a message accepted at `accepted_at` is still news.
+    /// Whether a notification of a message accepted at `accepted_at` is still news.
     pub fn is_news(&self, accepted_at: Timestamp, now: Timestamp) -> bool {
         now.since(accepted_at) <= self.age_max
     }
 
-    /// Decides after the failure of the n-th attempt (counted from 1). `asked` is the pause that
-    /// the provider asks for; `chance` spreads simultaneous failures over the second half of the
+    /// Decides after the failure of the n-th attempt (counted from 1). `retry_after` is the
+    /// provider's; `chance` spreads simultaneous failures over the second half of the
     /// delay.
-    pub fn after(
+    pub fn next_attempt(
         &self,
         failure: NotifyFailure,
         attempts: u32,
-        asked: Option<Duration>,
+        retry_after: Option<Duration>,
         chance: u64,
     ) -> NextAttempt {
         match failure {
@@ -82,9 +82,11 @@ impl NotifyLimits {
                     .saturating_mul(1 << doublings)
                     .min(self.delay_max);
                 let share = 0.5 + 0.5 * (chance as f64 / u64::MAX as f64);
-                let own = delay.mul_f64(share);
+                let own_delay = delay.mul_f64(share);
                 NextAttempt::Again {
-                    after: asked.map_or(own, |asked| asked.max(own).min(self.age_max)),
+                    delay: retry_after.map_or(own_delay, |retry_after| {
+                        retry_after.max(own_delay).min(self.age_max)
+                    }),
                 }
             }
         }
@@ -106,17 +108,17 @@ mod tests {
         }
     }
 
-    fn delay(attempts: u32, asked: Option<Duration>, chance: u64) -> Duration {
-        match limits().after(NotifyFailure::Unavailable, attempts, asked, chance) {
-            NextAttempt::Again { after } => after,
+    fn delay(attempts: u32, retry_after: Option<Duration>, chance: u64) -> Duration {
+        match limits().next_attempt(NotifyFailure::Unavailable, attempts, retry_after, chance) {
+            NextAttempt::Again { delay } => delay,
             other => panic!("{other:?} after {attempts} attempts"),
         }
     }
 
     #[test]
     fn delays_double_up_to_their_bound() {
-        let longest: Vec<u64> = (1..8).map(|n| delay(n, None, u64::MAX).as_secs()).collect();
-        assert_eq!(longest, [1, 2, 4, 8, 16, 32, 60]);
+        let delays: Vec<u64> = (1..8).map(|n| delay(n, None, u64::MAX).as_secs()).collect();
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60]);
         assert_eq!(delay(3, None, 0), Duration::from_secs(2));
     }
 
@@ -130,34 +132,34 @@ mod tests {
 
     #[test]
     fn the_last_attempt_and_final_answers_end_it() {
-        let after = |failure, attempts| limits().after(failure, attempts, None, 0);
-        let give_up = |why| NextAttempt::GiveUp(why);
+        let next_attempt = |failure, attempts| limits().next_attempt(failure, attempts, None, 0);
+        let give_up = |reason| NextAttempt::GiveUp(reason);
         assert_eq!(
-            after(NotifyFailure::Throttled, 8),
+            next_attempt(NotifyFailure::Throttled, 8),
             give_up(DeadReason::MaxRetries)
         );
         assert_eq!(
-            after(NotifyFailure::Refused, 1),
+            next_attempt(NotifyFailure::Refused, 1),
             give_up(DeadReason::Refused)
         );
-        assert_eq!(after(NotifyFailure::Gone, 1), NextAttempt::Nobody);
-        assert_eq!(after(NotifyFailure::Muted, 1), NextAttempt::Muted);
+        assert_eq!(next_attempt(NotifyFailure::Gone, 1), NextAttempt::Nobody);
+        assert_eq!(next_attempt(NotifyFailure::Muted, 1), NextAttempt::Muted);
     }
 
     #[test]
     fn yesterday_is_no_news() {
-        let accepted = Timestamp::from_millis(0);
-        assert!(limits().is_news(accepted, Timestamp::from_millis(86_400_000)));
-        assert!(!limits().is_news(accepted, Timestamp::from_millis(86_400_001)));
+        let accepted_at = Timestamp::from_millis(0);
+        assert!(limits().is_news(accepted_at, Timestamp::from_millis(86_400_000)));
+        assert!(!limits().is_news(accepted_at, Timestamp::from_millis(86_400_001)));
     }
 
     proptest! {
         #[test]
-        fn whatever_happens_attempts_are_bounded(attempts in 0..u32::MAX, chance: u64) {
-            match limits().after(NotifyFailure::Unavailable, attempts, None, chance) {
-                NextAttempt::Again { after } => {
+        fn attempts_are_bounded(attempts in 0..u32::MAX, chance: u64) {
+            match limits().next_attempt(NotifyFailure::Unavailable, attempts, None, chance) {
+                NextAttempt::Again { delay } => {
                     prop_assert!(attempts < 8);
-                    prop_assert!(after <= limits().delay_max);
+                    prop_assert!(delay <= limits().delay_max);
                 }
                 NextAttempt::GiveUp(_) => prop_assert!(attempts >= 8),
                 NextAttempt::Nobody | NextAttempt::Muted => prop_assert!(false),

@@ -11,7 +11,7 @@ type Key = (MessageId, Target);
 /// Remembers the newest keys, up to a bound. A forgotten key may be notified twice.
 #[derive(Clone, Debug)]
 pub struct Collapse {
-    known: BTreeSet<Key>,
+    keys: BTreeSet<Key>,
     /// Oldest first; may still name keys that were forgotten.
     order: VecDeque<Key>,
     keys_max: usize,
@@ -20,7 +20,7 @@ pub struct Collapse {
 impl Collapse {
     pub fn new(keys_max: usize) -> Collapse {
         Collapse {
-            known: BTreeSet::new(),
+            keys: BTreeSet::new(),
             order: VecDeque::new(),
             keys_max: keys_max.max(1),
         }
@@ -29,13 +29,13 @@ impl Collapse {
     /// Returns false if the target was notified of the message, or is about to be.
     pub fn admit(&mut self, message: MessageId, target: Target) -> bool {
         let key = (message, target);
-        if !self.known.insert(key) {
+        if !self.keys.insert(key) {
             return false;
         }
         self.order.push_back(key);
         while self.order.len() > self.keys_max {
             if let Some(oldest) = self.order.pop_front() {
-                self.known.remove(&oldest);
+                self.keys.remove(&oldest);
             }
         }
         true
@@ -43,15 +43,15 @@ impl Collapse {
 
     /// Admits the next notification of this key, as this one did not take place.
     pub fn forget(&mut self, message: MessageId, target: Target) {
-        self.known.remove(&(message, target));
+        self.keys.remove(&(message, target));
     }
 
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.keys.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.keys.is_empty()
     }
 }
 

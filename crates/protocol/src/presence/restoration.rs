@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Minimum interval between two resyncs of all clients, unless the store has a new marker.
-pub const RESYNC_REST: Duration = Duration::from_secs(600);
+pub const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Markers remembered: each part of the store has a few. Beyond this number all count as new once
 /// more, which costs a sync.
@@ -35,7 +35,7 @@ impl Restoration {
     }
 }
 
-/// True if the client of a restored session has to sync. While the lease is away, only a new marker
+/// Whether the client of a restored session has to sync. While the lease is away, only a new marker
 /// of the store requires it: with the next lease all clients sync.
 pub fn syncs_restored(has_lease: bool, is_new_marker: bool) -> bool {
     has_lease || is_new_marker
@@ -73,6 +73,6 @@ mod tests {
 
     #[test]
     fn the_rest_is_ten_minutes() {
-        assert_eq!(RESYNC_REST, Duration::from_secs(10 * 60));
+        assert_eq!(RESYNC_INTERVAL, Duration::from_secs(10 * 60));
     }
 }

@@ -47,8 +47,8 @@ impl Reading<'_> {
         // written must not look like a member by it.
         let entry = self.ask.group_entries(vec![group])?[0];
         if let Some(entry) = &entry
-            && let Some(of_user) = self.ask.user_entry(self.user)?
-            && let Some(floor) = of_user.readable_after(group, entry)
+            && let Some(user_entry) = self.ask.user_entry(self.user)?
+            && let Some(floor) = user_entry.readable_after(group, entry)
             && !is_behind(&entry.head)
         {
             return Ok(ReadAccess::new(floor, entry));
@@ -57,12 +57,12 @@ impl Reading<'_> {
         let head = self.head(conversation)?;
         let (settings, member) = self.membership(group)?;
         let floor = readable_after(settings, Some(&member))?;
-        let read = GroupEntry::read(self.began, head, Some(settings));
+        let new_entry = GroupEntry::read(self.started_at, head, Some(settings));
         let is_good = |entry: &GroupEntry| entry.settings.is_some() && !is_behind(&entry.head);
         if !entry.as_ref().is_some_and(is_good) {
-            self.fill(Fill::Group(group, read));
+            self.fill(Fill::Group(group, new_entry));
         }
-        Ok(ReadAccess::new(floor, &read))
+        Ok(ReadAccess::new(floor, &new_entry))
     }
 
     pub(super) fn head(&self, conversation: ConversationId) -> NeedResult<Head> {

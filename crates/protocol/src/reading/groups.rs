@@ -14,8 +14,8 @@ use super::DensePage;
 /// # Errors
 /// `Forbidden` for a user who is not a member.
 pub fn readable_after(settings: GroupSettings, member: Option<&Member>) -> Result<Seq, Refusal> {
-    let readable = member.and_then(|member| member.readable_after(settings));
-    readable.ok_or_else(|| Refusal::new(Code::Forbidden, "you are not in this group"))
+    let readable_seq = member.and_then(|member| member.readable_after(settings));
+    readable_seq.ok_or_else(|| Refusal::new(Code::Forbidden, "you are not in this group"))
 }
 
 /// Part of a range behind `floor`.
@@ -30,12 +30,13 @@ pub fn range_behind(range: HistoryRange, floor: Seq) -> HistoryRange {
 
 /// Part of a page behind `floor`. Earlier messages are not *more*: none are for this reader.
 pub fn page_behind(mut page: DensePage<'_>, range: HistoryRange, floor: Seq) -> DensePage<'_> {
-    if let HistoryRange::Backward { before } = range {
-        let behind = page.messages.iter();
-        let behind = behind.take_while(|placed| placed.position.seq > floor);
-        page.messages = &page.messages[..behind.count()];
-        let last = page.messages.last().map(|placed| placed.position.seq);
-        let end = last.or(before).unwrap_or_else(|| page.last_seq.next());
+    if let HistoryRange::Backward { before: cursor } = range {
+        let readable_messages = page.messages.iter();
+        let readable_messages =
+            readable_messages.take_while(|message| message.position.seq > floor);
+        page.messages = &page.messages[..readable_messages.count()];
+        let last = page.messages.last().map(|message| message.position.seq);
+        let end = last.or(cursor).unwrap_or_else(|| page.last_seq.next());
         page.more = page.more && end > floor.next();
     }
     page
@@ -44,17 +45,17 @@ pub fn page_behind(mut page: DensePage<'_>, range: HistoryRange, floor: Seq) -> 
 /// Blanks edits of messages that the reader may not read. Changes are dense, so none can be left
 /// out.
 pub fn changes_behind(changes: &mut [OrderedChange], floor: Seq) {
-    let hidden = changes.iter_mut().filter(|changed| changed.seq <= floor);
-    hidden.for_each(OrderedChange::blank);
+    let hidden_edits = changes.iter_mut().filter(|change| change.seq <= floor);
+    hidden_edits.for_each(OrderedChange::blank);
 }
 
-/// Page from the newest messages of a group, if they are enough; `None`: ask history. `kept` are
-/// the copies beside history, newest first, from any writer: those that do not link up by position
+/// Page from the newest messages of a group, if they are enough; `None`: ask history. `messages`
+/// come from the cache, newest first, from any writer: those that do not link up by position
 /// and by `prev`, up to the head's message, are not trusted. The page has `limit` messages, or the
 /// last of its direction, or `bytes_max` of content: a request for the newest few must not get
 /// fewer because no more were kept.
 pub fn from_timeline(
-    mut kept: Vec<Placed>,
+    mut messages: Vec<Placed>,
     range: HistoryRange,
     head: &Head,
     limit: usize,
@@ -62,14 +63,14 @@ pub fn from_timeline(
 ) -> Option<Vec<Placed>> {
     let last = head.seq;
     // Messages since the read of the head get pushed, or are in the next page.
-    kept.retain(|placed| placed.position.seq <= last);
+    messages.retain(|message| message.position.seq <= last);
     let first = match range {
         HistoryRange::Forward { after } => {
-            kept.reverse();
+            messages.reverse();
             after.next()
         }
-        HistoryRange::Backward { before } => {
-            let end = before.map_or_else(|| last.next(), |before| before.min(last.next()));
+        HistoryRange::Backward { before: cursor } => {
+            let end = cursor.map_or_else(|| last.next(), |cursor| cursor.min(last.next()));
             Seq(end.0.checked_sub(1)?)
         }
     };
@@ -77,34 +78,39 @@ pub fn from_timeline(
         return Some(Vec::new());
     }
     let mut page: Vec<Placed> = Vec::new();
-    for placed in kept.into_iter().skip_while(|p| p.position.seq != first) {
-        let is_other_end = placed.position.seq == last && head.last_id != Some(placed.message.id);
+    for message in messages.into_iter().skip_while(|p| p.position.seq != first) {
+        let is_other_end = message.position.seq == last && head.last_id != Some(message.message.id);
         if is_other_end {
             return None;
         }
-        if page.len() == limit || page.last().is_some_and(|end| !are_neighbours(end, &placed)) {
+        if page.len() == limit
+            || page
+                .last()
+                .is_some_and(|end| !are_neighbours(end, &message))
+        {
             break;
         }
-        page.push(placed);
+        page.push(message);
     }
     let end = page.last()?.position.seq;
     let is_end = match range {
         HistoryRange::Forward { .. } => end == last,
         HistoryRange::Backward { .. } => end == Seq::ZERO.next(),
     };
-    let size = |placed: &Placed| placed.message.content.data.len();
+    let size = |message: &Placed| message.message.content.data.len();
     let is_whole =
         is_end || page.len() >= limit || page.iter().map(size).sum::<usize>() >= bytes_max;
     is_whole.then_some(page)
 }
 
 fn are_neighbours(one: &Placed, other: &Placed) -> bool {
-    let (earlier, later) = match one.position.seq < other.position.seq {
-        true => (one, other),
-        false => (other, one),
+    let (first, second) = if one.position.seq < other.position.seq {
+        (one, other)
+    } else {
+        (other, one)
     };
-    let prev: Option<MessageId> = later.position.prev;
-    later.position.seq == earlier.position.seq.next() && prev == Some(earlier.message.id)
+    let prev: Option<MessageId> = second.position.prev;
+    second.position.seq == first.position.seq.next() && prev == Some(first.message.id)
 }
 
 /// Inputs of the list difference for a user's group. No message writes a row of the user (S4-33):
@@ -115,22 +121,22 @@ pub struct GroupListKey {
     pub end: Seq,
     /// Time of the head's last write.
     pub stamp: Timestamp,
-    pub touched: Timestamp,
-    pub cleared: Tally,
+    pub touched_at: Timestamp,
+    pub cleared_tally: Tally,
 }
 
 impl GroupListKey {
-    /// True if it is in the answer to a device whose list is of `since`; `from` comes from
+    /// Whether it is in the answer to a device with a list of `list_version`; `from` comes from
     /// [`list_from`](super::list_from).
     ///
     /// A message moves the stamp of the head; joins, leaves and the user's own operations move
-    /// `touched`. A device without a list hears nothing of groups that the user left.
-    pub fn is_told(&self, since: Timestamp, from: Timestamp) -> bool {
+    /// `touched_at`. A device without a list hears nothing of groups that the user left.
+    pub fn is_told(&self, list_version: Timestamp, from: Timestamp) -> bool {
         let is_in = self.role.is_some();
-        if since == Timestamp::ZERO {
-            return is_in && (self.end == Seq::ZERO || is_listed(self.end, self.cleared));
+        if list_version == Timestamp::ZERO {
+            return is_in && (self.end == Seq::ZERO || is_listed(self.end, self.cleared_tally));
         }
-        self.touched >= from || (is_in && self.stamp >= from)
+        self.touched_at >= from || (is_in && self.stamp >= from)
     }
 }
 
@@ -144,10 +150,10 @@ pub struct GroupListEntry {
     pub changed_to: Seq,
     /// The user's registers, as in a private conversation.
     pub read_seq: Seq,
-    pub cleared: Tally,
-    pub touched: Timestamp,
-    pub arranged: ListArrangement,
-    pub hidden: u64,
+    pub cleared_tally: Tally,
+    pub touched_at: Timestamp,
+    pub arrangement: ListArrangement,
+    pub hide_mark: u64,
 }
 
 impl GroupListEntry {
@@ -156,20 +162,20 @@ impl GroupListEntry {
             role: self.member.role,
             end: self.head.seq,
             stamp: self.head.stamp,
-            touched: self.touched,
-            cleared: self.cleared,
+            touched_at: self.touched_at,
+            cleared_tally: self.cleared_tally,
         }
     }
 
     /// Position up to which the user is done with the group.
     pub fn base(&self) -> Seq {
-        base_in_group(self.read_seq, self.cleared.seq, self.member.since)
+        base_in_group(self.read_seq, self.cleared_tally.seq, self.member.since)
     }
 
     /// Number of messages behind that, by any author.
     pub fn missed(&self) -> usize {
-        let missed = self.head.seq.0.saturating_sub(self.base().0);
-        usize::try_from(missed).unwrap_or(usize::MAX)
+        let missed_count = self.head.seq.0.saturating_sub(self.base().0);
+        usize::try_from(missed_count).unwrap_or(usize::MAX)
     }
 
     /// Summary without the parts that need a lookup. A group that the user is not in shows only
@@ -184,15 +190,15 @@ impl GroupListEntry {
             rev: if is_in { head.rev } else { 0 },
             // Earlier messages than the join are not theirs to read.
             read_seq: self.read_seq.max(self.member.since),
-            cleared_seq: self.cleared.seq,
-            arranged: self.arranged,
-            hidden: self.hidden,
+            cleared_seq: self.cleared_tally.seq,
+            arranged: self.arrangement,
+            hidden: self.hide_mark,
             role: self.member.role,
             unread: 0,
             version: if is_in {
-                head.stamp.max(self.touched)
+                head.stamp.max(self.touched_at)
             } else {
-                self.touched
+                self.touched_at
             },
             newest: None,
             marks: None,
@@ -201,7 +207,7 @@ impl GroupListEntry {
 }
 
 impl Summary {
-    /// True if it is in the user's list: not a cleared conversation, until it goes on, nor a group
+    /// Whether it is in the user's list: not a cleared conversation, until it goes on, nor a group
     /// that the user is not in.
     pub fn is_on_list(&self) -> bool {
         match self.conversation {

@@ -16,8 +16,8 @@ use crate::message_row::{MessageRow, Owner};
 use crate::unread::{self, Tally, in_group};
 use crate::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
-/// Groups of a list whose heads and registers are read in one question.
-pub const GROUPS_TOGETHER: usize = 128;
+/// Number of groups of a list whose heads and registers are read in one question.
+pub const GROUPS_PER_READ: usize = 128;
 
 /// Limit of groups in one user's cache entry; users in more are answered from the stores.
 pub const CACHED_GROUPS_MAX: usize = 1000;
@@ -39,7 +39,7 @@ struct PrivatePage<'a> {
     rows: Vec<&'a ListEntry>,
     more: bool,
     /// None of the conversations looked at changed at this time or later.
-    before: Timestamp,
+    quiet_from: Timestamp,
 }
 
 /// Groups that belong in a list.
@@ -63,15 +63,15 @@ impl<'a> Reading<'a> {
     /// cache, the time at which the entries were read. It is never ahead of the clock.
     pub(super) fn list(
         &self,
-        since: Timestamp,
-        after: Option<ConversationId>,
+        list_version: Timestamp,
+        cursor: Option<ConversationId>,
     ) -> NeedResult<ListPage> {
-        may_go_on(self.user, after)?;
-        let from = list_from(since, self.rules.list_margin, self.began)?;
-        let page = self.conversations(since, from, after)?;
-        let unchanged = self.ask.unchanged(self.user);
+        may_go_on(self.user, cursor)?;
+        let from = list_from(list_version, self.rules.list_margin, self.started_at)?;
+        let page = self.conversations(list_version, from, cursor)?;
+        let is_unchanged = self.ask.unchanged(self.user);
         let summaries = self.summaries(&page.private, &page.groups);
-        self.check_unchanged(unchanged)?;
+        self.check_unchanged(is_unchanged)?;
         let mut conversations = summaries?;
         let fit = fitting(
             conversations.iter().map(summary_size),
@@ -81,22 +81,22 @@ impl<'a> Reading<'a> {
         conversations.truncate(fit);
         Ok(ListPage {
             conversations,
-            version: page.at.max(since).min(self.began),
+            version: page.at.max(list_version).min(self.started_at),
             more,
         })
     }
 
     /// A page of unread counts. Only conversations that hold something unread are looked at more
     /// closely (S2-15).
-    pub(super) fn all_unread(&self, after: Option<ConversationId>) -> NeedResult<UnreadPage> {
-        may_go_on(self.user, after)?;
+    pub(super) fn all_unread(&self, cursor: Option<ConversationId>) -> NeedResult<UnreadPage> {
+        may_go_on(self.user, cursor)?;
         let everything = Timestamp::ZERO;
-        let page = self.conversations(everything, everything, after)?;
-        let unchanged = self.ask.unchanged(self.user);
+        let page = self.conversations(everything, everything, cursor)?;
+        let is_unchanged = self.ask.unchanged(self.user);
         let counts = self.unread_counts(&page);
-        self.check_unchanged(unchanged)?;
+        self.check_unchanged(is_unchanged)?;
         let counts = counts?;
-        let private = page.private.iter().map(|listed| listed.row.conversation);
+        let private = page.private.iter().map(|entry| entry.row.conversation);
         let groups = page
             .groups
             .iter()
@@ -123,9 +123,9 @@ impl<'a> Reading<'a> {
             }
             ConversationId::Private { .. } | ConversationId::System(_) => {
                 may_read(self.user, conversation)?;
-                let listed = self.ask.list_entries(vec![conversation])?;
-                let listed: Vec<&ListEntry> = listed.iter().flatten().collect();
-                self.summaries(&listed, &[])?
+                let entries = self.ask.list_entries(vec![conversation])?;
+                let entries: Vec<&ListEntry> = entries.iter().flatten().collect();
+                self.summaries(&entries, &[])?
             }
         };
         Ok(summaries.pop())
@@ -133,48 +133,49 @@ impl<'a> Reading<'a> {
 
     /// A member removed meanwhile must not see messages from after the removal: since the heads were
     /// read, nothing may have happened to the entry that the answer is made from.
-    fn check_unchanged(&self, unchanged: Result<&bool, NoAnswer>) -> NeedResult<()> {
-        match unchanged? {
-            true => Ok(()),
-            false => Err(NoAnswer::Stale),
+    fn check_unchanged(&self, is_unchanged: Result<&bool, NoAnswer>) -> NeedResult<()> {
+        if *is_unchanged? {
+            Ok(())
+        } else {
+            Err(NoAnswer::Stale)
         }
     }
 
-    /// A page of a list, from behind `after` on: by the user's cache entry, or by the stores if
+    /// A page of a list, from behind `cursor` on: by the user's cache entry, or by the stores if
     /// there is none; then the entry is filled, if everything was read.
     fn conversations(
         &self,
-        since: Timestamp,
+        list_version: Timestamp,
         from: Timestamp,
-        after: Option<ConversationId>,
+        cursor: Option<ConversationId>,
     ) -> NeedResult<ConversationPage<'a>> {
         let entry = self.ask.user_entry(self.user)?.as_ref();
         let is_quiet = entry.is_some_and(|entry| entry.is_private_quiet(from));
-        let (private, behind_group) = match after {
+        let (private, behind_group) = match cursor {
             Some(ConversationId::Group(group)) => (PrivatePage::none(from), Some(group)),
             Some(_) | None if is_quiet => (PrivatePage::none(from), None),
-            Some(_) | None => (self.private_page(since, from, after)?, None),
+            Some(_) | None => (self.private_page(list_version, from, cursor)?, None),
         };
         let mut page = ConversationPage {
             private: private.rows,
             groups: Vec::new(),
             more: private.more,
-            at: entry.map_or(self.began, |entry| entry.at),
+            at: entry.map_or(self.started_at, |entry| entry.at),
         };
         if page.more {
             return Ok(page);
         }
         // One more than there is room for tells whether there are more.
         let room = self.rules.page_max - page.private.len();
-        let groups = self.group_page(entry, since, from, behind_group, room + 1)?;
+        let groups = self.group_page(entry, list_version, from, behind_group, room + 1)?;
         page.more = groups.rows.len() > room;
         page.groups = groups.rows;
         page.groups.truncate(room);
         page.at = page.at.min(groups.at);
-        if let (None, Some(groups)) = (after, groups.all) {
+        if let (None, Some(groups)) = (cursor, groups.all) {
             self.fill(Fill::User(Box::new(UserEntry {
-                at: self.began,
-                private_before: private.before,
+                at: self.started_at,
+                private_before: private.quiet_from,
                 groups,
             })));
         }
@@ -183,64 +184,64 @@ impl<'a> Reading<'a> {
 
     fn private_page(
         &self,
-        since: Timestamp,
+        list_version: Timestamp,
         from: Timestamp,
-        mut after: Option<ConversationId>,
+        mut cursor: Option<ConversationId>,
     ) -> NeedResult<PrivatePage<'a>> {
         let mut page = PrivatePage::none(from);
         // One more than a page tells whether there are more.
         let limit = self.rules.page_max + 1;
         loop {
             let slice = self.ask.list_slice(ListSlice {
-                since,
+                list_version,
                 from,
-                after,
+                cursor,
                 limit,
             })?;
-            page.before = page.before.max(slice.before);
+            page.quiet_from = page.quiet_from.max(slice.quiet_from);
             page.rows.extend(&slice.rows);
             page.more = page.rows.len() > self.rules.page_max;
             if page.more || slice.end.is_none() {
                 page.rows.truncate(self.rules.page_max);
                 return Ok(page);
             }
-            check_progress(after, slice.end)?;
-            after = slice.end;
+            check_progress(cursor, slice.end)?;
+            cursor = slice.end;
         }
     }
 
-    /// Groups of the user that belong in a list difference, from behind `after` on, `most` at most
+    /// Groups of the user that belong in a list difference: those behind `cursor`, at most `most`
     /// (S4-33).
     fn group_page(
         &self,
         entry: Option<&UserEntry>,
-        since: Timestamp,
+        list_version: Timestamp,
         from: Timestamp,
-        mut after: Option<GroupId>,
+        mut cursor: Option<GroupId>,
         most: usize,
     ) -> NeedResult<GroupPage> {
         let mut page = GroupPage {
             rows: Vec::new(),
-            at: self.began,
+            at: self.started_at,
             all: None,
         };
-        let mut all = (after.is_none() && entry.is_none()).then(BTreeMap::new);
+        let mut all = (cursor.is_none() && entry.is_none()).then(BTreeMap::new);
         loop {
             let members = match entry {
-                Some(entry) => members_behind(entry, after),
+                Some(entry) => members_behind(entry, cursor),
                 None => {
                     let members = self.ask.memberships(Slice {
-                        of: self.user,
-                        after,
-                        limit: GROUPS_TOGETHER,
+                        owner: self.user,
+                        cursor,
+                        limit: GROUPS_PER_READ,
                     })?;
                     self.with_registers(members)?
                 }
             };
-            let is_last = members.len() < GROUPS_TOGETHER;
+            let is_last = members.len() < GROUPS_PER_READ;
             let end = members.last().map(|(group, _)| *group);
-            check_progress(after, end.filter(|_| !is_last))?;
-            after = end;
+            check_progress(cursor, end.filter(|_| !is_last))?;
+            cursor = end;
             all = all.filter(|all| all.len() + members.len() <= CACHED_GROUPS_MAX);
             if let Some(all) = &mut all {
                 all.extend(members.iter().copied());
@@ -248,7 +249,7 @@ impl<'a> Reading<'a> {
             let (rows, at) = self.with_heads(&members)?;
             page.at = page.at.min(at);
             let rows = rows.into_iter();
-            (page.rows).extend(rows.filter(|row| row.key().is_told(since, from)));
+            (page.rows).extend(rows.filter(|row| row.key().is_told(list_version, from)));
             if is_last {
                 page.all = all.take();
             }
@@ -286,23 +287,27 @@ impl<'a> Reading<'a> {
 
     /// Cache entries of groups; those that are missing are read, and filled.
     pub(super) fn entries(&self, groups: &[GroupId]) -> NeedResult<Vec<GroupEntry>> {
-        let known = self.ask.group_entries(groups.to_vec())?;
-        let missing = groups
+        let cached_entries = self.ask.group_entries(groups.to_vec())?;
+        let missing_ids = groups
             .iter()
-            .zip(known)
+            .zip(cached_entries)
             .filter(|(_, entry)| entry.is_none());
-        let missing: Vec<GroupId> = missing.map(|(group, _)| *group).collect();
-        let heads = missing.iter().map(|group| ConversationId::Group(*group));
+        let missing_ids: Vec<GroupId> = missing_ids.map(|(group, _)| *group).collect();
+        let heads = missing_ids
+            .iter()
+            .map(|group| ConversationId::Group(*group));
         let heads = self.ask.heads(heads.collect())?;
         let read = heads
             .iter()
-            .map(|head| GroupEntry::read(self.began, *head, None));
+            .map(|head| GroupEntry::read(self.started_at, *head, None));
         let read: Vec<GroupEntry> = read.collect();
-        for (group, entry) in missing.into_iter().zip(&read) {
+        for (group, entry) in missing_ids.into_iter().zip(&read) {
             self.fill(Fill::Group(group, *entry));
         }
         let mut read = read.into_iter();
-        let entries = known.iter().map(|known| known.or_else(|| read.next()));
+        let entries = cached_entries
+            .iter()
+            .map(|entry| entry.or_else(|| read.next()));
         Ok(entries.flatten().collect())
     }
 
@@ -313,43 +318,44 @@ impl<'a> Reading<'a> {
         private: &[&'a ListEntry],
         groups: &[GroupListEntry],
     ) -> NeedResult<Vec<Summary>> {
-        let row = |listed: &&ListEntry| (Owner::User(self.user), listed.row.last_id);
+        let row = |entry: &&ListEntry| (Owner::User(self.user), entry.row.last_id);
         let newest = self.ask.rows(private.iter().map(row).collect());
         let bases = self.private_bases(private);
         let latest = self.latest(groups, 1);
         let (newest, bases, latest) = (newest?, bases?, latest?);
         let unread = self.unread(private, &bases, groups, &latest);
-        let of_groups = self.newest_of_groups(groups, &latest);
+        let group_messages = self.newest_group_messages(groups, &latest);
         let mut newest: Vec<Option<Placed>> = (newest.iter())
             .map(|row| row.as_ref().map(|row| row.placed.clone()))
             .collect();
-        let ends = private.iter().map(|listed| {
-            let row = &listed.row;
+        let ends = private.iter().map(|entry| {
+            let row = &entry.row;
             cache::changed_to(row.rev, row.end.seq)
         });
         let ends: Vec<Seq> = ends.collect();
-        let of_private = self.overlays(ends.iter().copied().zip(&newest));
-        let mut of_groups = of_groups?;
+        let private_overlays = self.overlays(ends.iter().copied().zip(&newest));
+        let mut group_messages = group_messages?;
         let group_ends = groups.iter().map(|row| row.changed_to);
         let group_ends: Vec<Seq> = group_ends.collect();
-        let of_group = self.overlays(group_ends.iter().copied().zip(&of_groups));
-        let (unread, of_private, of_group) = (unread?, of_private?, of_group?);
-        let private = private.iter().zip(unread.private).zip(of_private);
+        let group_overlays = self.overlays(group_ends.iter().copied().zip(&group_messages));
+        let (unread, private_overlays, group_overlays) =
+            (unread?, private_overlays?, group_overlays?);
+        let private = private.iter().zip(unread.private).zip(private_overlays);
         let mut summaries: Vec<Summary> = (private.zip(&mut newest))
-            .map(|(((listed, unread), overlay), newest)| {
+            .map(|(((entry, unread), overlay), newest)| {
                 let marks = show(newest, overlay);
-                listed.summary(unread, newest.take(), marks)
+                entry.summary(unread, newest.take(), marks)
             })
             .collect();
-        let groups = groups.iter().zip(unread.groups).zip(of_group);
-        summaries.extend(
-            (groups.zip(&mut of_groups)).map(|(((row, unread), overlay), newest)| Summary {
+        let groups = groups.iter().zip(unread.groups).zip(group_overlays);
+        summaries.extend((groups.zip(&mut group_messages)).map(
+            |(((row, unread), overlay), newest)| Summary {
                 unread,
                 marks: show(newest, overlay),
                 newest: newest.take(),
                 ..row.summary()
-            }),
-        );
+            },
+        ));
         Ok(summaries)
     }
 
@@ -372,13 +378,13 @@ impl<'a> Reading<'a> {
             Some(_) if row.head.seq > Seq::ZERO => row.missed().max(least).min(LATEST_MAX),
             Some(_) | None => 0,
         };
-        let asked = groups.iter().filter(|row| count(row) > 0);
-        let asked = asked.map(|row| LatestNeed {
+        let needs = groups.iter().filter(|row| count(row) > 0);
+        let needs = needs.map(|row| LatestNeed {
             group: row.group,
             head: row.head,
             count: count(row),
         });
-        let mut latest = self.ask.latest(asked.collect())?.iter();
+        let mut latest = self.ask.latest(needs.collect())?.iter();
         let each = groups.iter().map(|row| match count(row) {
             0 => None,
             _ => latest.next(),
@@ -388,21 +394,19 @@ impl<'a> Reading<'a> {
 
     /// Place up to which the user is done with each of these conversations: read or cleared,
     /// whichever is further; `None`: with all of it.
-    fn private_bases(&self, listed: &[&ListEntry]) -> NeedResult<Vec<Option<Tally>>> {
-        let asked = listed
-            .iter()
-            .filter_map(|listed| match listed.read_up_to() {
-                ReadBase::Row(seq) => Some((listed.row.conversation, seq)),
-                ReadBase::End | ReadBase::Place(_) => None,
-            });
-        let mut tallies = self.ask.tallies(asked.collect())?.iter();
-        let bases = listed.iter().map(|listed| {
-            let read = match listed.read_up_to() {
+    fn private_bases(&self, entries: &[&ListEntry]) -> NeedResult<Vec<Option<Tally>>> {
+        let requested_places = entries.iter().filter_map(|entry| match entry.read_up_to() {
+            ReadBase::Row(seq) => Some((entry.row.conversation, seq)),
+            ReadBase::End | ReadBase::Place(_) => None,
+        });
+        let mut tallies = self.ask.tallies(requested_places.collect())?.iter();
+        let bases = entries.iter().map(|entry| {
+            let read = match entry.read_up_to() {
                 ReadBase::End => return None,
                 ReadBase::Place(place) => place,
                 ReadBase::Row(_) => tallies.next().copied().flatten().unwrap_or_default(),
             };
-            Some(unread::base(read, listed.cleared))
+            Some(unread::base(read, entry.cleared))
         });
         Ok(bases.collect())
     }
@@ -415,59 +419,61 @@ impl<'a> Reading<'a> {
         groups: &[GroupListEntry],
         latest: &[Option<&LatestMessages>],
     ) -> NeedResult<UnreadCounts> {
-        let range = |(listed, base): (&&ListEntry, &Option<Tally>)| private_range(listed, (*base)?);
-        let of_private = private.iter().zip(bases).map(range);
-        let ranges: Vec<Option<RecallRange>> =
-            of_private.chain(groups.iter().map(group_range)).collect();
+        let range = |(entry, base): (&&ListEntry, &Option<Tally>)| private_range(entry, (*base)?);
+        let private_ranges = private.iter().zip(bases).map(range);
+        let ranges: Vec<Option<RecallRange>> = private_ranges
+            .chain(groups.iter().map(group_range))
+            .collect();
         let own = groups.iter().zip(latest).filter(|(row, latest)| {
             let is_in = row.member.role.is_some();
             is_in && row.missed() > authors(latest).len()
         });
         let own = own.map(|(row, _)| OwnRange {
             group: row.group,
-            after: row.base(),
+            base: row.base(),
             last: row.head.seq,
         });
-        let (recalled, own) = (
+        let (recalls, own) = (
             self.ask
                 .recalled(ranges.iter().flatten().copied().collect()),
             self.ask.own(own.collect()),
         );
-        let (mut recalled, mut own) = (recalled?.iter(), own?.iter());
-        let mut recalled = ranges.iter().map(|range| {
-            let answer = range.and_then(|_| recalled.next());
+        let (mut recalls, mut own) = (recalls?.iter(), own?.iter());
+        let mut recalls = ranges.iter().map(|range| {
+            let answer = range.and_then(|_| recalls.next());
             answer.cloned().unwrap_or_default()
         });
-        let of_private = (private.iter().zip(bases).zip(&mut recalled))
-            .map(|((listed, base), recalled)| base.map_or(0, |base| listed.unread(base, recalled)))
+        let private_counts = (private.iter().zip(bases).zip(&mut recalls))
+            .map(|((entry, base), recalls)| base.map_or(0, |base| entry.unread(base, recalls)))
             .collect();
-        let of_groups = groups.iter().zip(latest).zip(recalled);
-        let of_groups = of_groups.map(|((row, latest), recalled)| {
+        let group_counts = groups.iter().zip(latest).zip(recalls);
+        let group_counts = group_counts.map(|((row, latest), recalls)| {
             if row.member.role.is_none() {
                 return 0;
             }
             let authors = authors(latest);
-            let own = match row.missed() <= authors.len() {
-                true => {
-                    let behind = authors.iter().take(row.missed());
-                    behind.filter(|author| **author == self.user).count() as u64
-                }
-                false => own.next().copied().unwrap_or_default(),
+            let own = if row.missed() <= authors.len() {
+                let missed_authors = authors.iter().take(row.missed());
+                missed_authors
+                    .filter(|author| **author == self.user)
+                    .count() as u64
+            } else {
+                own.next().copied().unwrap_or_default()
             };
-            let of_others = recalled
+            let other_recalls = recalls
                 .into_iter()
                 .filter(|(_, author)| *author != self.user);
-            let recalled = of_others.map(|(seq, _)| seq).collect();
-            in_group(row.head.seq, row.base(), own, &recalled)
+            let recalls = other_recalls.map(|(seq, _)| seq).collect();
+            in_group(row.head.seq, row.base(), own, &recalls)
         });
         Ok(UnreadCounts {
-            private: of_private,
-            groups: of_groups.collect(),
+            private: private_counts,
+            groups: group_counts.collect(),
         })
     }
 
     /// Newest message of each group, as far as the user may read it.
-    fn newest_of_groups(
+    fn newest_group_messages(
         &self,
         groups: &[GroupListEntry],
         latest: &[Option<&LatestMessages>],
@@ -476,10 +482,13 @@ impl<'a> Reading<'a> {
         // settings decide.
         let is_open = |row: &GroupListEntry| row.head.seq > row.member.since;
         let has_end = |row: &GroupListEntry| row.member.role.is_some() && row.head.seq > Seq::ZERO;
-        let closed = groups.iter().filter(|row| has_end(row) && !is_open(row));
-        let members = self.ask.members(closed.map(|row| row.group).collect());
+        let closed_groups = groups.iter().filter(|row| has_end(row) && !is_open(row));
+        let members = self
+            .ask
+            .members(closed_groups.map(|row| row.group).collect());
         let unknown = groups.iter().zip(latest);
-        let unknown = unknown.filter(|(row, latest)| has_end(row) && newest_of(latest).is_none());
+        let unknown =
+            unknown.filter(|(row, latest)| has_end(row) && newest_message(latest).is_none());
         let unknown = unknown.filter_map(|(row, _)| Some((row, row.head.last_id?)));
         let unknown: Vec<(&GroupListEntry, MessageId)> = unknown.collect();
         let keys = unknown
@@ -488,9 +497,9 @@ impl<'a> Reading<'a> {
         let rows = self.ask.rows(keys.collect());
         let (mut members, rows) = (members?.iter(), rows?);
         let read = |row: &Option<MessageRow>| row.as_ref().map(|row| row.placed.clone());
-        for ((row, _), placed) in unknown.iter().zip(rows.iter().map(read)) {
-            if let Some(placed) = placed {
-                self.fill(Fill::Timeline(row.group, vec![placed], row.head));
+        for ((row, _), message) in unknown.iter().zip(rows.iter().map(read)) {
+            if let Some(message) = message {
+                self.fill(Fill::Timeline(row.group, vec![message], row.head));
             }
         }
         let mut rows = rows.iter().map(read);
@@ -508,7 +517,7 @@ impl<'a> Reading<'a> {
                         readable_after(settings, Some(&member))
                             .is_ok_and(|floor| row.head.seq > floor)
                     });
-            let newest = match newest_of(latest) {
+            let newest = match newest_message(latest) {
                 Some(newest) => Some(newest.clone()),
                 None => row.head.last_id.and_then(|_| rows.next()).flatten(),
             };
@@ -523,14 +532,14 @@ impl<'a> Reading<'a> {
         &self,
         messages: impl Iterator<Item = (Seq, &'m Option<Placed>)>,
     ) -> NeedResult<Vec<Option<&'a Overlay>>> {
-        let places = messages.map(|(changed_to, placed)| {
-            let placed = placed.as_ref()?;
-            let may_have = placed.position.seq <= changed_to;
-            may_have.then_some((placed.conversation, placed.position.seq))
+        let places = messages.map(|(changed_to, message)| {
+            let message = message.as_ref()?;
+            let may_have = message.position.seq <= changed_to;
+            may_have.then_some((message.conversation, message.position.seq))
         });
         let places: Vec<Option<(ConversationId, Seq)>> = places.collect();
-        let asked = places.iter().flatten().copied();
-        let mut overlays = self.ask.overlays(asked.collect())?.iter();
+        let requested_places = places.iter().flatten().copied();
+        let mut overlays = self.ask.overlays(requested_places.collect())?.iter();
         let each = places
             .iter()
             .map(|place| place.and_then(|_| overlays.next()));
@@ -538,10 +547,10 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Refuses to go on behind `after` if the answer did not get further: it would be asked for ever.
-fn check_progress<K: Ord>(after: Option<K>, end: Option<K>) -> NeedResult<()> {
+/// Refuses to go on if the answer did not get beyond `cursor`: it would be asked for ever.
+fn check_progress<K: Ord>(cursor: Option<K>, end: Option<K>) -> NeedResult<()> {
     match end {
-        Some(end) if after.is_some_and(|after| end <= after) => {
+        Some(end) if cursor.is_some_and(|cursor| end <= cursor) => {
             let text = "a list does not get on: a fault of this server";
             Err(NoAnswer::Refused(Refusal::new(Code::Unavailable, text)))
         }
@@ -553,7 +562,7 @@ fn authors<'l>(latest: &Option<&'l LatestMessages>) -> &'l [UserId] {
     latest.map_or(&[], |latest| &latest.authors)
 }
 
-fn newest_of<'l>(latest: &Option<&'l LatestMessages>) -> Option<&'l Placed> {
+fn newest_message<'l>(latest: &Option<&'l LatestMessages>) -> Option<&'l Placed> {
     (*latest)?.newest.as_ref()
 }
 
@@ -562,27 +571,27 @@ impl PrivatePage<'_> {
         PrivatePage {
             rows: Vec::new(),
             more: false,
-            before: from,
+            quiet_from: from,
         }
     }
 }
 
 /// As a page of memberships, from a cache entry.
-fn members_behind(entry: &UserEntry, after: Option<GroupId>) -> Vec<(GroupId, MemberEntry)> {
-    let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
-    let groups = entry.groups.range((behind, Bound::Unbounded));
-    let page = groups.take(GROUPS_TOGETHER);
+fn members_behind(entry: &UserEntry, cursor: Option<GroupId>) -> Vec<(GroupId, MemberEntry)> {
+    let lower_bound = cursor.map_or(Bound::Unbounded, Bound::Excluded);
+    let groups = entry.groups.range((lower_bound, Bound::Unbounded));
+    let page = groups.take(GROUPS_PER_READ);
     page.map(|(group, member)| (*group, *member)).collect()
 }
 
 /// Range in which recalls count against unread messages; `None` if nothing was ever changed.
-fn private_range(listed: &ListEntry, base: Tally) -> Option<RecallRange> {
-    let row = &listed.row;
+fn private_range(entry: &ListEntry, base: Tally) -> Option<RecallRange> {
+    let row = &entry.row;
     (row.rev > 0 && base.seq < row.end.seq).then_some(RecallRange {
         conversation: row.conversation,
-        after: base.seq,
+        base: base.seq,
         last: row.end.seq,
-        until: row.source,
+        last_version: row.source,
     })
 }
 
@@ -592,9 +601,9 @@ fn group_range(row: &GroupListEntry) -> Option<RecallRange> {
     let may_have = row.member.role.is_some() && base < row.changed_to && base < head.seq;
     may_have.then_some(RecallRange {
         conversation: ConversationId::Group(row.group),
-        after: base,
+        base,
         last: head.seq,
-        until: head.version,
+        last_version: head.version,
     })
 }
 
@@ -604,6 +613,7 @@ fn show(newest: &mut Option<Placed>, overlay: Option<&Overlay>) -> Option<Messag
 
 fn summary_size(summary: &Summary) -> usize {
     let newest = summary.newest.as_ref();
-    newest.map_or(0, |placed| placed.message.content.data.len())
-        + summary.marks.as_ref().map_or(0, MessageMarks::weight)
+    newest.map_or(0, |newest_message| {
+        newest_message.message.content.data.len()
+    }) + summary.marks.as_ref().map_or(0, MessageMarks::weight)
 }

@@ -17,15 +17,15 @@ impl Reading<'_> {
     pub(super) fn members(
         &self,
         group: GroupId,
-        after: Option<UserId>,
+        cursor: Option<UserId>,
         limit: u32,
     ) -> NeedResult<MemberPage> {
         let (settings, _) = self.membership(group)?;
         let limit = page_limit(limit, self.rules.page_max);
         // One more than a page tells whether there are more.
         let present = self.ask.present(Slice {
-            of: group,
-            after,
+            owner: group,
+            cursor,
             limit: limit + 1,
         })?;
         let members = present.iter().take(limit);
@@ -42,8 +42,8 @@ impl Reading<'_> {
     pub(super) fn readers(&self, group: GroupId, seq: Seq) -> NeedResult<Vec<UserId>> {
         self.membership(group)?;
         let present = self.ask.present(Slice {
-            of: group,
-            after: None,
+            owner: group,
+            cursor: None,
             limit: READERS_MAX + 1,
         })?;
         if present.len() > READERS_MAX {
@@ -51,8 +51,8 @@ impl Reading<'_> {
             let refusal = Refusal::new(Code::Unsupported, text);
             return Err(NoAnswer::Refused(refusal));
         }
-        let of = ConversationId::Group(group);
-        let keys = present.iter().map(|(user, _)| (*user, of));
+        let conversation = ConversationId::Group(group);
+        let keys = present.iter().map(|(user, _)| (*user, conversation));
         let registers = self.ask.registers(keys.collect())?;
         let readers = present.iter().zip(registers);
         Ok(readers
@@ -63,24 +63,29 @@ impl Reading<'_> {
 
     /// Number of messages in a group accepted after a time (S2-09, S2-10), of those that the user
     /// may read, among the newest [`COUNTED_MAX`]. Reads only their places.
-    pub(super) fn count_since(&self, group: GroupId, since: Timestamp) -> NeedResult<CountSince> {
+    pub(super) fn count_since(
+        &self,
+        group: GroupId,
+        lower_bound: Timestamp,
+    ) -> NeedResult<CountSince> {
         let (settings, member) = self.membership(group)?;
         let floor = readable_after(settings, Some(&member))?;
         let end = self.head(ConversationId::Group(group))?.seq;
         let first = floor.0.max(end.0.saturating_sub(COUNTED_MAX)) + 1;
         let places: Vec<Seq> = (first..=end.0).map(Seq).collect();
         let count = places.len();
-        let ids = match places.is_empty() {
-            true => &[][..],
-            false => self.ask.ids((group, places))?,
+        let ids = if places.is_empty() {
+            &[][..]
+        } else {
+            self.ask.ids((group, places))?
         };
-        let since = since.min(self.began);
-        let earliest = MessageId::floor_of(since + Duration::from_millis(1));
-        let later = ids.iter().flatten().filter(|id| **id >= earliest).count();
+        let lower_bound = lower_bound.min(self.started_at);
+        let earliest = MessageId::floor_of(lower_bound + Duration::from_millis(1));
+        let later_count = ids.iter().flatten().filter(|id| **id >= earliest).count();
         let is_cut = first > floor.0 + 1;
         Ok(CountSince {
-            count: later as u64,
-            more: is_cut && later == count,
+            count: later_count as u64,
+            more: is_cut && later_count == count,
         })
     }
 }

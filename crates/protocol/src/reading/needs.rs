@@ -44,19 +44,22 @@ impl From<Vec<Placed>> for LatestMessages {
     /// From messages, newest first.
     fn from(messages: Vec<Placed>) -> LatestMessages {
         LatestMessages {
-            authors: messages.iter().map(|placed| placed.message.from).collect(),
+            authors: messages
+                .iter()
+                .map(|message| message.message.from)
+                .collect(),
             newest: messages.into_iter().next(),
         }
     }
 }
 
-/// Conversations of the user that changed at `from` or later, in order, after `after`, of which a
-/// device whose list is of `since` hears.
+/// Conversations of the user that changed at `from` or later, in order, after `cursor`: those that
+/// a device with a list of version `list_version` has to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListSlice {
-    pub since: Timestamp,
+    pub list_version: Timestamp,
     pub from: Timestamp,
-    pub after: Option<ConversationId>,
+    pub cursor: Option<ConversationId>,
     /// Conversations that are looked at.
     pub limit: usize,
 }
@@ -66,39 +69,39 @@ pub struct ListSlice {
 pub struct ListRows {
     pub rows: Vec<ListEntry>,
     /// None of the conversations looked at changed at this time or later.
-    pub before: Timestamp,
+    pub quiet_from: Timestamp,
     /// Last conversation that was looked at, unless it is the last of all.
     pub end: Option<ConversationId>,
 }
 
 impl ListSlice {
     /// Answer, from the first conversations of the slice: all of them, or `limit`.
-    pub fn rows(&self, mut looked_at: Vec<ListEntry>) -> ListRows {
-        let before = cache::private_before(&looked_at, self.from);
-        let end = looked_at.last().map(|listed| listed.row.conversation);
-        let end = end.filter(|_| looked_at.len() >= self.limit);
-        looked_at.retain(|listed| listed.is_told(self.since));
+    pub fn rows(&self, mut entries: Vec<ListEntry>) -> ListRows {
+        let quiet_from = cache::private_before(&entries, self.from);
+        let end = entries.last().map(|entry| entry.row.conversation);
+        let end = end.filter(|_| entries.len() >= self.limit);
+        entries.retain(|entry| entry.is_told(self.list_version));
         ListRows {
-            rows: looked_at,
-            before,
+            rows: entries,
+            quiet_from,
             end,
         }
     }
 }
 
-/// Rows of one owner in the order of a number, after `after`.
+/// Rows of one owner in the order of a number, after `cursor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice<O, A> {
-    pub of: O,
-    pub after: A,
+    pub owner: O,
+    pub cursor: A,
     pub limit: usize,
 }
 
-/// Messages of a group by one author, after `after` up to `last`.
+/// Messages of a group by one author, after `base` up to `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnRange {
     pub group: GroupId,
-    pub after: Seq,
+    pub base: Seq,
     pub last: Seq,
 }
 
@@ -141,14 +144,14 @@ impl ReadFacts {
     }
 
     /// The fact, and its place. Runs ask in one order, so it is likely to be at `guess`.
-    fn of(&self, need: &Need, guess: usize) -> Option<(usize, &Fact)> {
-        if let Some((asked, fact)) = self.0.get(guess)
-            && asked == need
+    fn find_fact(&self, need: &Need, guess: usize) -> Option<(usize, &Fact)> {
+        if let Some((need_key, fact)) = self.0.get(guess)
+            && need_key == need
         {
             return Some((guess, fact));
         }
-        let place = self.0.iter().position(|(asked, _)| asked == need)?;
-        Some((place, &self.0[place].1))
+        let index = self.0.iter().position(|(need_key, _)| need_key == need)?;
+        Some((index, &self.0[index].1))
     }
 }
 
@@ -157,7 +160,7 @@ pub(super) struct FactLookup<'a> {
     facts: &'a ReadFacts,
     /// Place of the fact behind the last one.
     next: Cell<usize>,
-    missing: RefCell<Vec<Need>>,
+    missing_needs: RefCell<Vec<Need>>,
 }
 
 impl<'a> FactLookup<'a> {
@@ -165,24 +168,24 @@ impl<'a> FactLookup<'a> {
         FactLookup {
             facts,
             next: Cell::new(0),
-            missing: RefCell::default(),
+            missing_needs: RefCell::default(),
         }
     }
 
     pub(super) fn into_missing(self) -> Vec<Need> {
-        self.missing.into_inner()
+        self.missing_needs.into_inner()
     }
 
-    fn known(&self, need: &Need) -> Option<&'a Fact> {
-        let (place, fact) = self.facts.of(need, self.next.get())?;
-        self.next.set(place + 1);
+    fn look_up(&self, need: &Need) -> Option<&'a Fact> {
+        let (index, fact) = self.facts.find_fact(need, self.next.get())?;
+        self.next.set(index + 1);
         Some(fact)
     }
 
     fn miss(&self, need: Need) -> NoAnswer {
-        let mut missing = self.missing.borrow_mut();
-        if !missing.contains(&need) {
-            missing.push(need);
+        let mut missing_needs = self.missing_needs.borrow_mut();
+        if !missing_needs.contains(&need) {
+            missing_needs.push(need);
         }
         NoAnswer::Missing(Vec::new())
     }
@@ -217,7 +220,7 @@ macro_rules! needs {
         impl<'a> FactLookup<'a> {
             $(pub(super) fn $one(&self, key: $one_key) -> Result<&'a $one_answer, NoAnswer> {
                 let need = Need::$One(key);
-                match self.known(&need) {
+                match self.look_up(&need) {
                     Some(Fact::$One(answer)) => Ok(answer),
                     Some(_) => Err(answered_wrongly()),
                     None => Err(self.miss(need)),
@@ -230,7 +233,7 @@ macro_rules! needs {
                     return Ok(&[]);
                 }
                 let need = Need::$Each(keys);
-                match self.known(&need) {
+                match self.look_up(&need) {
                     Some(Fact::$Each(answers)) if answers.len() == count => Ok(answers),
                     Some(_) => Err(answered_wrongly()),
                     None => Err(self.miss(need)),
@@ -244,7 +247,7 @@ needs! {
     one {
         /// The user's cache entry, if it is valid.
         UserEntry(UserId) => Option<UserEntry>, user_entry;
-        /// True if nothing happened to the user's cache entry since it was looked up. An entry that was not answered,
+        /// Whether nothing happened to the user's cache entry since it was looked up. An entry that was not answered,
         /// then and now, counts as unchanged.
         Unchanged(UserId) => bool, unchanged;
         /// Messages at these places, in the order of the key, as they were sent; fewer where some cannot be read.
@@ -256,7 +259,7 @@ needs! {
         Changes(Slice<ConversationId, u64>) => Vec<OrderedChange>, changes;
         /// Messages that the user hid, with the mark of each, in order.
         Hidden(Slice<ConversationId, u64>) => Vec<(u64, Seq)>, hidden;
-        /// Pinned messages before the place `after`, newest first.
+        /// Pinned messages before the place `cursor`, newest first.
         Pins(Slice<ConversationId, Seq>) => Vec<(Seq, MessageId)>, pins;
         /// Private messages of the user in order of id.
         Feed(Slice<UserId, Option<MessageId>>) => Vec<MessageRow>, feed;
@@ -264,7 +267,7 @@ needs! {
         LastReceived(UserId) => Option<MessageId>, last_received;
         /// Present members, in order of user.
         Present(Slice<GroupId, Option<UserId>>) => Vec<(UserId, Member)>, present;
-        /// True if the group has a member. A source that is away does not fail the answer.
+        /// Whether the group has a member. A source that is away does not fail the answer.
         Populated(GroupId) => Result<bool, Refusal>, populated;
         /// Ids of the messages at these places; `None` where there is none.
         Ids((GroupId, Vec<Seq>)) => Vec<Option<MessageId>>, ids;

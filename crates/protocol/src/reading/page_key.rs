@@ -21,8 +21,8 @@ impl PageKey {
                 let last = after.0.saturating_add(limit).min(end.0);
                 (after.0.saturating_add(1), last, true)
             }
-            HistoryRange::Backward { before } => {
-                let last = before.map_or(end.0, |before| end.0.min(before.0.saturating_sub(1)));
+            HistoryRange::Backward { before: cursor } => {
+                let last = cursor.map_or(end.0, |cursor| end.0.min(cursor.0.saturating_sub(1)));
                 (last.saturating_sub(limit).saturating_add(1), last, false)
             }
         };
@@ -35,21 +35,23 @@ impl PageKey {
 
     /// Range that begins with these positions.
     pub fn range(&self) -> HistoryRange {
-        match self.is_forward {
-            true => HistoryRange::Forward {
+        if self.is_forward {
+            HistoryRange::Forward {
                 after: Seq(self.first.0.saturating_sub(1)),
-            },
-            false => HistoryRange::Backward {
+            }
+        } else {
+            HistoryRange::Backward {
                 before: Some(self.last.next()),
-            },
+            }
         }
     }
 
     /// Position of its first message.
     pub fn begin(&self) -> Seq {
-        match self.is_forward {
-            true => self.first,
-            false => self.last,
+        if self.is_forward {
+            self.first
+        } else {
+            self.last
         }
     }
 
@@ -81,7 +83,7 @@ mod tests {
         let backward = |before: Option<u64>| HistoryRange::Backward {
             before: before.map(Seq),
         };
-        let forward = |after| HistoryRange::Forward { after: Seq(after) };
+        let forward = |cursor| HistoryRange::Forward { after: Seq(cursor) };
         assert_eq!(part(backward(None), 50, 10), Some((41, 50)));
         assert_eq!(part(backward(Some(99)), 50, 10), Some((41, 50)));
         assert_eq!(part(backward(Some(41)), 50, 10), Some((31, 40)));
@@ -104,10 +106,7 @@ mod tests {
             later in 0u64..50,
             limit in 0usize..50,
         ) {
-            let range = match is_forward {
-                true => HistoryRange::Forward { after: Seq(place) },
-                false => HistoryRange::Backward { before: Some(Seq(place)) },
-            };
+            let range = if is_forward { HistoryRange::Forward { after: Seq(place) } } else { HistoryRange::Backward { before: Some(Seq(place)) } };
             if let Some(part) = PageKey::of(range, Seq(end), limit) {
                 prop_assert!(part.count() <= limit && part.last <= Seq(end));
                 prop_assert!(part.first > Seq::ZERO);

@@ -18,7 +18,7 @@ use crate::message_row::{MessageRow, Owner};
 use crate::{ConversationId, GroupId, MessageId, Placed, Seq, UserId, cache, ledger};
 
 /// Age of a message beyond which an empty ledger means that its entries are forgotten.
-const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+const LEDGER_FORGET_AGE: Duration = Duration::from_secs(24 * 3600);
 
 impl<'a> Reading<'a> {
     /// A dense page of one conversation, for its two sides or for the members of its group.
@@ -54,10 +54,12 @@ impl<'a> Reading<'a> {
         );
         let (overlays, statuses) = (overlays?, statuses?);
         let (mut messages, mut marks) = (page.messages.to_vec(), BTreeMap::new());
-        for placed in &mut messages {
-            let seq = placed.position.seq;
-            if let Some(shown) = overlays.get(&seq).and_then(|overlay| overlay.show(placed)) {
-                marks.insert(seq, shown);
+        for message in &mut messages {
+            let seq = message.position.seq;
+            if let Some(message_marks) =
+                overlays.get(&seq).and_then(|overlay| overlay.show(message))
+            {
+                marks.insert(seq, message_marks);
             }
         }
         // A store that is away leads to too little here: its messages count as sent.
@@ -68,12 +70,12 @@ impl<'a> Reading<'a> {
         for (seq, _) in marks.iter().filter(|(_, marks)| marks.recalled.is_some()) {
             statuses.entry(*seq).or_default().deleted = true;
         }
-        let sizes = messages.iter().map(|placed| shown_size(placed, &marks));
+        let sizes = messages.iter().map(|message| shown_size(message, &marks));
         let fit = fitting(sizes, self.rules.page_bytes_max);
         let more = page.more || fit < messages.len();
-        for placed in messages.drain(fit..) {
-            marks.remove(&placed.position.seq);
-            statuses.remove(&placed.position.seq);
+        for message in messages.drain(fit..) {
+            marks.remove(&message.position.seq);
+            statuses.remove(&message.position.seq);
         }
         Ok(HistoryPage {
             conversation,
@@ -104,17 +106,17 @@ impl<'a> Reading<'a> {
     pub(super) fn changes(
         &self,
         conversation: ConversationId,
-        after: u64,
+        cursor: u64,
         limit: u32,
     ) -> NeedResult<ChangePage> {
         // Only a client that knows of newer changes asks.
-        let is_behind = |head: &Head| after >= head.rev;
+        let is_behind = |head: &Head| cursor >= head.rev;
         let ReadAccess { floor, head, .. } = self.access(conversation, is_behind)?;
         let last_rev = head.rev;
-        check_rev(after, last_rev)?;
+        check_rev(cursor, last_rev)?;
         let changes = self.ask.changes(Slice {
-            of: conversation,
-            after,
+            owner: conversation,
+            cursor,
             limit: page_limit(limit, self.rules.page_max),
         })?;
         // Changes behind the head are not final yet.
@@ -122,9 +124,9 @@ impl<'a> Reading<'a> {
         let mut changes: Vec<OrderedChange> = changes.cloned().collect();
         let sizes = changes
             .iter()
-            .map(|changed| changed.asked.change.content_size());
+            .map(|change| change.asked.change.content_size());
         changes.truncate(fitting(sizes, self.rules.page_bytes_max));
-        let more = dense_changes(conversation, &changes, after, last_rev)?;
+        let more = dense_changes(conversation, &changes, cursor, last_rev)?;
         changes_behind(&mut changes, floor);
         self.blank_recalled(conversation, floor, &mut changes)?;
         Ok(ChangePage {
@@ -143,17 +145,17 @@ impl<'a> Reading<'a> {
         floor: Seq,
         changes: &mut [OrderedChange],
     ) -> NeedResult<()> {
-        let edited = changes.iter().filter(|changed| changed.is_edit());
-        let edited = edited.map(|changed| changed.seq);
-        let edited: BTreeSet<Seq> = edited.filter(|seq| *seq > floor).collect();
-        let places = edited.iter().map(|seq| (conversation, *seq));
+        let edited_seqs = changes.iter().filter(|change| change.is_edit());
+        let edited_seqs = edited_seqs.map(|change| change.seq);
+        let edited_seqs: BTreeSet<Seq> = edited_seqs.filter(|seq| *seq > floor).collect();
+        let places = edited_seqs.iter().map(|seq| (conversation, *seq));
         let overlays = self.ask.overlays(places.collect())?;
-        let recalled = edited.iter().zip(overlays);
-        let recalled = recalled.filter(|(_, overlay)| overlay.recalled.is_some());
-        let recalled: BTreeSet<Seq> = recalled.map(|(seq, _)| *seq).collect();
-        let blanked = changes.iter_mut();
-        let blanked = blanked.filter(|changed| recalled.contains(&changed.seq));
-        blanked.for_each(OrderedChange::blank);
+        let recalled_seqs = edited_seqs.iter().zip(overlays);
+        let recalled_seqs = recalled_seqs.filter(|(_, overlay)| overlay.recalled.is_some());
+        let recalled_seqs: BTreeSet<Seq> = recalled_seqs.map(|(seq, _)| *seq).collect();
+        let recalled_edits = changes.iter_mut();
+        let recalled_edits = recalled_edits.filter(|change| recalled_seqs.contains(&change.seq));
+        recalled_edits.for_each(OrderedChange::blank);
         Ok(())
     }
 
@@ -161,31 +163,31 @@ impl<'a> Reading<'a> {
     pub(super) fn hidden(
         &self,
         conversation: ConversationId,
-        after: u64,
+        cursor: u64,
         limit: u32,
     ) -> NeedResult<HiddenPage> {
         may_go_on(self.user, Some(conversation))?;
         let limit = page_limit(limit, self.rules.page_max);
         // One more than a page tells whether there are more.
-        let hidden = self.ask.hidden(Slice {
-            of: conversation,
-            after,
+        let hidden_messages = self.ask.hidden(Slice {
+            owner: conversation,
+            cursor,
             limit: limit + 1,
         })?;
-        let page = &hidden[..hidden.len().min(limit)];
+        let page = &hidden_messages[..hidden_messages.len().min(limit)];
         Ok(HiddenPage {
-            last: page.last().map_or(after, |(mark, _)| *mark),
+            last: page.last().map_or(cursor, |(mark, _)| *mark),
             seqs: page.iter().map(|(_, seq)| *seq).collect(),
-            more: hidden.len() > limit,
+            more: hidden_messages.len() > limit,
         })
     }
 
     /// Private messages in order of id (S0-05): a device without a cursor for each conversation
     /// goes on from one message, its own last one or the last that the server knows the user
     /// received.
-    pub(super) fn missed(&self, after: Option<MessageId>, limit: u32) -> NeedResult<MissedPage> {
-        let after = match after {
-            Some(after) => Some(after),
+    pub(super) fn missed(&self, cursor: Option<MessageId>, limit: u32) -> NeedResult<MissedPage> {
+        let cursor = match cursor {
+            Some(cursor) => Some(cursor),
             // Messages accepted by other stations at that time may have come later.
             None => (self.ask.last_received(self.user)?)
                 .map(|id| MessageId::floor_of(id.timestamp() - self.rules.list_margin)),
@@ -193,18 +195,18 @@ impl<'a> Reading<'a> {
         let limit = page_limit(limit, self.rules.page_max);
         // One more than a page tells whether there are more.
         let rows = self.ask.feed(Slice {
-            of: self.user,
-            after,
+            owner: self.user,
+            cursor,
             limit: limit + 1,
         })?;
         let rows = rows.iter().map(|row| row.placed.clone());
         let mut messages: Vec<Placed> = rows.collect();
-        let found = messages.len();
+        let row_count = messages.len();
         messages.truncate(limit);
         self.apply_changes(&mut messages)?;
         let sizes = messages.iter().map(|m| m.message.content.data.len());
         messages.truncate(fitting(sizes, self.rules.page_bytes_max));
-        let more = messages.len() < found;
+        let more = messages.len() < row_count;
         Ok(MissedPage { messages, more })
     }
 
@@ -215,60 +217,67 @@ impl<'a> Reading<'a> {
         &self,
         messages: &mut [Placed],
     ) -> NeedResult<BTreeSet<(ConversationId, Seq)>> {
-        let mut of = BTreeMap::<ConversationId, Vec<&Placed>>::new();
-        for placed in &*messages {
-            of.entry(placed.conversation).or_default().push(placed);
+        let mut by_conversation = BTreeMap::<ConversationId, Vec<&Placed>>::new();
+        for message in &*messages {
+            by_conversation
+                .entry(message.conversation)
+                .or_default()
+                .push(message);
         }
-        let ends = self.changed_to(of.keys().copied())?;
-        let ranges = of.into_iter().filter_map(|(conversation, messages)| {
-            let end = ends.get(&conversation).copied().unwrap_or_default();
-            overlay_range(conversation, end, messages.into_iter())
-        });
+        let ends = self.changed_to(by_conversation.keys().copied())?;
+        let ranges = by_conversation
+            .into_iter()
+            .filter_map(|(conversation, messages)| {
+                let end = ends.get(&conversation).copied().unwrap_or_default();
+                overlay_range(conversation, end, messages.into_iter())
+            });
         let ranges: Vec<OverlayRange> = ranges.collect();
         let overlays = self.ask.overlay_ranges(ranges.clone())?;
         let overlays: BTreeMap<ConversationId, &BTreeMap<Seq, Overlay>> =
             (ranges.iter().map(|range| range.conversation).zip(overlays)).collect();
-        let overlay_of = |placed: &Placed| {
-            let of_it = overlays.get(&placed.conversation)?;
-            of_it.get(&placed.position.seq)
+        let find_overlay = |message: &Placed| {
+            let conversation_overlays = overlays.get(&message.conversation)?;
+            conversation_overlays.get(&message.position.seq)
         };
-        let members = self.members_of_edited(messages, overlay_of)?;
-        let mut changed = BTreeSet::new();
-        for placed in messages {
-            let place = (placed.conversation, placed.position.seq);
-            let Some(overlay) = overlay_of(placed) else {
+        let members = self.edited_group_members(messages, find_overlay)?;
+        let mut changed_places = BTreeSet::new();
+        for message in messages {
+            let place = (message.conversation, message.position.seq);
+            let Some(overlay) = find_overlay(message) else {
                 continue;
             };
-            let is_read = match (edited_group(placed, overlay), &overlay.edited) {
-                (Some(group), Some(edited)) => {
+            let is_read = match (edited_group(message, overlay), &overlay.edited) {
+                (Some(group), Some(edit)) => {
                     let member = members.get(&group).copied().flatten();
-                    reads_edit(member, place.1, edited.version)
+                    reads_edit(member, place.1, edit.version)
                 }
                 _ => true,
             };
-            let marks = match is_read {
-                true => overlay.show(placed),
-                false => overlay.without_edit().show(placed),
+            let marks = if is_read {
+                overlay.show(message)
+            } else {
+                overlay.without_edit().show(message)
             };
             if marks.is_some() {
-                changed.insert(place);
+                changed_places.insert(place);
             }
         }
-        Ok(changed)
+        Ok(changed_places)
     }
 
     /// Memberships of the user in groups with edited messages among these.
-    fn members_of_edited<'o>(
+    fn edited_group_members<'o>(
         &self,
         messages: &[Placed],
-        overlay_of: impl Fn(&Placed) -> Option<&'o Overlay>,
+        find_overlay: impl Fn(&Placed) -> Option<&'o Overlay>,
     ) -> NeedResult<BTreeMap<GroupId, Option<&'a (GroupSettings, Member)>>> {
-        let edited = messages.iter();
-        let edited = edited.filter_map(|placed| edited_group(placed, overlay_of(placed)?));
-        let edited: BTreeSet<GroupId> = edited.collect();
-        let members = self.ask.members(edited.iter().copied().collect())?;
+        let edited_groups = messages.iter();
+        let edited_groups =
+            edited_groups.filter_map(|message| edited_group(message, find_overlay(message)?));
+        let edited_groups: BTreeSet<GroupId> = edited_groups.collect();
+        let members = self.ask.members(edited_groups.iter().copied().collect())?;
         let members = members.iter().map(Option::as_ref);
-        Ok(edited.into_iter().zip(members).collect())
+        Ok(edited_groups.into_iter().zip(members).collect())
     }
 
     /// Last place of each conversation up to which messages may have been changed.
@@ -276,22 +285,29 @@ impl<'a> Reading<'a> {
         &self,
         conversations: impl Iterator<Item = ConversationId>,
     ) -> NeedResult<BTreeMap<ConversationId, Seq>> {
-        let (mut groups, mut others) = (Vec::new(), Vec::new());
+        let (mut groups, mut other_conversations) = (Vec::new(), Vec::new());
         for conversation in conversations {
             match conversation {
                 ConversationId::Group(group) => groups.push(group),
                 ConversationId::Private { .. } | ConversationId::System(_) => {
-                    others.push(conversation);
+                    other_conversations.push(conversation);
                 }
             }
         }
-        let (entries, heads) = (self.entries(&groups), self.ask.heads(others.clone()));
+        let (entries, heads) = (
+            self.entries(&groups),
+            self.ask.heads(other_conversations.clone()),
+        );
         let (entries, heads) = (entries?, heads?);
-        let of = |head: &Head| cache::changed_to(head.rev, head.seq);
+        let head_end = |head: &Head| cache::changed_to(head.rev, head.seq);
         let groups = groups.into_iter().map(ConversationId::Group);
         let groups = groups.zip(entries.iter().map(|entry| entry.changed_to));
         Ok(groups
-            .chain(others.into_iter().zip(heads.iter().map(of)))
+            .chain(
+                other_conversations
+                    .into_iter()
+                    .zip(heads.iter().map(head_end)),
+            )
             .collect())
     }
 
@@ -307,18 +323,18 @@ impl<'a> Reading<'a> {
                 own.push((row, status.clone()?));
             }
         }
-        let read = own.iter().filter(|(_, status)| status.read_at.is_some());
-        let read: Vec<_> = read
+        let read_messages = own.iter().filter(|(_, status)| status.read_at.is_some());
+        let read_messages: Vec<_> = read_messages
             .filter_map(|(row, _)| Some((row.id(), row.peer()?)))
             .collect();
-        let finished = self.finished(&read)?;
+        let finished_ids = self.find_finished(&read_messages)?;
         Ok(own
             .into_iter()
             .map(|(row, status)| MessageStatus {
                 id: row.id(),
                 delivered_at: status.delivered_at,
                 read_at: status.read_at,
-                is_finished: finished.contains(&row.id()),
+                is_finished: finished_ids.contains(&row.id()),
             })
             .collect())
     }
@@ -326,10 +342,15 @@ impl<'a> Reading<'a> {
     /// Messages, among those read, that every platform of their recipient has. A message that the
     /// ledger has long forgotten is owed to nobody; if the ledger cannot be asked, no message
     /// counts.
-    fn finished(&self, read: &[(MessageId, UserId)]) -> NeedResult<BTreeSet<MessageId>> {
-        let traces = self.ask.traces(read.iter().map(|(id, _)| *id).collect())?;
-        let is_old = |id: MessageId| id.timestamp() + FORGOTTEN < self.began;
-        let finished = read
+    fn find_finished(
+        &self,
+        read_messages: &[(MessageId, UserId)],
+    ) -> NeedResult<BTreeSet<MessageId>> {
+        let traces = self
+            .ask
+            .traces(read_messages.iter().map(|(id, _)| *id).collect())?;
+        let is_old = |id: MessageId| id.timestamp() + LEDGER_FORGET_AGE < self.started_at;
+        let finished_messages = read_messages
             .iter()
             .zip(traces)
             .filter(|((id, peer), entries)| match entries {
@@ -337,13 +358,13 @@ impl<'a> Reading<'a> {
                 Ok(entries) => ledger::has_ended_for(*peer, entries),
                 Err(_) => false,
             });
-        Ok(finished.map(|((id, _), _)| *id).collect())
+        Ok(finished_messages.map(|((id, _), _)| *id).collect())
     }
 }
 
 /// Group of a message whose text was replaced.
-fn edited_group(placed: &Placed, overlay: &Overlay) -> Option<GroupId> {
-    match placed.conversation {
+fn edited_group(message: &Placed, overlay: &Overlay) -> Option<GroupId> {
+    match message.conversation {
         ConversationId::Group(group) => {
             (overlay.edited.is_some() && overlay.recalled.is_none()).then_some(group)
         }
@@ -357,7 +378,7 @@ fn overlay_range<'m>(
     changed_to: Seq,
     messages: impl Iterator<Item = &'m Placed>,
 ) -> Option<OverlayRange> {
-    let seqs = messages.map(|placed| placed.position.seq);
+    let seqs = messages.map(|message| message.position.seq);
     let seqs = seqs.filter(|seq| *seq <= changed_to);
     let (first, last) = seqs.fold(None, |bounds: Option<(Seq, Seq)>, seq| {
         let (first, last) = bounds.unwrap_or((seq, seq));
@@ -380,13 +401,13 @@ fn own_messages(
     if matches!(conversation, ConversationId::Group(_)) {
         return Vec::new();
     }
-    let own = page.iter().filter(|placed| placed.message.from == user);
-    own.map(|placed| (placed.position.seq, placed.message.id))
+    let own = page.iter().filter(|message| message.message.from == user);
+    own.map(|message| (message.position.seq, message.message.id))
         .collect()
 }
 
 /// Size of a message as it goes out: it may have grown since.
-pub(super) fn shown_size(placed: &Placed, marks: &BTreeMap<Seq, MessageMarks>) -> usize {
-    let marks = marks.get(&placed.position.seq);
-    placed.message.content.data.len() + marks.map_or(0, MessageMarks::weight)
+pub(super) fn shown_size(placed_message: &Placed, marks: &BTreeMap<Seq, MessageMarks>) -> usize {
+    let marks = marks.get(&placed_message.position.seq);
+    placed_message.message.content.data.len() + marks.map_or(0, MessageMarks::weight)
 }

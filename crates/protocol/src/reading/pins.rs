@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::access::ReadAccess;
 use super::pages::shown_size;
-use super::rules::hole;
+use super::rules::hole_refusal;
 use super::{NeedResult, Reading, Slice, fitting, page_limit};
 use crate::frame::PinPage;
 use crate::message_row::Owner;
@@ -21,14 +21,14 @@ impl Reading<'_> {
     pub(super) fn pins(
         &self,
         conversation: ConversationId,
-        before: Option<Seq>,
+        cursor: Option<Seq>,
         limit: u32,
     ) -> NeedResult<PinPage> {
         let ReadAccess { floor, head, .. } = self.access(conversation, |_| false)?;
         let limit = page_limit(limit, self.rules.page_max.min(PINS_MAX));
         let pins = self.ask.pins(Slice {
-            of: conversation,
-            after: before.unwrap_or(Seq(u64::MAX)),
+            owner: conversation,
+            cursor: cursor.unwrap_or(Seq(u64::MAX)),
             limit,
         })?;
         let is_full = pins.len() >= limit;
@@ -46,24 +46,24 @@ impl Reading<'_> {
             let row = match row {
                 Some(row) => row,
                 None if *seq > head.seq => continue,
-                None => return Err(hole(conversation).into()),
+                None => return Err(hole_refusal(conversation).into()),
             };
-            let mut placed = row.placed.clone();
-            let shown = overlay.show(&mut placed).unwrap_or_default();
-            if shown.pinned.is_some() {
-                marks.insert(placed.position.seq, shown);
-                messages.push(placed);
+            let mut message = row.placed.clone();
+            let message_marks = overlay.show(&mut message).unwrap_or_default();
+            if message_marks.pinned.is_some() {
+                marks.insert(message.position.seq, message_marks);
+                messages.push(message);
             }
         }
         let last = readable.last().map(|(seq, _)| *seq);
         let mut next = last.filter(|_| is_full && !is_cut);
-        let sizes = messages.iter().map(|placed| shown_size(placed, &marks));
+        let sizes = messages.iter().map(|message| shown_size(message, &marks));
         let fit = fitting(sizes, self.rules.page_bytes_max);
         if fit < messages.len() {
-            for placed in messages.drain(fit..) {
-                marks.remove(&placed.position.seq);
+            for message in messages.drain(fit..) {
+                marks.remove(&message.position.seq);
             }
-            next = messages.last().map(|placed| placed.position.seq);
+            next = messages.last().map(|message| message.position.seq);
         }
         Ok(PinPage {
             messages,

@@ -13,14 +13,18 @@ use crate::{Code, ConversationId, Placed, Refusal, Seq, Timestamp, UserId};
 /// A version that is ahead of this server's clock by more than half of the margin: a clock was set
 /// back, or two servers' clocks differ. Rows stamped since then may be before any such difference.
 /// The other half of the margin is for rows that land late ([`stamp_holds`](crate::writer::stamp_holds)).
-pub fn list_from(since: Timestamp, margin: Duration, now: Timestamp) -> Result<Timestamp, Refusal> {
-    if since > now + margin / 2 {
+pub fn list_from(
+    list_version: Timestamp,
+    margin: Duration,
+    now: Timestamp,
+) -> Result<Timestamp, Refusal> {
+    if list_version > now + margin / 2 {
         return Err(Refusal::new(
             Code::Reset,
             "the version of your list is ahead of this server's clock: ask for the list from 0",
         ));
     }
-    Ok((since - margin).max(Timestamp::ZERO))
+    Ok((list_version - margin).max(Timestamp::ZERO))
 }
 
 /// Checks that `user` may read this private conversation. For a group, its members decide:
@@ -38,18 +42,18 @@ pub fn may_read(user: UserId, conversation: ConversationId) -> Result<(), Refusa
 }
 
 /// Refuses to continue a list after a conversation that cannot be on it.
-pub fn may_go_on(user: UserId, after: Option<ConversationId>) -> Result<(), Refusal> {
-    match after {
+pub fn may_go_on(user: UserId, cursor: Option<ConversationId>) -> Result<(), Refusal> {
+    match cursor {
         Some(ConversationId::Group(_)) | None => Ok(()),
-        Some(after) => may_read(user, after),
+        Some(cursor) => may_read(user, cursor),
     }
 }
 
 /// Rows of a page: the requested number within `max`; 0 requests as many as allowed.
-pub fn page_limit(asked: u32, max: usize) -> usize {
-    match usize::try_from(asked) {
+pub fn page_limit(limit: u32, max: usize) -> usize {
+    match usize::try_from(limit) {
         Ok(0) | Err(_) => max,
-        Ok(asked) => asked.min(max),
+        Ok(limit) => limit.min(max),
     }
 }
 
@@ -78,30 +82,30 @@ pub fn check_cursor(range: HistoryRange, last: Seq) -> Result<(), Refusal> {
 }
 
 /// Refuses a client that knows more changes than exist: it belongs to another history.
-pub fn check_rev(after: u64, last: u64) -> Result<(), Refusal> {
-    if after > last {
-        let text = format!("you have change {after}, the last is {last}");
+pub fn check_rev(cursor: u64, last: u64) -> Result<(), Refusal> {
+    if cursor > last {
+        let text = format!("you have change {cursor}, the last is {last}");
         return Err(Refusal::new(Code::Reset, text));
     }
     Ok(())
 }
 
-/// Checks that these changes follow `after` one by one; those without an effect, dead or of an unknown
-/// kind, use their places as others do. Returns true if more follow; `last` is the
+/// Checks that these changes follow `cursor` one by one; those without an effect, dead or of an
+/// unknown kind, use their places as others do. Returns true if more follow; `last` is the
 /// last rev from before the read.
 pub fn dense_changes(
     conversation: ConversationId,
     changes: &[OrderedChange],
-    after: u64,
+    cursor: u64,
     last: u64,
 ) -> Result<bool, Refusal> {
-    let expected = (after.saturating_add(1)..).zip(changes);
+    let expected = (cursor.saturating_add(1)..).zip(changes);
     if expected.into_iter().any(|(rev, change)| change.rev != rev) {
-        return Err(hole(conversation));
+        return Err(hole_refusal(conversation));
     }
-    let end = changes.last().map_or(after, |change| change.rev);
+    let end = changes.last().map_or(cursor, |change| change.rev);
     if changes.is_empty() && end < last {
-        return Err(hole(conversation));
+        return Err(hole_refusal(conversation));
     }
     Ok(end < last)
 }
@@ -136,7 +140,7 @@ pub fn dense_page(
     let mut expected = first;
     for message in messages {
         if expected != Some(message.position.seq.0) {
-            return Err(hole(message.conversation));
+            return Err(hole_refusal(message.conversation));
         }
         expected = expected.and_then(|seq| seq.checked_add_signed(step));
     }
@@ -154,7 +158,7 @@ pub fn dense_page(
     })
 }
 
-pub(super) fn hole(conversation: ConversationId) -> Refusal {
+pub(super) fn hole_refusal(conversation: ConversationId) -> Refusal {
     Refusal::new(
         Code::Unavailable,
         format!("a part of {conversation} cannot be read now; ask again"),
@@ -203,7 +207,7 @@ mod tests {
     // proves S0-20 in part, S0-22 in part: pages in both directions join their cursor and say whether more follows.
     #[test]
     fn pages_say_whether_more_follows() {
-        let forward = |after| HistoryRange::Forward { after: Seq(after) };
+        let forward = |cursor| HistoryRange::Forward { after: Seq(cursor) };
         let backward = |before: u64| HistoryRange::Backward {
             before: Some(Seq(before)),
         };
@@ -227,27 +231,27 @@ mod tests {
     fn a_page_with_a_hole_is_no_answer() {
         let forward = HistoryRange::Forward { after: Seq(0) };
         let newest = HistoryRange::Backward { before: None };
-        let refused = Err(Code::Unavailable);
-        assert_eq!(page(&[1, 3], forward, 3), refused);
-        assert_eq!(page(&[2, 3], forward, 3), refused, "does not join");
+        let refusal = Err(Code::Unavailable);
+        assert_eq!(page(&[1, 3], forward, 3), refusal);
+        assert_eq!(page(&[2, 3], forward, 3), refusal, "does not join");
         assert_eq!(
             page(&[], forward, 3),
-            refused,
+            refusal,
             "nothing where there is something"
         );
-        assert_eq!(page(&[4, 3], newest, 5), refused, "the newest is missing");
-        assert_eq!(page(&[5, 3], newest, 5), refused);
-        assert_eq!(page(&[], newest, 5), refused);
+        assert_eq!(page(&[4, 3], newest, 5), refusal, "the newest is missing");
+        assert_eq!(page(&[5, 3], newest, 5), refusal);
+        assert_eq!(page(&[], newest, 5), refusal);
     }
 
     #[test]
     fn a_client_ahead_of_the_server_is_told_so() {
-        let ahead = HistoryRange::Forward { after: Seq(6) };
+        let cursor = HistoryRange::Forward { after: Seq(6) };
         assert_eq!(
-            check_cursor(ahead, Seq(5)).map_err(|r| r.code),
+            check_cursor(cursor, Seq(5)).map_err(|r| r.code),
             Err(Code::Reset)
         );
-        assert_eq!(check_cursor(ahead, Seq(6)), Ok(()));
+        assert_eq!(check_cursor(cursor, Seq(6)), Ok(()));
         let now = Timestamp::from_millis(1_000_000);
         let margin = Duration::from_secs(10);
         let half = now + margin / 2;

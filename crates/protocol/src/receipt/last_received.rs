@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::{MessageId, Timestamp, UserId};
 
-/// The newest message that each user acknowledged; written at most once in `every` for each user
-/// (S0-84).
+/// The newest message that each user acknowledged; written at most once per `interval` for each
+/// user (S0-84).
 #[derive(Clone, Debug)]
 pub struct LastReceived {
-    every: Duration,
+    interval: Duration,
     users_max: usize,
     users: BTreeMap<UserId, Last>,
 }
@@ -19,15 +19,15 @@ struct Last {
     id: MessageId,
     is_written: bool,
     /// Time before which it must not be written.
-    due: Timestamp,
+    due_at: Timestamp,
 }
 
 impl LastReceived {
     /// Register for at most `users_max` users. Beyond them, later users are not written, and
     /// written ones give way soon: they may then be written again before their time.
-    pub fn new(every: Duration, users_max: usize) -> LastReceived {
+    pub fn new(interval: Duration, users_max: usize) -> LastReceived {
         LastReceived {
-            every,
+            interval,
             users_max,
             users: BTreeMap::new(),
         }
@@ -46,7 +46,7 @@ impl LastReceived {
                 let last = Last {
                     id,
                     is_written: false,
-                    due: now,
+                    due_at: now,
                 };
                 self.users.insert(user, last);
             }
@@ -55,26 +55,26 @@ impl LastReceived {
         true
     }
 
-    /// Takes the entries to write now. Drops users who received nothing for `every`.
+    /// Takes the entries to write now. Drops users who received nothing for `interval`.
     pub fn take_due(&mut self, now: Timestamp) -> Vec<(UserId, MessageId)> {
-        let (every, mut due) = (self.every, Vec::new());
+        let (interval, mut due_entries) = (self.interval, Vec::new());
         self.users.retain(|user, last| {
             // A clock that went back must not delay anybody.
-            if last.due > now && last.due <= now + every {
+            if last.due_at > now && last.due_at <= now + interval {
                 return true;
             }
             if last.is_written {
                 return false;
             }
-            due.push((*user, last.id));
+            due_entries.push((*user, last.id));
             last.is_written = true;
-            last.due = now + every;
+            last.due_at = now + interval;
             true
         });
         if self.users.len() >= self.users_max {
             self.users.retain(|_, last| !last.is_written);
         }
-        due
+        due_entries
     }
 
     /// Takes all unwritten entries, due or not: nothing will be written later.
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    const EVERY: Duration = Duration::from_secs(30);
+    const INTERVAL: Duration = Duration::from_secs(30);
 
     fn user(number: i64) -> UserId {
         UserId::new(number).expect("positive")
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn more_users_than_there_is_room_for_are_not_written() {
-        let mut last = LastReceived::new(EVERY, 1);
+        let mut last = LastReceived::new(INTERVAL, 1);
         assert!(last.note(user(1), id(1), at(0)));
         assert!(!last.note(user(2), id(2), at(0)));
         assert!(last.note(user(1), id(3), at(0)));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_back_holds_nobody_up() {
-        let mut last = LastReceived::new(EVERY, 10);
+        let mut last = LastReceived::new(INTERVAL, 10);
         last.note(user(1), id(1), at(10_000));
         assert_eq!(last.take_due(at(10_000)).len(), 1);
         last.note(user(1), id(2), at(0));
@@ -131,26 +131,26 @@ mod tests {
         fn a_user_is_written_once_in_a_while_and_ends_with_the_newest(
             notes in proptest::collection::vec((0i64..5, 1i64..4, 1i64..100), 0..200),
         ) {
-            let mut last = LastReceived::new(EVERY, 10);
+            let mut last = LastReceived::new(INTERVAL, 10);
             let (mut now, mut newest, mut writes) = (0, BTreeMap::new(), BTreeMap::new());
-            for (later, who, what) in notes {
-                now += later;
-                prop_assert!(last.note(user(who), id(what), at(now)));
-                let known = newest.entry(user(who)).or_insert_with(|| id(what));
-                *known = id(what).max(*known);
-                for (who, what) in last.take_due(at(now)) {
-                    let before: &mut Vec<(i64, MessageId)> = writes.entry(who).or_default();
-                    let before_this = before.last();
-                    prop_assert!(before_this.is_none_or(|(then, _)| now - then >= 30));
-                    before.push((now, what));
+            for (elapsed, user_number, id_number) in notes {
+                now += elapsed;
+                prop_assert!(last.note(user(user_number), id(id_number), at(now)));
+                let expected = newest.entry(user(user_number)).or_insert_with(|| id(id_number));
+                *expected = id(id_number).max(*expected);
+                for (user_number, id_number) in last.take_due(at(now)) {
+                    let user_writes: &mut Vec<(i64, MessageId)> = writes.entry(user_number).or_default();
+                    let last_write = user_writes.last();
+                    prop_assert!(last_write.is_none_or(|(written_at, _)| now - written_at >= 30));
+                    user_writes.push((now, id_number));
                 }
             }
-            for (who, what) in last.take_all() {
-                writes.entry(who).or_default().push((now, what));
+            for (user_number, id_number) in last.take_all() {
+                writes.entry(user_number).or_default().push((now, id_number));
             }
-            for (who, what) in newest {
-                let written = writes[&who].iter().map(|(_, what)| *what).max();
-                prop_assert_eq!(written, Some(what));
+            for (user_number, id_number) in newest {
+                let last_written = writes[&user_number].iter().map(|(_, id_number)| *id_number).max();
+                prop_assert_eq!(last_written, Some(id_number));
             }
         }
     }

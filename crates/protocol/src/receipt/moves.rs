@@ -1,4 +1,4 @@
-//! Receipts of a call: what each of them moves, and who is told.
+//! Receipts of a call: the registers that each of them moves, and the users to notify.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,17 +35,17 @@ pub struct ReceiptNotices {
 }
 
 impl ReceiptNotices {
-    pub fn recorded(recorded: Vec<ReceiptNotice>) -> ReceiptNotices {
+    pub fn recorded(notices: Vec<ReceiptNotice>) -> ReceiptNotices {
         ReceiptNotices {
-            recorded,
+            recorded: notices,
             doubtful: Vec::new(),
         }
     }
 
-    pub fn doubtful(doubtful: Vec<ReceiptNotice>) -> ReceiptNotices {
+    pub fn doubtful(notices: Vec<ReceiptNotice>) -> ReceiptNotices {
         ReceiptNotices {
             recorded: Vec::new(),
-            doubtful,
+            doubtful: notices,
         }
     }
 
@@ -74,7 +74,7 @@ pub struct ReceiptFacts {
     pub unread_places: BTreeMap<(UserId, MessageId), Refusal>,
     pub unread_messages: BTreeMap<(GroupId, Seq), Refusal>,
     /// Users who may not acknowledge anything in a group, or of whom no store says that they may.
-    pub refused: BTreeMap<(GroupId, UserId), Refusal>,
+    pub refusals: BTreeMap<(GroupId, UserId), Refusal>,
 }
 
 /// Keys to be read for the receipts of a call.
@@ -124,7 +124,7 @@ impl ReceiptFacts {
         };
         match ack.conversation {
             ConversationId::Group(group) => {
-                if let Some(refusal) = self.refused.get(&(group, user)) {
+                if let Some(refusal) = self.refusals.get(&(group, user)) {
                     return Err(refusal.clone());
                 }
                 if let Some(refusal) = self.unread_messages.get(&(group, ack.seq)) {
@@ -140,8 +140,8 @@ impl ReceiptFacts {
                     return Err(refusal.clone());
                 }
                 let place = self.places.get(&(user, ack.id)).filter(|place| {
-                    let of = ConversationId::private(user, place.peer);
-                    place.seq == ack.seq && of == Some(ack.conversation)
+                    let conversation = ConversationId::private(user, place.peer);
+                    place.seq == ack.seq && conversation == Some(ack.conversation)
                 });
                 place.map(Some).ok_or_else(unknown)
             }
@@ -156,13 +156,13 @@ impl ReceiptMoves {
         let mut answer = Acked {
             kind,
             ids: Vec::with_capacity(ack.items.len()),
-            refused: Vec::new(),
+            refusals: Vec::new(),
         };
         for item in &ack.items {
             let place = match facts.place(user, item) {
                 Ok(place) => place,
                 Err(refusal) => {
-                    answer.refused.push((item.id, refusal));
+                    answer.refusals.push((item.id, refusal));
                     continue;
                 }
             };
@@ -206,12 +206,12 @@ impl ReceiptMoves {
     }
 
     /// Notices of what was written: `new` says of each status whether it moved, `None` where nobody
-    /// knows; `unrecorded` are users whose reads did not get through. A status is new once: a
+    /// knows; `is_unrecorded` tells users whose reads did not get through. A status is new once: a
     /// repeat, after something else failed, does not make it new again.
     pub fn notices(
         self,
         new: &[Option<bool>],
-        unrecorded: impl Fn(UserId) -> bool,
+        is_unrecorded: impl Fn(UserId) -> bool,
     ) -> ReceiptNotices {
         let mut notices = ReceiptNotices::default();
         for (notice, is_new) in self.notices.into_iter().zip(new) {
@@ -222,7 +222,7 @@ impl ReceiptMoves {
             }
         }
         let mirrors = self.mirrors.into_iter();
-        let mirrors = mirrors.filter(|((to, _), _)| !unrecorded(*to));
+        let mirrors = mirrors.filter(|((to, _), _)| !is_unrecorded(*to));
         let mirrors = mirrors.map(|((to, _), receipt)| ReceiptNotice { to, receipt });
         notices.recorded.extend(mirrors);
         notices
@@ -256,7 +256,7 @@ mod tests {
                 peer: user(1),
                 direction: Direction::In,
                 seq: Seq(seq),
-                incoming: seq,
+                incoming_count: seq,
             };
             let id = MessageId::new(seq as i64).expect("positive");
             ((user(2), id), place)
@@ -270,11 +270,11 @@ mod tests {
     #[test]
     fn a_receipt_counts_for_what_the_row_says() {
         let mut moves = ReceiptMoves::default();
-        let mut asked = ack(ReceiptKind::Read, &[1, 3, 2, 4]);
-        asked.items[2].seq = Seq(9);
-        let answer = moves.judge(user(2), &asked, &facts(), Timestamp::ZERO);
-        let refused: Vec<_> = answer.refused.iter().map(|(id, _)| id.get()).collect();
-        assert_eq!((answer.ids.len(), refused), (2, vec![2, 4]));
+        let mut acks = ack(ReceiptKind::Read, &[1, 3, 2, 4]);
+        acks.items[2].seq = Seq(9);
+        let answer = moves.judge(user(2), &acks, &facts(), Timestamp::ZERO);
+        let refused_ids: Vec<_> = answer.refusals.iter().map(|(id, _)| id.get()).collect();
+        assert_eq!((answer.ids.len(), refused_ids), (2, vec![2, 4]));
         let read: Vec<Seq> = moves.read.values().copied().collect();
         assert_eq!((read, moves.statuses.len()), (vec![Seq(3)], 2));
         assert!(moves.received.is_empty());
@@ -283,20 +283,24 @@ mod tests {
     #[test]
     fn a_place_that_no_store_could_read_is_refused_by_itself() {
         let mut facts = facts();
-        let away = Refusal::new(Code::Unavailable, "away");
+        let refusal = Refusal::new(Code::Unavailable, "away");
         let id = MessageId::new(9).expect("positive");
-        facts.unread_places.insert((user(2), id), away);
+        facts.unread_places.insert((user(2), id), refusal);
         let mut moves = ReceiptMoves::default();
-        let asked = ack(ReceiptKind::Read, &[1, 9]);
-        let answer = moves.judge(user(2), &asked, &facts, Timestamp::ZERO);
+        let acks = ack(ReceiptKind::Read, &[1, 9]);
+        let answer = moves.judge(user(2), &acks, &facts, Timestamp::ZERO);
         assert_eq!(answer.ids.len(), 1);
-        let codes: Vec<_> = answer.refused.iter().map(|(_, why)| why.code).collect();
+        let codes: Vec<_> = answer
+            .refusals
+            .iter()
+            .map(|(_, error)| error.code)
+            .collect();
         assert_eq!(codes, [Code::Unavailable], "not: no such message");
     }
 
     #[test]
     fn only_what_is_new_and_recorded_is_told() {
-        let judged = || {
+        let judged_moves = || {
             let mut moves = ReceiptMoves::default();
             moves.judge(
                 user(2),
@@ -307,17 +311,17 @@ mod tests {
             moves
         };
         let to = |notices: &[ReceiptNotice]| -> Vec<(i64, u64)> {
-            let each = notices
+            let pairs = notices
                 .iter()
                 .map(|notice| (notice.to.get(), notice.receipt.seq.0));
-            each.collect()
+            pairs.collect()
         };
-        let told = judged().notices(&[Some(false), Some(true)], |_| false);
-        assert_eq!(to(&told.recorded), [(1, 2), (2, 2)]);
-        assert!(told.doubtful.is_empty());
-        let unrecorded = judged().notices(&[Some(true), Some(true)], |_| true);
-        assert_eq!(to(&unrecorded.recorded), [(1, 1), (1, 2)]);
-        let unknown = judged().notices(&[None, None], |_| true);
+        let recorded = judged_moves().notices(&[Some(false), Some(true)], |_| false);
+        assert_eq!(to(&recorded.recorded), [(1, 2), (2, 2)]);
+        assert!(recorded.doubtful.is_empty());
+        let notices_of_unrecorded = judged_moves().notices(&[Some(true), Some(true)], |_| true);
+        assert_eq!(to(&notices_of_unrecorded.recorded), [(1, 1), (1, 2)]);
+        let unknown = judged_moves().notices(&[None, None], |_| true);
         assert_eq!(
             (to(&unknown.doubtful), unknown.recorded.len()),
             (vec![(1, 1), (1, 2)], 0)

@@ -25,7 +25,7 @@ pub enum Action {
     Resolve { token: Token, outcome: Outcome },
     /// Fetch waiting messages; answer by `handle_page`. Never two at a time.
     FetchMail {
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: u32,
     },
     /// Remove these from the mailbox, since a device has them. No answer.
@@ -62,7 +62,7 @@ pub enum Outgoing {
 }
 
 impl Outgoing {
-    /// True if it may go out a moment later, together with the next frame. Echoes and receipts may,
+    /// Whether it may go out a moment later, together with the next frame. Echoes and receipts may,
     /// and outnumber the messages.
     pub fn may_wait(&self) -> bool {
         matches!(
@@ -116,7 +116,7 @@ pub struct Admission {
     /// Marker of the offline data; another value later means that some was lost.
     pub marker: u64,
     pub recovered: bool,
-    /// True if messages wait for this platform.
+    /// Whether messages wait for this platform.
     pub mail_waits: bool,
     pub cluster: u64,
     pub server_time: Timestamp,

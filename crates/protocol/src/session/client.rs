@@ -11,7 +11,7 @@ use crate::{Code, Refusal, SendId, Timestamp};
 impl Session {
     /// Takes a frame.
     pub fn handle_frame(&mut self, frame: ClientFrame, now: Timestamp) {
-        if !self.heard_frame(now) {
+        if !self.handle_frame_end(now) {
             return;
         }
         match frame {
@@ -36,14 +36,14 @@ impl Session {
 
     /// Refuses a send with impossible content, like one that the station refuses for good.
     pub fn handle_invalid_send(&mut self, send_id: SendId, refusal: Refusal, now: Timestamp) {
-        if self.heard_frame(now) && self.is_welcomed() {
+        if self.handle_frame_end(now) && self.is_welcomed() {
             self.transmit(ServerFrame::Refused { send_id, refusal }, now);
         }
     }
 
     /// Refuses a query with impossible content.
     pub fn handle_invalid_question(&mut self, request: u32, refusal: Refusal, now: Timestamp) {
-        if self.heard_frame(now) && self.is_welcomed() {
+        if self.handle_frame_end(now) && self.is_welcomed() {
             let request = Some(request);
             self.transmit(ServerFrame::Error { request, refusal }, now);
         }
@@ -58,7 +58,7 @@ impl Session {
     /// Takes a sign of life that is no frame, such as a ping of WebSocket.
     pub fn handle_sign_of_life(&mut self, now: Timestamp) {
         if self.is_open() {
-            self.heard(now);
+            self.count_frame(now);
         }
     }
 
@@ -94,11 +94,13 @@ impl Session {
     /// Notes that the socket has taken this [weight](super::Outgoing::weight) of the transmitted
     /// frames: there is room for more, so poll for actions.
     pub fn handle_written(&mut self, weight: usize, now: Timestamp) {
-        self.written = self.transmitted.min(self.written + weight as u64);
+        self.written_weight = self
+            .transmitted_weight
+            .min(self.written_weight + weight as u64);
         self.written_at = now;
-        let travelling = self.travel.take(weight as u64, &self.limits, now);
+        let bytes_in_flight = self.travel.take(weight as u64, &self.limits, now);
         if let Some(pushes) = &mut self.pushes {
-            pushes.handle_written(self.written, travelling, now, &mut self.actions);
+            pushes.handle_written(self.written_weight, bytes_in_flight, now, &mut self.actions);
         }
         // Mail first: its windows are small, so that it does not keep answers waiting.
         self.push_mail(now);
@@ -106,26 +108,26 @@ impl Session {
     }
 
     /// Takes the end of a frame; false if the session takes no more.
-    fn heard_frame(&mut self, now: Timestamp) -> bool {
+    fn handle_frame_end(&mut self, now: Timestamp) -> bool {
         self.partial = None;
-        self.heard(now)
+        self.count_frame(now)
     }
 
     /// Counts a frame or a sign of life; false if the session takes no more.
-    fn heard(&mut self, now: Timestamp) -> bool {
+    fn count_frame(&mut self, now: Timestamp) -> bool {
         if self.is_closed() {
             return false;
         }
         self.heard_at = now;
         let limit = self.limits.frames_per_second;
-        let exceeded = (self.frames).exceeded(1, limit, Duration::from_secs(1), now);
-        if exceeded {
+        let is_exceeded = (self.frames).add_and_check(1, limit, Duration::from_secs(1), now);
+        if is_exceeded {
             self.count(Bound::Frames);
             self.end(rate_limited(format!(
                 "more than {limit} frames in one second"
             )));
         }
-        !exceeded
+        !is_exceeded
     }
 
     /// Ends the session if a frame came too early.
@@ -168,8 +170,8 @@ impl Session {
         if let Some(pushes) = &mut self.pushes {
             for item in &ack.items {
                 let (round_trip, actions) = (&mut self.round_trip, &mut self.actions);
-                let acknowledged = pushes.acknowledge(item.id, round_trip, now, actions);
-                if acknowledged == AckResult::Mail
+                let result = pushes.acknowledge(item.id, round_trip, now, actions);
+                if result == AckResult::Mail
                     && let Some(mail) = &mut self.mail
                 {
                     mail.acknowledge(item.id);

@@ -16,11 +16,11 @@ impl Session {
         if !self.is_open() {
             return;
         }
-        let deferred = match &mut self.sends {
+        let result = match &mut self.sends {
             Some(sends) => sends.defer_notice(frame),
             None => Err(frame),
         };
-        if let Err(frame) = deferred {
+        if let Err(frame) = result {
             self.transmit_notices(now);
             self.transmit_any(Outgoing::Notice(frame), now);
         }

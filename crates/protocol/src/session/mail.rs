@@ -1,5 +1,5 @@
-//! Waiting messages on their way to a client that is back: page after page, each removed only after
-//! a device has it.
+//! Delivery of the mailbox to a client that has reconnected: page after page, each message removed
+//! only after a device has it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,17 +17,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct MailDrain {
     state: State,
-    after: Option<MailCursor>,
-    /// True if something was stored since the drain began: it may lie before `after`.
-    again: bool,
-    /// True if a page of this pass was empty since all of its mail was left out.
-    left_out: bool,
+    cursor: Option<MailCursor>,
+    /// Whether something was stored since the drain began: it may lie before `cursor`.
+    needs_rescan: bool,
+    /// Whether a page of this pass was empty since all of its mail was left out.
+    was_left_out: bool,
     /// Items of the last page that are not pushed yet.
     pending: VecDeque<PageItem>,
-    acknowledged: Vec<MessageId>,
+    acked_ids: Vec<MessageId>,
     recent: VecDeque<MessageId>,
     /// Pauses for mail that was left out, since the client last acknowledged mail.
-    pauses: u32,
+    pause_count: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,19 +48,19 @@ impl MailDrain {
     pub(super) fn new() -> MailDrain {
         MailDrain {
             state: State::Due,
-            after: None,
-            again: false,
-            left_out: false,
+            cursor: None,
+            needs_rescan: false,
+            was_left_out: false,
             pending: VecDeque::new(),
-            acknowledged: Vec::new(),
+            acked_ids: Vec::new(),
             recent: VecDeque::new(),
-            pauses: 0,
+            pause_count: 0,
         }
     }
 
     /// Notes stored mail: read from the oldest once more, now or after the present pass.
     pub(super) fn hint(&mut self) {
-        self.again = true;
+        self.needs_rescan = true;
         if let State::LeftOutUntil(_) = self.state {
             self.state = State::Due;
         }
@@ -71,7 +71,7 @@ impl MailDrain {
     pub(super) fn next_fetch(&mut self) -> Option<Option<MailCursor>> {
         (self.state == State::Due && self.pending.is_empty()).then(|| {
             self.state = State::Fetching;
-            self.after
+            self.cursor
         })
     }
 
@@ -85,28 +85,28 @@ impl MailDrain {
                 // A page that does not advance would be read forever.
                 self.state = match page.next {
                     Some(next) if next == MailCursor::START => {
-                        self.left_out = false;
+                        self.was_left_out = false;
                         State::AgainAt(retry_at + self.further_pause())
                     }
                     // Stores that do not answer for a page are not asked about all others at once.
-                    Some(next) if Some(next) > self.after && self.pending.is_empty() => {
-                        self.left_out = true;
+                    Some(next) if Some(next) > self.cursor && self.pending.is_empty() => {
+                        self.was_left_out = true;
                         State::LeftOutUntil(retry_at + self.further_pause())
                     }
-                    Some(next) if Some(next) > self.after => State::Due,
-                    // The station of the last page need not know of the others.
-                    Some(_) | None if std::mem::take(&mut self.left_out) => {
+                    Some(next) if Some(next) > self.cursor => State::Due,
+                    // The station that answered the last page need not have answered the others.
+                    Some(_) | None if std::mem::take(&mut self.was_left_out) => {
                         State::AgainAt(retry_at + self.further_pause())
                     }
                     Some(_) | None => State::Finished,
                 };
-                self.after = page.next.filter(|next| *next != MailCursor::START);
+                self.cursor = page.next.filter(|next| *next != MailCursor::START);
                 self.settle();
             }
             Err(refusal) if refusal.code.retryable() => self.state = State::RetryAt(retry_at),
             Err(_) => {
                 self.state = State::Finished;
-                self.again = false;
+                self.needs_rescan = false;
             }
         }
     }
@@ -114,8 +114,8 @@ impl MailDrain {
     /// Addition to the next pause: it doubles, as long as nothing comes. The counted pauses are not
     /// those of pages that failed as a whole, which cost one call each.
     fn further_pause(&mut self) -> Duration {
-        let seconds = 1u64.checked_shl(self.pauses).unwrap_or(u64::MAX);
-        self.pauses = self.pauses.saturating_add(1);
+        let seconds = 1u64.checked_shl(self.pause_count).unwrap_or(u64::MAX);
+        self.pause_count = self.pause_count.saturating_add(1);
         let pause = Duration::from_secs(seconds).min(PAUSE_MAX);
         pause - Duration::from_secs(1)
     }
@@ -136,16 +136,16 @@ impl MailDrain {
     }
 
     pub(super) fn acknowledge(&mut self, id: MessageId) {
-        self.acknowledged.push(id);
-        self.pauses = 0;
+        self.acked_ids.push(id);
+        self.pause_count = 0;
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
         self.recent.push_back(id);
     }
 
-    pub(super) fn take_acknowledged(&mut self) -> Option<Vec<MessageId>> {
-        (!self.acknowledged.is_empty()).then(|| std::mem::take(&mut self.acknowledged))
+    pub(super) fn take_acked(&mut self) -> Option<Vec<MessageId>> {
+        (!self.acked_ids.is_empty()).then(|| std::mem::take(&mut self.acked_ids))
     }
 
     pub(super) fn retry_at(&self) -> Option<Timestamp> {
@@ -163,14 +163,14 @@ impl MailDrain {
 
     /// True with nothing to fetch, to push or to remove.
     pub(super) fn is_over(&self) -> bool {
-        self.state == State::Finished && self.pending.is_empty() && self.acknowledged.is_empty()
+        self.state == State::Finished && self.pending.is_empty() && self.acked_ids.is_empty()
     }
 
     fn settle(&mut self) {
         let is_end = matches!(self.state, State::Finished | State::AgainAt(_));
-        if is_end && self.again {
-            self.again = false;
-            self.after = None;
+        if is_end && self.needs_rescan {
+            self.needs_rescan = false;
+            self.cursor = None;
             self.state = State::Due;
         }
     }

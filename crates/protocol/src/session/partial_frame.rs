@@ -1,12 +1,13 @@
-//! A frame of the client that has begun to come.
+//! A frame of the client that has been received in part.
 
 use super::{Phase, Session, SessionLimits};
 use crate::{Code, Refusal, Timestamp};
 
-/// Received part of a frame. On a slow line it may take its time, as long as it comes on.
+/// Received part of a frame. On a slow line it may take its time, as long as more bytes arrive.
 #[derive(Debug)]
 pub(super) struct PartialFrame {
-    /// The most bytes that were here: those of control frames come and go in between.
+    /// Maximum number of buffered bytes so far; control frames in between are buffered only for a
+    /// moment.
     bytes: usize,
     began_at: Timestamp,
     /// Time at which a further byte came.
@@ -62,13 +63,13 @@ impl Session {
     }
 
     pub(super) fn end_partial(&mut self) {
-        let (rest, all) = (self.limits.write_wait, self.limits.silence_max());
+        let (stall_timeout, total_timeout) = (self.limits.write_wait, self.limits.silence_max());
         self.end(Refusal::new(
             Code::HeartbeatMissed,
             format!(
                 "a frame has begun and does not come on: no byte of it for {} seconds, or not all of it in {}; reconnect and send again what was not answered",
-                rest.as_secs(),
-                all.as_secs()
+                stall_timeout.as_secs(),
+                total_timeout.as_secs()
             ),
         ));
     }

@@ -14,30 +14,30 @@ impl Session {
     pub fn push(&mut self, source: u32, push: Push, now: Timestamp) {
         let token = Token::of(source, push.token);
         let limits = Arc::clone(&self.limits);
-        let admitting = match self.phase {
+        let is_admitting = match self.phase {
             Phase::Opened | Phase::Draining(_) | Phase::Closed { .. } => {
                 return self.resolve(token, Outcome::NoSession);
             }
             Phase::Admitting => true,
             Phase::Open => false,
         };
-        let (is_full, until) = (self.is_full(), now + limits.ack_wait);
+        let (is_full, deadline) = (self.is_full(), now + limits.ack_wait);
         let pushes = self.pushes.get_or_insert_default();
         let (window, window_bytes) = (limits.push_window, limits.push_window_bytes);
         let has_room = pushes.has_room(push.frame.len(), window as usize, window_bytes as usize);
         if is_full || !has_room || pushes.is_late() {
             self.resolve(token, Outcome::Full);
-        } else if admitting {
+        } else if is_admitting {
             pushes.hold_early(source, push);
         } else if push.needs_ack {
-            let expected = AckExpectation {
+            let expectation = AckExpectation {
                 id: push.message,
                 bytes: push.frame.len(),
-                waiter: token.map(|token| Waiter { token, until }),
-                mail: false,
+                waiter: token.map(|token| Waiter { token, deadline }),
+                is_mail: false,
             };
-            // AckExpectation before it is handed out, so that no acknowledgement can come too early.
-            if pushes.expect(expected, self.transmitted) {
+            // Registered before the frame goes out, so that no acknowledgement can come too early.
+            if pushes.expect(expectation, self.transmitted_weight) {
                 self.transmit_any(Outgoing::Encoded(push.frame), now);
             }
         } else {
@@ -61,22 +61,22 @@ impl Session {
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
     /// Unacknowledged pushes, oldest first.
-    outstanding: VecDeque<OutstandingPush>,
+    unacked: VecDeque<OutstandingPush>,
     bytes: usize,
-    /// Entries of `outstanding` whose message has an earlier entry there.
+    /// Number of entries of `unacked` whose message has an earlier entry there.
     repeats: usize,
-    /// Entries of `outstanding` that also wait in the mailbox.
-    mail: usize,
-    /// Entries of `outstanding` whose carrier waits no longer.
-    late: usize,
+    /// Number of entries of `unacked` that also wait in the mailbox.
+    mail_count: usize,
+    /// Number of entries of `unacked` whose carrier waits no longer.
+    late_count: usize,
     /// Time by which a push without an outcome gets one; may be early.
     outcome_due: Option<Timestamp>,
     /// Position in the outgoing stream up to which acknowledgements prove its arrival.
-    arrived: u64,
+    arrived_position: u64,
     /// Tokens that are done once the outgoing stream is written up to this position.
     unwritten: VecDeque<(u64, Token)>,
     /// Pushes from before the client's admission, with their sources.
-    early: Vec<(u32, Push)>,
+    before_admission: Vec<(u32, Push)>,
 }
 
 #[derive(Debug)]
@@ -88,18 +88,18 @@ struct OutstandingPush {
     /// Time at which the socket had taken the frame, which cannot arrive earlier.
     written_at: Option<Timestamp>,
     /// Bytes on their way when it was written, up to its end.
-    travelling: u64,
+    bytes_in_flight: u64,
     bytes: u32,
-    mail: bool,
+    is_mail: bool,
     /// True once the carrier was told that no acknowledgement came in time.
-    late: bool,
+    is_late: bool,
 }
 
 /// A carrier that waits for the outcome of its push.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) token: Token,
-    pub(super) until: Timestamp,
+    pub(super) deadline: Timestamp,
 }
 
 /// A message whose acknowledgement is expected.
@@ -109,8 +109,8 @@ pub(super) struct AckExpectation {
     /// Size of its frame.
     pub(super) bytes: usize,
     pub(super) waiter: Option<Waiter>,
-    /// True if it waits in the mailbox.
-    pub(super) mail: bool,
+    /// Whether it waits in the mailbox.
+    pub(super) is_mail: bool,
 }
 
 impl OutstandingPush {
@@ -130,13 +130,13 @@ pub(super) enum AckResult {
 
 impl Pushes {
     pub(super) fn has_room(&self, bytes: usize, window: usize, window_bytes: usize) -> bool {
-        let waiting = self.outstanding.len() + self.unwritten.len() + self.early.len();
-        waiting == 0 || (waiting < window && self.bytes + bytes <= window_bytes)
+        let push_count = self.unacked.len() + self.unwritten.len() + self.before_admission.len();
+        push_count == 0 || (push_count < window && self.bytes + bytes <= window_bytes)
     }
 
     /// True while an acknowledgement is overdue. What comes now is better stored, and comes as mail.
     fn is_late(&self) -> bool {
-        self.late > 0
+        self.late_count > 0
     }
 
     /// Time by which to call [`give_up`](Self::give_up); may be early.
@@ -151,53 +151,53 @@ impl Pushes {
             return;
         }
         self.outcome_due = None;
-        for entry in &mut self.outstanding {
-            let Some(Waiter { token, until }) = entry.waiter else {
+        for entry in &mut self.unacked {
+            let Some(Waiter { token, deadline }) = entry.waiter else {
                 continue;
             };
-            if now < until {
-                self.outcome_due = Some(until);
+            if now < deadline {
+                self.outcome_due = Some(deadline);
                 return;
             }
             resolve(Some(token), Outcome::NoAck, actions);
             entry.waiter = None;
-            entry.late = true;
-            self.late += 1;
+            entry.is_late = true;
+            self.late_count += 1;
         }
     }
 
-    /// Expects an acknowledgement of a message, whose frame follows the `transmitted` bytes before
-    /// it. Returns true if it must be written: false if the client is about to acknowledge an
+    /// Expects an acknowledgement of a message, whose frame follows the first `transmitted_weight`
+    /// bytes. Returns true if it must be written: false if the client is about to acknowledge an
     /// earlier copy.
-    pub(super) fn expect(&mut self, expected: AckExpectation, transmitted: u64) -> bool {
+    pub(super) fn expect(&mut self, expectation: AckExpectation, transmitted_weight: u64) -> bool {
         let AckExpectation {
             id,
             bytes,
             waiter,
-            mail,
-        } = expected;
-        if mail && self.mark_as_mail(id) {
+            is_mail,
+        } = expectation;
+        if is_mail && self.mark_as_mail(id) {
             return false;
         }
-        let repeat = self.is_outstanding(id);
-        self.repeats += usize::from(repeat);
-        self.mail += usize::from(mail);
-        let bytes = if repeat { 0 } else { bytes };
+        let is_repeat = self.is_outstanding(id);
+        self.repeats += usize::from(is_repeat);
+        self.mail_count += usize::from(is_mail);
+        let bytes = if is_repeat { 0 } else { bytes };
         self.bytes += bytes;
         if self.outcome_due.is_none() {
-            self.outcome_due = waiter.map(|waiter| waiter.until);
+            self.outcome_due = waiter.map(|waiter| waiter.deadline);
         }
-        self.outstanding.push_back(OutstandingPush {
+        self.unacked.push_back(OutstandingPush {
             id,
             waiter,
-            position: transmitted + bytes as u64,
+            position: transmitted_weight + bytes as u64,
             written_at: None,
-            travelling: 0,
+            bytes_in_flight: 0,
             bytes: bytes as u32,
-            mail,
-            late: false,
+            is_mail,
+            is_late: false,
         });
-        !repeat
+        !is_repeat
     }
 
     /// Resolves `token` as done once everything up to `position` is written.
@@ -207,14 +207,14 @@ impl Pushes {
 
     fn hold_early(&mut self, source: u32, push: Push) {
         self.bytes += push.frame.len();
-        self.early.push((source, push));
+        self.before_admission.push((source, push));
     }
 
     pub(super) fn take_early(&mut self) -> Vec<(u32, Push)> {
-        let early = std::mem::take(&mut self.early);
-        let bytes = early.iter().map(|(_, push)| push.frame.len());
+        let early_pushes = std::mem::take(&mut self.before_admission);
+        let bytes = early_pushes.iter().map(|(_, push)| push.frame.len());
         self.bytes -= bytes.sum::<usize>();
-        early
+        early_pushes
     }
 
     /// Resolves every push of `id`, which the client has.
@@ -225,58 +225,59 @@ impl Pushes {
         now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) -> AckResult {
-        let mut found = AckResult::Unknown;
+        let mut result = AckResult::Unknown;
         let mut index = 0;
-        while index < self.outstanding.len() {
-            if self.outstanding[index].id != id {
+        while index < self.unacked.len() {
+            if self.unacked[index].id != id {
                 index += 1;
                 continue;
             }
-            let Some(entry) = self.outstanding.remove(index) else {
+            let Some(entry) = self.unacked.remove(index) else {
                 break;
             };
             self.bytes -= entry.bytes as usize;
-            self.late -= usize::from(entry.late);
+            self.late_count -= usize::from(entry.is_late);
             if let Some(written_at) = entry.written_at {
-                self.arrived = self.arrived.max(entry.position);
+                self.arrived_position = self.arrived_position.max(entry.position);
                 round_trip.measure(now.since(written_at));
             }
-            if entry.mail {
-                self.mail -= 1;
-                found = AckResult::Mail;
-            } else if found == AckResult::Unknown {
-                found = AckResult::Live;
+            if entry.is_mail {
+                self.mail_count -= 1;
+                result = AckResult::Mail;
+            } else if result == AckResult::Unknown {
+                result = AckResult::Live;
             }
             resolve(entry.token(), Outcome::Done, actions);
             if self.repeats == 0 {
-                return found;
+                return result;
             }
         }
         if self.repeats > 0 {
             self.repeats = self.count_repeats();
         }
-        found
+        result
     }
 
-    /// Notes that the socket has taken the stream up to `written`, of which the last `travelling`
-    /// bytes may still be on their way.
+    /// Notes that the socket has taken the stream up to `written_position`, of which the
+    /// last `bytes_in_flight` bytes may still be on their way.
     pub(super) fn handle_written(
         &mut self,
-        written: u64,
-        travelling: u64,
+        written_position: u64,
+        bytes_in_flight: u64,
         now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) {
-        let first = (self.outstanding).partition_point(|entry| entry.written_at.is_some());
-        let unwritten = self.outstanding.range_mut(first..);
-        for entry in unwritten.take_while(|entry| entry.position <= written) {
-            let before_its_end = travelling.saturating_sub(written - entry.position);
-            let unknown = entry.position.saturating_sub(self.arrived);
+        let first_unwritten = (self.unacked).partition_point(|entry| entry.written_at.is_some());
+        let newly_written = self.unacked.range_mut(first_unwritten..);
+        for entry in newly_written.take_while(|entry| entry.position <= written_position) {
+            let in_flight_before_end =
+                bytes_in_flight.saturating_sub(written_position - entry.position);
+            let unconfirmed = entry.position.saturating_sub(self.arrived_position);
             entry.written_at = Some(now);
-            entry.travelling = before_its_end.min(unknown);
+            entry.bytes_in_flight = in_flight_before_end.min(unconfirmed);
         }
         while let Some(&(position, token)) = self.unwritten.front()
-            && position <= written
+            && position <= written_position
         {
             self.unwritten.pop_front();
             resolve(Some(token), Outcome::Done, actions);
@@ -285,13 +286,13 @@ impl Pushes {
 
     /// Fails all pushes at the end of the session: no acknowledgement will come.
     pub(super) fn fail(self, actions: &mut VecDeque<Action>) {
-        for entry in self.outstanding {
+        for entry in self.unacked {
             resolve(entry.token(), Outcome::NoAck, actions);
         }
         for (_, token) in self.unwritten {
             resolve(Some(token), Outcome::NoAck, actions);
         }
-        for (source, push) in self.early {
+        for (source, push) in self.before_admission {
             resolve(Token::of(source, push.token), Outcome::NoSession, actions);
         }
     }
@@ -299,38 +300,38 @@ impl Pushes {
     /// Time by which the oldest push should be acknowledged, round trips apart; `None` while it is
     /// not written.
     pub(super) fn ack_deadline(&self, limits: &SessionLimits) -> Option<Timestamp> {
-        let oldest = self.outstanding.front()?;
-        let travel = limits.travel(oldest.travelling as usize);
+        let oldest = self.unacked.front()?;
+        let travel = limits.travel(oldest.bytes_in_flight as usize);
         Some(oldest.written_at? + limits.ack_wait + travel)
     }
 
     pub(super) fn mail(&self) -> usize {
-        self.mail
+        self.mail_count
     }
 
-    /// True if no push is open.
+    /// Whether no push is open.
     pub(super) fn is_empty(&self) -> bool {
-        self.outstanding.is_empty() && self.unwritten.is_empty() && self.early.is_empty()
+        self.unacked.is_empty() && self.unwritten.is_empty() && self.before_admission.is_empty()
     }
 
     fn is_outstanding(&self, id: MessageId) -> bool {
-        self.outstanding.iter().any(|entry| entry.id == id)
+        self.unacked.iter().any(|entry| entry.id == id)
     }
 
     fn mark_as_mail(&mut self, id: MessageId) -> bool {
-        let Some(entry) = self.outstanding.iter_mut().find(|entry| entry.id == id) else {
+        let Some(entry) = self.unacked.iter_mut().find(|entry| entry.id == id) else {
             return false;
         };
-        self.mail += usize::from(!entry.mail);
-        entry.mail = true;
+        self.mail_count += usize::from(!entry.is_mail);
+        entry.is_mail = true;
         true
     }
 
     fn count_repeats(&self) -> usize {
-        (0..self.outstanding.len())
+        (0..self.unacked.len())
             .filter(|&index| {
-                let id = self.outstanding[index].id;
-                (0..index).any(|before| self.outstanding[before].id == id)
+                let id = self.unacked[index].id;
+                (0..index).any(|earlier| self.unacked[earlier].id == id)
             })
             .count()
     }

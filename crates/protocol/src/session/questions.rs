@@ -13,16 +13,16 @@ const ASKED_MAX: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     /// Not asked yet: earlier answers wait for room.
-    waiting: VecDeque<SyncRequest>,
+    queue: VecDeque<SyncRequest>,
     /// Number of questions that a station works on.
-    asked: usize,
+    asked_count: usize,
     /// Answers for which there is no room yet.
     answers: VecDeque<Outgoing>,
 }
 
 impl Questions {
     fn len(&self) -> usize {
-        self.waiting.len() + self.asked + self.answers.len()
+        self.queue.len() + self.asked_count + self.answers.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -31,7 +31,7 @@ impl Questions {
 
     /// Takes back the questions that were not asked yet.
     pub(super) fn take_waiting(&mut self) -> VecDeque<SyncRequest> {
-        std::mem::take(&mut self.waiting)
+        std::mem::take(&mut self.queue)
     }
 
     /// Weight of the answers that wait for room.
@@ -50,7 +50,7 @@ impl Session {
                 self.count(Bound::Questions);
                 rate_limited(format!("{max} questions wait for their answers"))
             }
-            _ => return questions.waiting.push_back(request),
+            _ => return questions.queue.push_back(request),
         };
         let request = Some(request.request);
         self.transmit(ServerFrame::Error { request, refusal }, now);
@@ -63,11 +63,11 @@ impl Session {
             return None;
         }
         let questions = self.questions.as_mut()?;
-        if questions.asked >= ASKED_MAX || !questions.answers.is_empty() {
+        if questions.asked_count >= ASKED_MAX || !questions.answers.is_empty() {
             return None;
         }
-        let request = questions.waiting.pop_front()?;
-        questions.asked += 1;
+        let request = questions.queue.pop_front()?;
+        questions.asked_count += 1;
         Some(Action::Sync(request))
     }
 
@@ -82,7 +82,7 @@ impl Session {
         let Some(questions) = &mut self.questions else {
             return;
         };
-        questions.asked = questions.asked.saturating_sub(1);
+        questions.asked_count = questions.asked_count.saturating_sub(1);
         questions
             .answers
             .push_back(answer.unwrap_or_else(|refusal| {

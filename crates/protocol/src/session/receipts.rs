@@ -7,18 +7,18 @@ use crate::frame::{Ack, Acked};
 
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
-    waiting: VecDeque<Ack>,
+    queue: VecDeque<Ack>,
     in_flight: Option<Ack>,
-    /// Number of items in `waiting`.
+    /// Number of items in `queue`.
     items: usize,
 }
 
 impl Receipts {
     pub(super) fn arrive(&mut self, ack: Ack) {
         self.items += ack.items.len();
-        match self.waiting.back_mut() {
+        match self.queue.back_mut() {
             Some(last) if last.kind == ack.kind => last.items.extend(ack.items),
-            Some(_) | None => self.waiting.push_back(ack),
+            Some(_) | None => self.queue.push_back(ack),
         }
     }
 
@@ -27,7 +27,7 @@ impl Receipts {
         if self.in_flight.is_some() {
             return None;
         }
-        let ack = self.waiting.pop_front()?;
+        let ack = self.queue.pop_front()?;
         self.items -= ack.items.len();
         self.in_flight = Some(ack.clone());
         Some(ack)
@@ -35,12 +35,12 @@ impl Receipts {
 
     /// Takes the answer to the call under way; if the call failed, refuses each item.
     pub(super) fn answered(&mut self, answer: Result<Acked, Refusal>) -> Option<Acked> {
-        let asked = self.in_flight.take()?;
+        let ack = self.in_flight.take()?;
         Some(answer.unwrap_or_else(|refusal| {
             Acked {
-                kind: asked.kind,
+                kind: ack.kind,
                 ids: Vec::new(),
-                refused: (asked.items.iter())
+                refusals: (ack.items.iter())
                     .map(|item| (item.id, refusal.clone()))
                     .collect(),
             }
@@ -52,6 +52,6 @@ impl Receipts {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.in_flight.is_none()
+        self.queue.is_empty() && self.in_flight.is_none()
     }
 }

@@ -86,16 +86,19 @@ impl Session {
         let Some(sends) = &mut self.sends else {
             return;
         };
-        let asked = sends.take_in_flight();
-        let missing = std::iter::repeat_with(|| {
+        let in_flight = sends.take_in_flight();
+        let missing_answers = std::iter::repeat_with(|| {
             Err(Refusal::new(
                 Code::Unavailable,
                 "the station gave no answer to this send; send it again",
             ))
         });
-        let mut failed: Vec<(SendId, Recipient)> = Vec::new();
-        let mut frames = Vec::with_capacity(asked.len());
-        for ((send_id, to), answer) in asked.into_iter().zip(answers.into_iter().chain(missing)) {
+        let mut retryable: Vec<(SendId, Recipient)> = Vec::new();
+        let mut frames = Vec::with_capacity(in_flight.len());
+        for ((send_id, to), answer) in in_flight
+            .into_iter()
+            .zip(answers.into_iter().chain(missing_answers))
+        {
             frames.push(match answer {
                 Ok(accepted) => ServerFrame::Accepted(Accepted {
                     send_id,
@@ -103,13 +106,13 @@ impl Session {
                 }),
                 Err(refusal) => {
                     if refusal.code.retryable() {
-                        failed.push((send_id, to));
+                        retryable.push((send_id, to));
                     }
                     ServerFrame::Refused { send_id, refusal }
                 }
             });
         }
-        for send_id in sends.hold(&failed) {
+        for send_id in sends.hold(&retryable) {
             let refusal = earlier_failed();
             frames.push(ServerFrame::Refused { send_id, refusal });
         }
@@ -132,11 +135,11 @@ impl Session {
 
 #[derive(Debug, Default)]
 pub(super) struct Sends {
-    waiting: VecDeque<Send>,
+    queue: VecDeque<Send>,
     in_flight: Vec<(SendId, Recipient)>,
     /// Sends that were refused and may be resent, oldest first. Each conversation goes on with its
     /// first one here.
-    held: VecDeque<(SendId, Recipient)>,
+    held_sends: VecDeque<(SendId, Recipient)>,
     /// Notices that came while sends were under way.
     notices: Vec<Bytes>,
     notice_bytes: usize,
@@ -160,15 +163,15 @@ impl Sends {
             Some(_) => return SubmitResult::Refused(send_id_taken()),
             None => {}
         }
-        let first = self.held.iter().position(|(_, to)| *to == send.to);
-        if let Some(first) = first
-            && self.held[first].0 != send.send_id
+        let first_held = self.held_sends.iter().position(|(_, to)| *to == send.to);
+        if let Some(first_held) = first_held
+            && self.held_sends[first_held].0 != send.send_id
         {
             self.hold_last(send.send_id, send.to);
             return SubmitResult::Refused(earlier_failed());
         }
-        if self.waiting.len() + self.in_flight.len() >= window {
-            if first.is_none() {
+        if self.queue.len() + self.in_flight.len() >= window {
+            if first_held.is_none() {
                 self.hold_last(send.send_id, send.to);
             }
             return SubmitResult::Refused(Refusal::new(
@@ -176,10 +179,10 @@ impl Sends {
                 format!("{window} sends wait for their answers; wait for one of them"),
             ));
         }
-        if let Some(first) = first {
-            self.held.remove(first);
+        if let Some(first_held) = first_held {
+            self.held_sends.remove(first_held);
         }
-        self.waiting.push_back(send);
+        self.queue.push_back(send);
         SubmitResult::Waits
     }
 
@@ -189,17 +192,17 @@ impl Sends {
         bytes_max: usize,
         submit: impl Fn(Send) -> Submit,
     ) -> Option<Vec<Submit>> {
-        if !self.in_flight.is_empty() || self.waiting.is_empty() {
+        if !self.in_flight.is_empty() || self.queue.is_empty() {
             return None;
         }
         let mut bytes = 0;
-        let fits = (self.waiting.iter()).take_while(|send| {
-            let first = bytes == 0;
+        let fitting = (self.queue.iter()).take_while(|send| {
+            let is_first = bytes == 0;
             bytes += SEND_BYTES + send.content.data.len();
-            first || bytes <= bytes_max
+            is_first || bytes <= bytes_max
         });
-        let count = fits.count();
-        let batch: Vec<Submit> = self.waiting.drain(..count).map(submit).collect();
+        let count = fitting.count();
+        let batch: Vec<Submit> = self.queue.drain(..count).map(submit).collect();
         let sends = batch.iter().map(|submit| &submit.send);
         self.in_flight = sends.map(|send| (send.send_id, send.to)).collect();
         Some(batch)
@@ -211,17 +214,20 @@ impl Sends {
 
     /// Holds refused sends that may be resent. Takes back the sends that wait behind them in their
     /// conversations, and returns those, to refuse as well.
-    fn hold(&mut self, failed: &[(SendId, Recipient)]) -> Vec<SendId> {
-        let blocked = |to: &Recipient| failed.iter().any(|(_, failed_to)| failed_to == to);
-        let behind: Vec<(SendId, Recipient)> = (self.waiting.iter())
-            .filter(|send| blocked(&send.to))
+    fn hold(&mut self, failed_sends: &[(SendId, Recipient)]) -> Vec<SendId> {
+        let is_blocked = |to: &Recipient| failed_sends.iter().any(|(_, failed_to)| failed_to == to);
+        let blocked_sends: Vec<(SendId, Recipient)> = (self.queue.iter())
+            .filter(|send| is_blocked(&send.to))
             .map(|send| (send.send_id, send.to))
             .collect();
-        self.waiting.retain(|send| !blocked(&send.to));
-        for entry in failed.iter().chain(&behind).rev() {
-            self.held.push_front(*entry);
+        self.queue.retain(|send| !is_blocked(&send.to));
+        for entry in failed_sends.iter().chain(&blocked_sends).rev() {
+            self.held_sends.push_front(*entry);
         }
-        behind.into_iter().map(|(send_id, _)| send_id).collect()
+        blocked_sends
+            .into_iter()
+            .map(|(send_id, _)| send_id)
+            .collect()
     }
 
     /// Keeps a notice until the sends under way are answered; `Err` if nothing is under way, or if
@@ -241,32 +247,38 @@ impl Sends {
     }
 
     pub(super) fn give_up(&mut self, send_id: SendId) {
-        self.held.retain(|(held, _)| *held != send_id);
+        self.held_sends.retain(|(held_id, _)| *held_id != send_id);
     }
 
     fn held(&self) -> usize {
-        self.held.len()
+        self.held_sends.len()
     }
 
-    /// True if nothing waits and nothing is under way.
+    /// Whether nothing waits and nothing is under way.
     pub(super) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.in_flight.is_empty()
+        self.queue.is_empty() && self.in_flight.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.is_quiet() && self.held.is_empty()
+        self.is_quiet() && self.held_sends.is_empty()
     }
 
     /// Recipient of the unanswered send with this id.
     fn under_way(&self, send_id: SendId) -> Option<Recipient> {
-        let waiting = self.waiting.iter().map(|send| (send.send_id, send.to));
-        let mut all = waiting.chain(self.in_flight.iter().copied());
-        all.find(|(known, _)| *known == send_id).map(|(_, to)| to)
+        let queued = self.queue.iter().map(|send| (send.send_id, send.to));
+        let mut unanswered = queued.chain(self.in_flight.iter().copied());
+        unanswered
+            .find(|(known_id, _)| *known_id == send_id)
+            .map(|(_, to)| to)
     }
 
     fn hold_last(&mut self, send_id: SendId, to: Recipient) {
-        if !self.held.iter().any(|(held, _)| *held == send_id) {
-            self.held.push_back((send_id, to));
+        if !self
+            .held_sends
+            .iter()
+            .any(|(held_id, _)| *held_id == send_id)
+        {
+            self.held_sends.push_back((send_id, to));
         }
     }
 }

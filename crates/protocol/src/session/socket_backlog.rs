@@ -18,8 +18,8 @@ impl SocketBacklog {
     /// Notes that the socket took this many more bytes. Returns the bytes on their way.
     pub(super) fn take(&mut self, bytes: u64, limits: &SessionLimits, now: Timestamp) -> u64 {
         let millis = now.since(self.at).as_millis() as u64;
-        let carried = millis.saturating_mul(u64::from(limits.link_bytes_min)) / 1000;
-        self.bytes = self.bytes.saturating_sub(carried).saturating_add(bytes);
+        let drained = millis.saturating_mul(u64::from(limits.link_bytes_min)) / 1000;
+        self.bytes = self.bytes.saturating_sub(drained).saturating_add(bytes);
         self.at = now;
         self.bytes
     }

@@ -16,15 +16,19 @@ impl Session {
             (Phase::Admitting, Err(refusal)) => {
                 self.end(refusal);
                 // The answer has come: no other will.
-                self.phase = Phase::Closed { admitting: false };
+                self.phase = Phase::Closed {
+                    is_admitting: false,
+                };
             }
-            (Phase::Closed { admitting: true }, answer) => {
+            (Phase::Closed { is_admitting: true }, answer) => {
                 // The client has left, but the station has registered it.
                 if let Ok(admission) = answer {
                     self.user = Some(admission.user);
                     self.actions.push_back(Action::Leave);
                 }
-                self.phase = Phase::Closed { admitting: false };
+                self.phase = Phase::Closed {
+                    is_admitting: false,
+                };
             }
             (Phase::Opened | Phase::Open | Phase::Draining(_) | Phase::Closed { .. }, _) => {}
         }
@@ -43,12 +47,13 @@ impl Session {
         if self.is_closed() {
             return;
         }
-        let refused = (acked.refused.iter())
+        let refused_count = (acked.refusals.iter())
             .filter(|(_, refusal)| !refusal.code.retryable())
             .count() as u32;
         self.transmit(ServerFrame::Acked(acked), now);
         let limit = self.limits.refused_acks_per_minute;
-        if refused > 0 && (self.refused_acks).exceeded(refused, limit, Duration::from_secs(60), now)
+        if refused_count > 0
+            && (self.refused_acks).add_and_check(refused_count, limit, Duration::from_secs(60), now)
         {
             self.end(rate_limited(format!(
                 "more than {limit} refused acknowledgements in one minute"
@@ -100,8 +105,8 @@ impl Session {
             expires_at: Some(admission.expires_at),
         };
         self.transmit(ServerFrame::Welcome(welcome), now);
-        let early = self.pushes.as_mut().map(|pushes| pushes.take_early());
-        for (source, push) in early.unwrap_or_default() {
+        let early_pushes = self.pushes.as_mut().map(|pushes| pushes.take_early());
+        for (source, push) in early_pushes.unwrap_or_default() {
             self.push(source, push, now);
         }
         if admission.mail_waits {
@@ -123,23 +128,23 @@ impl Session {
             };
             let pushes = self.pushes.get_or_insert_default();
             // Mail that waits here must not make the client look slow.
-            let room = outgoing < limits.outgoing_bytes_max as usize
+            let has_room = outgoing < limits.outgoing_bytes_max as usize
                 && pushes.mail() < 2 * limits.mail_page as usize
                 && pushes.has_room(
                     item.frame.len(),
                     limits.push_window as usize,
                     limits.push_window_bytes as usize,
                 );
-            if !room {
+            if !has_room {
                 return mail.put_back(item);
             }
-            let push = AckExpectation {
+            let expectation = AckExpectation {
                 id: item.id,
                 bytes: item.frame.len(),
                 waiter: None,
-                mail: true,
+                is_mail: true,
             };
-            if pushes.expect(push, self.transmitted) {
+            if pushes.expect(expectation, self.transmitted_weight) {
                 self.transmit_with_room(Outgoing::Encoded(item.frame), now);
             }
         }

@@ -77,7 +77,7 @@ fn send_to(to: i64, number: u8) -> ClientFrame {
     })
 }
 
-fn accepted(number: u8) -> Result<Accepted, Refusal> {
+fn accepted_answer(number: u8) -> Result<Accepted, Refusal> {
     Ok(Accepted {
         send_id: send_id(number),
         id: message(i64::from(number) + 1),
@@ -131,13 +131,13 @@ fn push(id: i64) -> Push {
         token: PushToken::from_number(id as u64),
         session: SessionId::new(42).expect("positive"),
         message: message(id),
-        frame: frame_of(id),
+        frame: encoded_frame(id),
         needs_ack: true,
         trace: None,
     }
 }
 
-fn frame_of(id: i64) -> Bytes {
+fn encoded_frame(id: i64) -> Bytes {
     Bytes::from(format!("frame {id}"))
 }
 
@@ -146,7 +146,7 @@ fn mails(ids: &[i64], next: Option<i64>) -> Result<Page, Refusal> {
         mails: (ids.iter())
             .map(|&id| PageItem {
                 id: message(id),
-                frame: frame_of(id),
+                frame: encoded_frame(id),
             })
             .collect(),
         next: next.map(cursor),
@@ -160,42 +160,42 @@ fn cursor(id: i64) -> MailCursor {
     }
 }
 
-fn resolved(id: i64, outcome: Outcome) -> Action {
+fn resolve_action(id: i64, outcome: Outcome) -> Action {
     Action::Resolve {
         token: token(id as u64),
         outcome,
     }
 }
 
-fn opened_with(limits: SessionLimits) -> Session {
+fn opened_session(limits: SessionLimits) -> Session {
     let id = SessionId::new(42).expect("positive");
     Session::new(id, Arc::new(limits), START)
 }
 
-fn admitted_with(limits: SessionLimits, admission: Admission) -> Session {
-    let mut session = opened_with(limits);
+fn admitted_session(limits: SessionLimits, admission: Admission) -> Session {
+    let mut session = opened_session(limits);
     session.handle_frame(ClientFrame::Hello(hello()), START);
     assert_eq!(session.poll_action(), Some(Action::Admit(hello())));
     session.handle_admitted(Ok(admission), START);
     session
 }
 
-fn open_with(limits: SessionLimits) -> Session {
-    let mut session = admitted_with(limits, admission());
-    let first = drained(&mut session);
+fn open_session(limits: SessionLimits) -> Session {
+    let mut session = admitted_session(limits, admission());
+    let actions = drain_actions(&mut session);
     assert!(
         matches!(
-            &first[..],
+            &actions[..],
             [Action::Transmit(Outgoing::Frame(ServerFrame::Welcome(_)))]
         ),
-        "{first:?}"
+        "{actions:?}"
     );
     write_all(&mut session, START);
     session
 }
 
 fn open() -> Session {
-    open_with(SessionLimits::default())
+    open_session(SessionLimits::default())
 }
 
 /// Has the socket take all transmitted bytes.
@@ -203,12 +203,12 @@ fn write_all(session: &mut Session, now: Timestamp) {
     session.handle_written(session.outgoing(), now);
 }
 
-fn drained(session: &mut Session) -> Vec<Action> {
+fn drain_actions(session: &mut Session) -> Vec<Action> {
     std::iter::from_fn(|| session.poll_action()).collect()
 }
 
 /// Frames to the client, apart from pushed messages.
-fn told(actions: &[Action]) -> Vec<&ServerFrame> {
+fn server_frames(actions: &[Action]) -> Vec<&ServerFrame> {
     (actions.iter())
         .filter_map(|action| match action {
             Action::Transmit(Outgoing::Frame(frame)) => Some(frame),
@@ -217,7 +217,7 @@ fn told(actions: &[Action]) -> Vec<&ServerFrame> {
         .collect()
 }
 
-fn pushed(actions: &[Action]) -> Vec<Bytes> {
+fn pushed_frames(actions: &[Action]) -> Vec<Bytes> {
     (actions.iter())
         .filter_map(|action| match action {
             Action::Transmit(Outgoing::Encoded(frame)) => Some(frame.clone()),
@@ -227,7 +227,7 @@ fn pushed(actions: &[Action]) -> Vec<Bytes> {
 }
 
 fn refusals(actions: &[Action]) -> Vec<(SendId, Code)> {
-    (told(actions).iter())
+    (server_frames(actions).iter())
         .filter_map(|frame| match frame {
             ServerFrame::Refused { send_id, refusal } => Some((*send_id, refusal.code)),
             _ => None,
@@ -235,7 +235,7 @@ fn refusals(actions: &[Action]) -> Vec<(SendId, Code)> {
         .collect()
 }
 
-fn submitted(actions: &[Action]) -> Vec<SendId> {
+fn submitted_ids(actions: &[Action]) -> Vec<SendId> {
     (actions.iter())
         .filter_map(|action| match action {
             Action::Submit(batch) => Some(batch.iter().map(|submit| submit.send.send_id)),
@@ -245,7 +245,7 @@ fn submitted(actions: &[Action]) -> Vec<SendId> {
         .collect()
 }
 
-fn counted(actions: &[Action]) -> Vec<Bound> {
+fn counted_bounds(actions: &[Action]) -> Vec<Bound> {
     (actions.iter())
         .filter_map(|action| match action {
             Action::Count(bound) => Some(*bound),
@@ -254,7 +254,7 @@ fn counted(actions: &[Action]) -> Vec<Bound> {
         .collect()
 }
 
-fn closed(actions: &[Action]) -> Option<Code> {
+fn close_code(actions: &[Action]) -> Option<Code> {
     actions.iter().find_map(|action| match action {
         Action::Close(refusal) => Some(refusal.code),
         _ => None,

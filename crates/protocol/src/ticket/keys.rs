@@ -132,8 +132,8 @@ impl KeyFile {
 
     /// Drops all keys but the signing one. Returns their numbers.
     pub fn retire(&mut self) -> Vec<u8> {
-        let retired = self.0.split_off(self.0.len().min(1));
-        retired.into_iter().map(|(id, _)| id).collect()
+        let removed_keys = self.0.split_off(self.0.len().min(1));
+        removed_keys.into_iter().map(|(id, _)| id).collect()
     }
 
     pub(super) fn keys(&self) -> Vec<Key> {
@@ -153,8 +153,8 @@ fn read_line(line: &str) -> Option<(u8, [u8; KEY_BYTES])> {
         return None;
     }
     let mut key = [0; KEY_BYTES];
-    for (place, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(hex.get(2 * place..2 * place + 2)?, 16).ok()?;
+    for (index, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     Some((id.parse().ok()?, key))
 }

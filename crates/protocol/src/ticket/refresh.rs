@@ -14,8 +14,8 @@ const REFRESH_AFTER: u64 = 80;
 const REFRESH_JITTER: u64 = 10;
 
 /// Time from now to the refresh of a token with this much life left. `jitter` is any random number.
-pub fn refresh_in(remaining: Duration, jitter: u64) -> Duration {
-    let millis = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+pub fn refresh_in(life_left: Duration, jitter: u64) -> Duration {
+    let millis = u64::try_from(life_left.as_millis()).unwrap_or(u64::MAX);
     let middle = millis / 100 * REFRESH_AFTER;
     let either_side = middle / 100 * REFRESH_JITTER;
     let offset = match either_side {
@@ -36,14 +36,16 @@ pub struct TokenOf {
 ///
 /// # Errors
 /// The token is another user's, or older than the session's.
-pub fn check_refresh(session: TokenOf, next: TokenOf) -> Result<(), Refusal> {
-    if session.user != next.user {
+pub fn check_refresh(session: TokenOf, next_issued_at: TokenOf) -> Result<(), Refusal> {
+    if session.user != next_issued_at.user {
         let text = "the new token is another user's; connect again to sign in as somebody else";
         return Err(Refusal::new(Code::Unauthenticated, text));
     }
-    let is_older = session
-        .issued_at
-        .is_some_and(|issued_at| next.issued_at.is_some_and(|next| next < issued_at));
+    let is_older = session.issued_at.is_some_and(|issued_at| {
+        next_issued_at
+            .issued_at
+            .is_some_and(|next_issued_at| next_issued_at < issued_at)
+    });
     if is_older {
         let text = "the new token is older than the one of this session; get a new one";
         return Err(Refusal::new(Code::InvalidArgument, text));

@@ -3,7 +3,8 @@
 //! tokens nothing.
 
 use super::{
-    Claim, KeyId, MAC_BYTES, Renewal, SignIn, TicketError, Tickets, in_seconds, millis_of, seconds,
+    Claim, KeyId, MAC_BYTES, Renewal, SignIn, TicketError, Tickets, in_seconds, millis_from_bytes,
+    seconds,
 };
 use crate::{Code, DeviceId, Hidden, Platform, Refusal, SessionId, Timestamp, UserId};
 
@@ -29,8 +30,8 @@ pub struct ResumeTicket([u8; RESUME_TICKET_BYTES]);
 
 impl fmt::Debug for ResumeTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hidden = Hidden::of(&self.0);
-        f.debug_tuple("ResumeTicket").field(&hidden).finish()
+        let redacted = Hidden::of(&self.0);
+        f.debug_tuple("ResumeTicket").field(&redacted).finish()
     }
 }
 
@@ -56,7 +57,7 @@ impl ResumeTicket {
             user: UserId::new(number(&self.0[16..24])).ok()?,
             session: SessionId::new(number(&self.0[24..32])).ok()?,
             platform: Platform::from_number(self.0[1])?,
-            issued_at: millis_of(&self.0[10..16]),
+            issued_at: millis_from_bytes(&self.0[10..16]),
             ends_at: seconds(&self.0[6..10]),
         })
     }

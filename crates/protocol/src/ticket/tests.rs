@@ -57,7 +57,7 @@ fn ticket() -> Option<Ticket> {
 #[test]
 fn numbers_are_those_of_the_promise() {
     assert_eq!(LIFE, 900 * SECOND);
-    assert_eq!(RENEWABLE, 24 * 3600 * SECOND);
+    assert_eq!(RENEWAL_WINDOW, 24 * 3600 * SECOND);
     assert_eq!(RETRY_AFTER, 5 * SECOND);
     assert_eq!((RENEW_BEFORE, PASS_MAX), (60 * SECOND, 300 * SECOND));
     // Pauses may add up to half a pass.
@@ -82,49 +82,49 @@ fn a_ticket_is_the_same_at_every_station() {
 fn a_ticket_is_good_for_a_quarter_of_an_hour() {
     let tickets = required();
     assert_eq!(tickets.check(&claim(ticket()), at(899)), Ok(()));
-    let late = tickets.check(&claim(ticket()), at(900));
-    assert_eq!(late, Err(TicketError::Expired));
+    let expired = tickets.check(&claim(ticket()), at(900));
+    assert_eq!(expired, Err(TicketError::Expired));
 }
 
 #[test]
-fn a_ticket_is_renewed_a_minute_before_its_end_unless_its_token_ends_with_it() {
-    let due = |of: SignIn, secs| {
-        let ticket = required().sign(&of, None, at(0)).expect("a key");
+fn ticket_is_renewed_a_minute_early_unless_its_token_ends() {
+    let is_due_at = |signed_in: SignIn, secs| {
+        let ticket = required().sign(&signed_in, None, at(0)).expect("a key");
         ticket.is_due(at(secs))
     };
-    assert!(!due(sign_in(), 839));
-    assert!(due(sign_in(), 840));
-    assert!(due(sign_in(), 100_000));
-    let short = SignIn {
+    assert!(!is_due_at(sign_in(), 839));
+    assert!(is_due_at(sign_in(), 840));
+    assert!(is_due_at(sign_in(), 100_000));
+    let short_token = SignIn {
         ends_at: at(900),
         ..sign_in()
     };
-    assert!(!due(short, 899), "there is no later one");
+    assert!(!is_due_at(short_token, 899), "there is no later one");
 }
 
 #[test]
 fn a_late_renewal_does_not_undo_a_refresh() {
-    let sign = |of| required().sign(&of, None, at(0)).expect("a key");
-    let refreshed = SignIn {
+    let sign = |signed_in| required().sign(&signed_in, None, at(0)).expect("a key");
+    let refreshed_sign_in = SignIn {
         issued_at: at(0),
         ends_at: at(24 * 3600),
         ..sign_in()
     };
-    let (old, new) = (sign(sign_in()), sign(refreshed));
+    let (old, new) = (sign(sign_in()), sign(refreshed_sign_in));
     assert_eq!(old.replaced_by(new), new);
     assert_eq!(new.replaced_by(old), new);
-    let later = required().sign(&sign_in(), None, at(60)).expect("a key");
-    assert_eq!(old.replaced_by(later), later);
+    let later_ticket = required().sign(&sign_in(), None, at(60)).expect("a key");
+    assert_eq!(old.replaced_by(later_ticket), later_ticket);
 }
 
 #[test]
 fn a_ticket_ends_with_its_token() {
     let tickets = required();
-    let short = SignIn {
+    let short_token = SignIn {
         ends_at: at(60),
         ..sign_in()
     };
-    let ticket = tickets.sign(&short, Some("boat-1"), at(0));
+    let ticket = tickets.sign(&short_token, Some("boat-1"), at(0));
     assert_eq!(tickets.check(&claim(ticket), at(59)), Ok(()));
     assert_eq!(
         tickets.check(&claim(ticket), at(60)),
@@ -150,61 +150,61 @@ fn a_renewal_has_what_the_sign_in_said() {
         "the token has ended"
     );
 
-    let long = SignIn {
+    let long_token = SignIn {
         ends_at: at(90 * 24 * 3600),
         ..sign_in()
     };
-    let ticket = tickets.sign(&long, Some("boat-1"), at(0));
+    let ticket = tickets.sign(&long_token, Some("boat-1"), at(0));
     let renewal = |secs| tickets.renew(&claim(ticket), at(secs));
-    assert_eq!(renewal(900 + 24 * 3600 - 1), Ok(Renewal::Late(long)));
+    assert_eq!(renewal(900 + 24 * 3600 - 1), Ok(Renewal::Late(long_token)));
     assert_eq!(renewal(900 + 24 * 3600), Err(TicketError::Expired));
 }
 
 #[test]
 fn a_ticket_is_of_one_session_of_one_boat() {
-    let good = claim(ticket());
-    let others = [
+    let valid_claim = claim(ticket());
+    let other_claims = [
         Claim {
             user: user(3),
-            ..good
+            ..valid_claim
         },
         Claim {
             session: Some(session(3)),
-            ..good
+            ..valid_claim
         },
         Claim {
             platform: Some(Platform::Ios),
-            ..good
+            ..valid_claim
         },
         Claim {
             boat: Some("boat-2"),
-            ..good
+            ..valid_claim
         },
     ];
     for tickets in [required(), lenient()] {
-        assert_eq!(tickets.check(&good, at(1)), Ok(()));
+        assert_eq!(tickets.check(&valid_claim, at(1)), Ok(()));
         assert_eq!(
             tickets.check(
                 &Claim {
                     platform: None,
-                    ..good
+                    ..valid_claim
                 },
                 at(1)
             ),
             Ok(())
         );
-        for other in others {
+        for other_claim in other_claims {
             // Long after its end as well: a forged ticket reveals nothing.
             for secs in [1, 100_000] {
                 assert_eq!(
-                    tickets.check(&other, at(secs)),
+                    tickets.check(&other_claim, at(secs)),
                     Err(TicketError::Forged),
-                    "{other:?}"
+                    "{other_claim:?}"
                 );
                 assert_eq!(
-                    tickets.renew(&other, at(secs)),
+                    tickets.renew(&other_claim, at(secs)),
                     Err(TicketError::Forged),
-                    "{other:?}"
+                    "{other_claim:?}"
                 );
             }
         }
@@ -214,45 +214,51 @@ fn a_ticket_is_of_one_session_of_one_boat() {
 // A call without a certificate comes over a network that the settings trust.
 #[test]
 fn certificates_may_come_and_go_while_tickets_are_not_required() {
-    let named = ticket();
-    let unnamed = required().sign(&sign_in(), None, at(0));
-    let by = |boat, ticket| Claim {
+    let for_boat = ticket();
+    let for_any_boat = required().sign(&sign_in(), None, at(0));
+    let claim_from = |boat, ticket| Claim {
         boat,
         ..claim(ticket)
     };
-    for (boat, ticket) in [(None, named), (Some("boat-1"), unnamed)] {
-        assert_eq!(lenient().check(&by(boat, ticket), at(1)), Ok(()));
+    for (boat, ticket) in [(None, for_boat), (Some("boat-1"), for_any_boat)] {
+        assert_eq!(lenient().check(&claim_from(boat, ticket), at(1)), Ok(()));
         assert_eq!(
-            required().check(&by(boat, ticket), at(1)),
+            required().check(&claim_from(boat, ticket), at(1)),
             Err(TicketError::Forged)
         );
     }
-    let proved = lenient().renew(&by(Some("boat-1"), unnamed), at(1));
-    assert_eq!(proved, Ok(Renewal::Proved(sign_in())));
+    let renewal = lenient().renew(&claim_from(Some("boat-1"), for_any_boat), at(1));
+    assert_eq!(renewal, Ok(Renewal::Proved(sign_in())));
     assert_eq!(
-        lenient().renew(&by(None, named), at(1)),
+        lenient().renew(&claim_from(None, for_boat), at(1)),
         Ok(Renewal::Unproved)
     );
 }
 
 #[test]
-fn without_a_ticket_a_boat_is_believed_only_where_none_is_required() {
-    let none = claim(None);
-    assert_eq!(required().check(&none, at(0)), Err(TicketError::Missing));
-    assert_eq!(required().renew(&none, at(0)), Err(TicketError::Missing));
-    assert_eq!(lenient().check(&none, at(0)), Ok(()));
-    assert_eq!(lenient().renew(&none, at(0)), Ok(Renewal::Unproved));
-    let nameless = Claim {
+fn missing_ticket_is_accepted_only_where_none_is_required() {
+    let no_ticket = claim(None);
+    assert_eq!(
+        required().check(&no_ticket, at(0)),
+        Err(TicketError::Missing)
+    );
+    assert_eq!(
+        required().renew(&no_ticket, at(0)),
+        Err(TicketError::Missing)
+    );
+    assert_eq!(lenient().check(&no_ticket, at(0)), Ok(()));
+    assert_eq!(lenient().renew(&no_ticket, at(0)), Ok(Renewal::Unproved));
+    let no_session = Claim {
         session: None,
         ..claim(ticket())
     };
     assert_eq!(
-        required().check(&nameless, at(1)),
+        required().check(&no_session, at(1)),
         Err(TicketError::Missing)
     );
-    let late = claim(ticket());
-    assert_eq!(lenient().check(&late, at(900)), Ok(()));
-    for claim in [none, late] {
+    let late_claim = claim(ticket());
+    assert_eq!(lenient().check(&late_claim, at(900)), Ok(()));
+    for claim in [no_ticket, late_claim] {
         assert_eq!(Tickets::off().check(&claim, at(0)), Ok(()));
         assert_eq!(Tickets::off().renew(&claim, at(0)), Ok(Renewal::Unproved));
     }
@@ -267,24 +273,31 @@ fn a_key_is_rotated_without_a_refusal() {
     let stages = {
         let first = file.clone();
         assert_eq!(file.add([8; KEY_BYTES]), Ok(2));
-        let both = file.clone();
+        let two_keys = file.clone();
         assert_eq!(file.promote(), Some(2));
-        [first, both, file.clone()]
+        [first, two_keys, file.clone()]
     };
     // Each step reaches some stations before others.
     for [one, next] in [[0, 1], [1, 2]] {
-        for (signs, checks) in [(one, next), (next, one), (one, one), (next, next)] {
-            let ticket = sign(&stages[signs]);
-            assert_eq!(check(&stages[checks], ticket), Ok(()), "{signs} {checks}");
+        for (signer, checker) in [(one, next), (next, one), (one, one), (next, next)] {
+            let ticket = sign(&stages[signer]);
+            assert_eq!(
+                check(&stages[checker], ticket),
+                Ok(()),
+                "{signer} {checker}"
+            );
         }
     }
-    let old = sign(&stages[0]);
+    let old_ticket = sign(&stages[0]);
     assert_eq!(file.retire(), [1]);
-    assert_eq!(check(&file, old), Err(TicketError::UnknownKey(1)));
+    assert_eq!(check(&file, old_ticket), Err(TicketError::UnknownKey(1)));
     assert_eq!(check(&file, sign(&stages[2])), Ok(()));
     // Both steps at once: lagging stations know nothing of them.
-    let ahead = sign(&stages[2]);
-    assert_eq!(check(&stages[0], ahead), Err(TicketError::UnknownKey(2)));
+    let newer_ticket = sign(&stages[2]);
+    assert_eq!(
+        check(&stages[0], newer_ticket),
+        Err(TicketError::UnknownKey(2))
+    );
 }
 
 #[test]
@@ -309,23 +322,23 @@ fn a_file_that_is_no_file_of_keys_says_which_line() {
     let key = "ab".repeat(KEY_BYTES);
     let parse = |text: String| KeyFile::parse(&text).map(|file| file.len());
     assert_eq!(parse(format!("# two\n\n1 {key}\n 2\t{key} \n")), Ok(2));
-    for bad in ["x", "256", "-1", "+"] {
+    for bad_text in ["x", "256", "-1", "+"] {
         assert_eq!(
-            parse(format!("1 {key}\n{bad} {key}")),
+            parse(format!("1 {key}\n{bad_text} {key}")),
             Err(KeyFileError::Line(2)),
-            "{bad}"
+            "{bad_text}"
         );
     }
-    for bad in [
+    for bad_text in [
         &key[1..],
         &key.replace('a', "g"),
         &format!("{key} x"),
         &format!("{key}ab"),
     ] {
         assert_eq!(
-            parse(format!("1 {bad}")),
+            parse(format!("1 {bad_text}")),
             Err(KeyFileError::Line(1)),
-            "{bad}"
+            "{bad_text}"
         );
     }
     assert_eq!(
@@ -333,8 +346,8 @@ fn a_file_that_is_no_file_of_keys_says_which_line() {
         Err(KeyFileError::Twice(1))
     );
     assert_eq!(parse("# none\n".to_owned()), Err(KeyFileError::Empty));
-    let many: String = (0..17).map(|id| format!("{id} {key}\n")).collect();
-    assert_eq!(parse(many), Err(KeyFileError::Full));
+    let too_many: String = (0..17).map(|id| format!("{id} {key}\n")).collect();
+    assert_eq!(parse(too_many), Err(KeyFileError::Full));
 }
 
 #[test]
@@ -357,36 +370,36 @@ fn a_late_ticket_is_as_good_as_none_while_none_is_required() {
         lenient().renew(&claim(ticket()), at(900)),
         Ok(Renewal::Proved(sign_in()))
     );
-    let over = lenient().renew(&claim(ticket()), at(23 * 3600));
-    assert_eq!(over, Ok(Renewal::Unproved));
+    let after_token_end = lenient().renew(&claim(ticket()), at(23 * 3600));
+    assert_eq!(after_token_end, Ok(Renewal::Unproved));
 }
 
 #[test]
-fn nothing_of_a_key_or_a_ticket_is_shown() {
-    let shown = format!("{:?} {:?} {:?}", ticket(), keys(), required());
+fn debug_output_hides_keys_and_tickets() {
+    let debug_text = format!("{:?} {:?} {:?}", ticket(), keys(), required());
     assert!(
-        !shown.contains("07070707") && !shown.contains("7, 7"),
-        "{shown}"
+        !debug_text.contains("07070707") && !debug_text.contains("7, 7"),
+        "{debug_text}"
     );
-    assert!(shown.contains("32 bytes"), "{shown}");
+    assert!(debug_text.contains("32 bytes"), "{debug_text}");
 }
 
 proptest! {
     // Any change makes a ticket invalid.
     #[test]
-    fn a_changed_ticket_is_forged(place in 1..TICKET_BYTES, bits in 1..=u8::MAX) {
+    fn a_changed_ticket_is_forged(index in 1..TICKET_BYTES, bits in 1..=u8::MAX) {
         let mut bytes = *ticket().expect("keys").as_bytes();
-        bytes[place] ^= bits;
-        let changed = claim(Some(Ticket::from_bytes(bytes)));
-        prop_assert_eq!(required().check(&changed, at(1)), Err(TicketError::Forged));
-        prop_assert_eq!(lenient().check(&changed, at(1)), Err(TicketError::Forged));
+        bytes[index] ^= bits;
+        let changed_claim = claim(Some(Ticket::from_bytes(bytes)));
+        prop_assert_eq!(required().check(&changed_claim, at(1)), Err(TicketError::Forged));
+        prop_assert_eq!(lenient().check(&changed_claim, at(1)), Err(TicketError::Forged));
     }
 
     #[test]
     fn any_bytes_are_judged(bytes in any::<[u8; TICKET_BYTES]>(), secs in any::<i32>()) {
-        let any = claim(Some(Ticket::from_bytes(bytes)));
-        prop_assert!(required().check(&any, at(secs.into())).is_err());
-        prop_assert!(required().renew(&any, at(secs.into())).is_err());
+        let any_claim = claim(Some(Ticket::from_bytes(bytes)));
+        prop_assert!(required().check(&any_claim, at(secs.into())).is_err());
+        prop_assert!(required().renew(&any_claim, at(secs.into())).is_err());
     }
 }
 
@@ -395,8 +408,8 @@ fn device(name: &str) -> DeviceId {
 }
 
 fn resume_ticket() -> ResumeTicket {
-    let offered = required().offer_resume(&claim(ticket()), &device("phone"), at(0));
-    offered.expect("no lie").expect("a key")
+    let offer_result = required().offer_resume(&claim(ticket()), &device("phone"), at(0));
+    offer_result.expect("no lie").expect("a key")
 }
 
 // Threat 12: wrong device, wrong platform, late, forged, with a retired key.
@@ -404,8 +417,9 @@ fn resume_ticket() -> ResumeTicket {
 fn a_client_resumes_on_its_own_device_within_two_minutes() {
     let tickets = required();
     let ticket = resume_ticket();
-    let resume =
-        |platform, of: &str, secs| tickets.resume(&ticket, platform, &device(of), at(secs));
+    let resume = |platform, device_name: &str, secs| {
+        tickets.resume(&ticket, platform, &device(device_name), at(secs))
+    };
     assert_eq!(RESUME_LIFE, 120 * SECOND);
     for secs in [0, 119] {
         assert_eq!(
@@ -414,38 +428,38 @@ fn a_client_resumes_on_its_own_device_within_two_minutes() {
             "twice, too"
         );
     }
-    let late = resume(Platform::Web, "phone", 120);
-    assert_eq!(late, Err(TicketError::Expired));
+    let expired = resume(Platform::Web, "phone", 120);
+    assert_eq!(expired, Err(TicketError::Expired));
     for secs in [0, 100_000] {
         let other = resume(Platform::Web, "laptop", secs);
         assert_eq!(other, Err(TicketError::Forged));
         let other = resume(Platform::Ios, "phone", secs);
         assert_eq!(other, Err(TicketError::Forged));
     }
-    for place in 0..RESUME_TICKET_BYTES {
+    for index in 0..RESUME_TICKET_BYTES {
         let mut bytes = *ticket.as_bytes();
-        bytes[place] ^= 1;
-        let forged = ResumeTicket::from_bytes(bytes);
-        let resumed = tickets.resume(&forged, Platform::Web, &device("phone"), at(0));
-        let expected = match place {
+        bytes[index] ^= 1;
+        let forged_ticket = ResumeTicket::from_bytes(bytes);
+        let result = tickets.resume(&forged_ticket, Platform::Web, &device("phone"), at(0));
+        let expected = match index {
             0 => TicketError::UnknownKey(0),
             _ => TicketError::Forged,
         };
-        assert_eq!(resumed, Err(expected), "{place}");
+        assert_eq!(result, Err(expected), "{index}");
     }
-    let off = Tickets::off().resume(&ticket, Platform::Web, &device("phone"), at(0));
-    assert_eq!(off, Err(TicketError::UnknownKey(1)));
+    let without_tickets = Tickets::off().resume(&ticket, Platform::Web, &device("phone"), at(0));
+    assert_eq!(without_tickets, Err(TicketError::UnknownKey(1)));
 }
 
 #[test]
 fn a_resume_ticket_ends_with_its_token() {
-    let short = SignIn {
+    let short_token = SignIn {
         ends_at: at(60),
         ..sign_in()
     };
-    let ticket = required().sign(&short, Some("boat-1"), at(0));
-    let offered = required().offer_resume(&claim(ticket), &device("phone"), at(0));
-    let ticket = offered.expect("no lie").expect("a key");
+    let ticket = required().sign(&short_token, Some("boat-1"), at(0));
+    let offer_result = required().offer_resume(&claim(ticket), &device("phone"), at(0));
+    let ticket = offer_result.expect("no lie").expect("a key");
     let resume = |secs| required().resume(&ticket, Platform::Web, &device("phone"), at(secs));
     assert!(resume(59).is_ok());
     assert_eq!(resume(60), Err(TicketError::Expired));
@@ -454,22 +468,22 @@ fn a_resume_ticket_ends_with_its_token() {
 #[test]
 fn a_resume_ticket_is_offered_for_a_session_that_is_proved() {
     let offer = |tickets: Tickets, claim: Claim<'_>, secs| {
-        let offered = tickets.offer_resume(&claim, &device("phone"), at(secs));
-        offered.map(|ticket| ticket.is_some())
+        let offer_result = tickets.offer_resume(&claim, &device("phone"), at(secs));
+        offer_result.map(|ticket| ticket.is_some())
     };
-    let good = claim(ticket());
+    let valid_claim = claim(ticket());
     for tickets in [required(), lenient()] {
-        assert_eq!(offer(tickets, good, 0), Ok(true));
+        assert_eq!(offer(tickets, valid_claim, 0), Ok(true));
     }
     for tickets in [required(), lenient()] {
-        assert_eq!(offer(tickets, good, 900), Ok(false), "late");
+        assert_eq!(offer(tickets, valid_claim, 900), Ok(false), "late");
     }
     for tickets in [required(), lenient(), Tickets::off()] {
         assert_eq!(offer(tickets, claim(None), 0), Ok(false));
     }
     let other = Claim {
         boat: Some("boat-2"),
-        ..good
+        ..valid_claim
     };
     assert_eq!(offer(required(), other, 0), Err(TicketError::Forged));
 }
@@ -480,21 +494,21 @@ fn kinds_of_tickets_are_apart() {
     let session = ticket().expect("a key");
     let mut bytes = [0; RESUME_TICKET_BYTES];
     bytes[..TICKET_BYTES].copy_from_slice(session.as_bytes());
-    let resumed = required().resume(
+    let result = required().resume(
         &ResumeTicket::from_bytes(bytes),
         Platform::Web,
         &device("phone"),
         at(0),
     );
-    assert_eq!(resumed, Err(TicketError::Forged));
+    assert_eq!(result, Err(TicketError::Forged));
     let mut bytes = [0; TICKET_BYTES];
     bytes.copy_from_slice(&resume_ticket().as_bytes()[..TICKET_BYTES]);
-    let checked = required().check(&claim(Some(Ticket::from_bytes(bytes))), at(0));
-    assert_eq!(checked, Err(TicketError::Forged));
+    let result_of_check = required().check(&claim(Some(Ticket::from_bytes(bytes))), at(0));
+    assert_eq!(result_of_check, Err(TicketError::Forged));
 }
 
 #[test]
-fn a_client_falls_back_to_its_token_where_its_ticket_is_not_taken() {
+fn client_falls_back_to_its_token_if_its_ticket_is_refused() {
     let errors = [
         TicketError::Missing,
         TicketError::Forged,
@@ -517,12 +531,12 @@ fn a_client_falls_back_to_its_token_where_its_ticket_is_not_taken() {
         TicketError::Expired.resume_refusal().code,
         Code::TokenExpired
     );
-    let forged = TicketError::Forged.resume_refusal();
-    assert_eq!(forged.code, Code::Unauthenticated);
+    let refusal = TicketError::Forged.resume_refusal();
+    assert_eq!(refusal.code, Code::Unauthenticated);
 }
 
 #[test]
-fn a_token_is_refreshed_after_four_fifths_of_its_life_give_or_take_a_tenth() {
+fn token_is_refreshed_after_80_percent_of_its_life() {
     let refresh = |secs, jitter| refresh_in(secs * SECOND, jitter);
     assert_eq!(refresh(3600, 0), 2592 * SECOND);
     assert_eq!(refresh(3600, 576_000), 3168 * SECOND, "the latest");
@@ -534,24 +548,24 @@ fn a_token_is_refreshed_after_four_fifths_of_its_life_give_or_take_a_tenth() {
 
 #[test]
 fn a_session_goes_on_with_a_younger_token_of_its_user() {
-    let of = |number, secs: Option<i64>| TokenOf {
+    let token = |number, secs: Option<i64>| TokenOf {
         user: user(number),
         issued_at: secs.map(at),
     };
     let check = |session, next| check_refresh(session, next).map_err(|refusal| refusal.code);
-    assert_eq!(check(of(1, Some(5)), of(1, Some(6))), Ok(()));
+    assert_eq!(check(token(1, Some(5)), token(1, Some(6))), Ok(()));
     assert_eq!(
-        check(of(1, Some(5)), of(1, Some(5))),
+        check(token(1, Some(5)), token(1, Some(5))),
         Ok(()),
         "the same again"
     );
-    let older = check(of(1, Some(5)), of(1, Some(4)));
-    assert_eq!(older, Err(Code::InvalidArgument));
+    let older_token = check(token(1, Some(5)), token(1, Some(4)));
+    assert_eq!(older_token, Err(Code::InvalidArgument));
     assert_eq!(
-        check(of(1, None), of(1, Some(4))),
+        check(token(1, None), token(1, Some(4))),
         Ok(()),
         "an older station"
     );
-    let other = check(of(1, Some(5)), of(2, Some(6)));
-    assert_eq!(other, Err(Code::Unauthenticated));
+    let other_user = check(token(1, Some(5)), token(2, Some(6)));
+    assert_eq!(other_user, Err(Code::Unauthenticated));
 }

@@ -21,7 +21,7 @@ pub struct SpanId(NonZeroU64);
 pub struct TraceContext {
     pub trace: TraceId,
     pub span: SpanId,
-    /// True if the trace's spans are recorded; otherwise the context is only passed on.
+    /// Whether the trace's spans are recorded; otherwise the context is only passed on.
     pub sampled: bool,
 }
 
@@ -43,18 +43,18 @@ impl TraceContext {
     /// `None`, for a trace is never a reason to refuse anything.
     pub fn parse(text: &str) -> Option<TraceContext> {
         let bytes = text.as_bytes();
-        let (known, rest) = bytes.split_at_checked(LENGTH)?;
-        let [v1, v0, b'-', ids @ ..] = known else {
+        let (prefix, rest) = bytes.split_at_checked(LENGTH)?;
+        let [v1, v0, b'-', ids @ ..] = prefix else {
             return None;
         };
         let version = hex(&[*v1, *v0])?;
-        let fits = match version {
+        let is_valid_rest = match version {
             0x00 => rest.is_empty(),
             0xff => false,
             _ => rest.first().is_none_or(|&next| next == b'-'),
         };
         let (trace, span, flags) = (&ids[..32], &ids[33..49], &ids[50..]);
-        if !fits || ids[32] != b'-' || ids[49] != b'-' {
+        if !is_valid_rest || ids[32] != b'-' || ids[49] != b'-' {
             return None;
         }
         Some(TraceContext {
@@ -64,17 +64,17 @@ impl TraceContext {
         })
     }
 
-    /// The context of a step that follows from this one. `about` distinguishes steps of one kind
+    /// The context of a step that follows from this one. `keys` distinguish steps of one kind
     /// with the same parent. An unsampled context is passed on unchanged, as there is no span of
     /// ours to follow from.
     #[must_use]
-    pub fn step(self, step: Step, about: &[u64]) -> TraceContext {
+    pub fn step(self, step: Step, keys: &[u64]) -> TraceContext {
         if !self.sampled {
             return self;
         }
         let (high, low) = ((self.trace.0.get() >> 64) as u64, self.trace.0.get() as u64);
-        let all = [high, low, self.span.0.get(), step as u64];
-        let id = all.into_iter().chain(about.iter().copied()).fold(0, mix);
+        let seeds = [high, low, self.span.0.get(), step as u64];
+        let id = seeds.into_iter().chain(keys.iter().copied()).fold(0, mix);
         TraceContext {
             span: SpanId(NonZeroU64::new(id).unwrap_or(NonZeroU64::MIN)),
             ..self
@@ -193,16 +193,16 @@ mod tests {
             let _ = TraceContext::parse(&text);
             prop_assert_eq!(TraceContext::parse(&EXAMPLE[..cut]), None);
             let broken = format!("{}{other}{}", &EXAMPLE[..cut], &EXAMPLE[cut + 1..]);
-            if let Some(read) = TraceContext::parse(&broken) {
+            if let Some(context) = TraceContext::parse(&broken) {
                 prop_assert!(other == '-' || other.is_ascii_hexdigit());
-                prop_assert_eq!(read.to_string().len(), LENGTH);
+                prop_assert_eq!(context.to_string().len(), LENGTH);
             }
         }
 
         #[test]
         fn a_later_version_is_read_as_far_as_it_is_known(version in 1..255u8, more in "(-.*)?") {
-            let later = format!("{version:02x}{}{more}", &EXAMPLE[2..]);
-            prop_assert_eq!(TraceContext::parse(&later), Some(example()));
+            let traceparent = format!("{version:02x}{}{more}", &EXAMPLE[2..]);
+            prop_assert_eq!(TraceContext::parse(&traceparent), Some(example()));
         }
 
         #[test]
@@ -210,13 +210,13 @@ mod tests {
             let steps = numbers.iter().map(|&number| example().step(Step::Push, &[number]));
             let spans: BTreeSet<SpanId> = steps.clone().map(|step| step.span).collect();
             prop_assert_eq!(spans.len(), numbers.len());
-            let again: BTreeSet<SpanId> = steps.map(|step| step.span).collect();
-            prop_assert_eq!(spans, again);
+            let second_run: BTreeSet<SpanId> = steps.map(|step| step.span).collect();
+            prop_assert_eq!(spans, second_run);
         }
     }
 
     #[test]
-    fn what_is_no_context_is_none() {
+    fn invalid_traceparent_is_none() {
         for text in [
             "",
             "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
@@ -237,20 +237,20 @@ mod tests {
 
     #[test]
     fn only_the_sampled_flag_is_known() {
-        let with = |flags| TraceContext::parse(&format!("{}{flags}", &EXAMPLE[..53]));
-        let sampled = |flags| with(flags).map(|context| context.sampled);
-        assert_eq!(sampled("00"), Some(false));
-        assert_eq!(sampled("03"), Some(true));
-        assert_eq!(sampled("fe"), Some(false));
+        let parse_flags = |flags| TraceContext::parse(&format!("{}{flags}", &EXAMPLE[..53]));
+        let is_sampled = |flags| parse_flags(flags).map(|context| context.sampled);
+        assert_eq!(is_sampled("00"), Some(false));
+        assert_eq!(is_sampled("03"), Some(true));
+        assert_eq!(is_sampled("fe"), Some(false));
     }
 
     #[test]
-    fn what_is_not_sampled_is_passed_on_as_it_is() {
-        let unsampled = TraceContext {
+    fn unsampled_context_is_passed_on_unchanged() {
+        let context = TraceContext {
             sampled: false,
             ..example()
         };
-        assert_eq!(unsampled.step(Step::Accept, &[1]), unsampled);
+        assert_eq!(context.step(Step::Accept, &[1]), context);
         assert_ne!(
             example().step(Step::Accept, &[1]),
             example().step(Step::Place, &[1])
@@ -268,13 +268,13 @@ mod tests {
             let user = UserId::new(user).expect("positive");
             Some(Target { user, platform })
         };
-        let (first, again) = (source(Topic::Message, 7), source(Topic::Retry(1), 7));
+        let (first, retry) = (source(Topic::Message, 7), source(Topic::Retry(1), 7));
         let spans: BTreeSet<SpanId> = [
             example().delivery(first, None),
             example().delivery(first, target(1, Platform::Ios)),
             example().delivery(first, target(1, Platform::Web)),
             example().delivery(first, target(2, Platform::Ios)),
-            example().delivery(again, target(1, Platform::Ios)),
+            example().delivery(retry, target(1, Platform::Ios)),
             example().delivery(source(Topic::Message, 8), target(1, Platform::Ios)),
         ]
         .map(|context| context.span)

@@ -45,12 +45,12 @@ pub struct Span {
     pub parent: Option<SpanId>,
     /// Age of the start and of the end; the receiver of the span, which has a clock, makes them
     /// times.
-    pub began: Duration,
-    pub ended: Duration,
+    pub began_ago: Duration,
+    pub ended_ago: Duration,
     /// Outcome in one word.
     pub outcome: &'static str,
-    /// True if the outcome is not the wanted one.
-    pub failed: bool,
+    /// Whether the outcome is not the wanted one.
+    pub is_failure: bool,
     pub message: Option<MessageId>,
     /// Kind of conversation.
     pub conversation: Option<&'static str>,
@@ -69,17 +69,17 @@ impl Span {
         step: Step,
         context: TraceContext,
         parent: Option<SpanId>,
-        took: Duration,
+        duration: Duration,
         outcome: &'static str,
     ) -> Span {
         Span {
             step,
             context,
             parent,
-            began: took,
-            ended: Duration::ZERO,
+            began_ago: duration,
+            ended_ago: Duration::ZERO,
             outcome,
-            failed: false,
+            is_failure: false,
             message: None,
             conversation: None,
             platform: None,

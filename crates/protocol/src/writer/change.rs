@@ -18,26 +18,27 @@ impl<'a> Draft<'a> {
         record: &TaskRecord<'a>,
         task: &MessageTask,
         conversation: ConversationId,
-        asked: ChangeRequest,
+        request: ChangeRequest,
     ) -> Result<DraftStep<'a>, MissingFact> {
         let (id, version) = (task.message.id, self.version(record));
         let nothing = |refusal: Option<Refusal>| DraftStep::Unchanged {
-            subject: asked.subject,
+            subject: request.subject,
             refusal,
         };
         // All keys that can be named at once.
         let group = self.group(record, conversation);
         let head = self.head(conversation);
-        let subject = self.subject(record, conversation, asked.by, asked.subject);
+        let subject = self.subject(record, conversation, request.by, request.subject);
         let overlay = match &subject {
             Ok(Some(subject)) => self.overlay(conversation, subject.seq(), subject.is_new()),
             Ok(None) | Err(MissingFact) => Ok(Overlay::default()),
         };
         let (group, head) = (group?, head?);
         let is_late = head.may_be_late(id);
-        let first = match is_late || task.unsure || task.maybe_repeat || task.letter.is_some() {
-            true => self.first_change(conversation, &asked, version)?,
-            false => None,
+        let first = if is_late || task.unsure || task.maybe_repeat || task.letter.is_some() {
+            self.first_change(conversation, &request, version)?
+        } else {
+            None
         };
         if first.is_some() && task.letter.is_none() {
             return Ok(nothing(None));
@@ -58,10 +59,10 @@ impl<'a> Draft<'a> {
             None => None,
         };
         let requester = match conversation {
-            ConversationId::Group(_) => Requester::in_group(group.map(AsRef::as_ref), asked.by),
+            ConversationId::Group(_) => Requester::in_group(group.map(AsRef::as_ref), request.by),
             ConversationId::Private { .. } | ConversationId::System(_) => Ok(Requester::ONE_OF_TWO),
         };
-        let known = RulingFacts {
+        let facts = RulingFacts {
             placement,
             first,
             is_letter: task.letter.is_some(),
@@ -71,45 +72,47 @@ impl<'a> Draft<'a> {
                 from: subject.author(),
                 accepted_at: subject.accepted_at(),
                 content: subject.content(),
-                altered: &overlay,
+                overlay: &overlay,
             }),
             asker: requester,
         };
-        let ruling = rule(version, &asked, known, &task.bounds.rules());
-        let (changed, made_by, moves) = match ruling {
+        let ruling = rule(version, &request, facts, &task.bounds.rules());
+        let (change, made_by, moves) = match ruling {
             ChangeRuling::Place {
-                changed,
+                change,
                 made_by,
                 moves,
-            } => (changed, made_by, moves),
+            } => (change, made_by, moves),
             ChangeRuling::Nothing(refusal) => return Ok(nothing(refusal)),
-            ChangeRuling::Died { changed, moves } => {
-                let head = head.moved_by_change(version, id, changed.rev);
+            ChangeRuling::Died { change, moves } => {
+                let head = head.moved_by_change(version, id, change.rev);
                 let row = ChangeRow {
                     conversation,
                     version,
-                    author: asked.by,
-                    changed,
+                    author: request.by,
+                    changed: change,
                 };
                 let error = "handled before, and died".to_owned();
-                let dead = Death::new(DeadReason::StoreRejected, error);
-                return Ok(DraftStep::Died(match moves {
-                    true => dead.at(head, row),
-                    false => dead,
+                let death = Death::new(DeadReason::StoreRejected, error);
+                return Ok(DraftStep::Died(if moves {
+                    death.at(head, row)
+                } else {
+                    death
                 }));
             }
         };
         let Some(subject) = subject else {
             return Ok(nothing(None));
         };
-        overlay.apply(made_by, &changed);
-        let head = match moves {
-            true => head.moved_by_change(version, id, changed.rev),
-            false => head,
+        overlay.apply(made_by, &change);
+        let head = if moves {
+            head.moved_by_change(version, id, change.rev)
+        } else {
+            head
         };
         // An event of a change tells the message's content: it is for those who may read that.
         let readers = group.map(|group| {
-            let audience = Audience::of_change(group.clone(), changed.seq);
+            let audience = Audience::for_change(group.clone(), change.seq);
             Readers::of(audience, self.push_max)
         });
         Ok(DraftStep::Changed(Box::new(ChangeDraft {
@@ -117,7 +120,7 @@ impl<'a> Draft<'a> {
                 conversation,
                 version: made_by,
                 author: subject.author(),
-                changed,
+                changed: change,
             },
             subject,
             head: HeadAfter { head, moves },
@@ -128,68 +131,70 @@ impl<'a> Draft<'a> {
 
     /// Death of a change by chance. It has the next place, unless its row stands since before a crash. Reads no more
     /// than that takes: what cannot be read may be why it dies.
-    pub(super) fn died_change(
+    pub(super) fn record_change_death(
         &mut self,
         record: &TaskRecord<'a>,
         conversation: ConversationId,
-        asked: &ChangeRequest,
-        dead: Death,
+        request: &ChangeRequest,
+        death: Death,
     ) -> Result<Death, MissingFact> {
         let (head, version) = (self.head(conversation)?, self.version(record));
         if head.has_handled(version) {
-            return Ok(dead);
+            return Ok(death);
         }
-        let known = self.facts.heads.get(&conversation);
-        let search = ChangeSearch::Behind(known.map_or(0, |head| head.rev));
+        let cached_head = self.facts.heads.get(&conversation);
+        let search = ChangeSearch::Behind(cached_head.map_or(0, |head| head.rev));
         let row = match self.own_change(conversation, version, search)? {
             // It stands: its effect may be missing yet.
-            Some(changed) if !changed.has_died() => {
-                let subject = self.subject(record, conversation, asked.by, asked.subject)?;
+            Some(change) if !change.has_died() => {
+                let subject = self.subject(record, conversation, request.by, request.subject)?;
                 ChangeRow {
                     conversation,
                     version,
-                    author: subject.map_or(asked.by, |subject| subject.author()),
-                    changed,
+                    author: subject.map_or(request.by, |subject| subject.author()),
+                    changed: change,
                 }
             }
             own => ChangeRow {
                 conversation,
                 version,
-                author: asked.by,
-                changed: OrderedChange::died(own.map_or(head.rev + 1, |own| own.rev), asked),
+                author: request.by,
+                changed: OrderedChange::died(own.map_or(head.rev + 1, |own| own.rev), request),
             },
         };
-        let head = head.moved_by_change(version, asked.id, row.changed.rev);
-        Ok(dead.at(head, row))
+        let head = head.moved_by_change(version, request.id, row.changed.rev);
+        Ok(death.at(head, row))
     }
 
     /// The same change of an earlier record.
     fn first_change(
         &mut self,
         conversation: ConversationId,
-        asked: &ChangeRequest,
+        request: &ChangeRequest,
         version: Version,
     ) -> Result<Option<(Version, OrderedChange)>, MissingFact> {
-        let same = |row: &&ChangeRow| {
+        let is_same = |row: &&ChangeRow| {
             let other = &row.changed.asked;
             row.conversation == conversation
-                && (other.by, other.send_id) == (asked.by, asked.send_id)
+                && (other.by, other.send_id) == (request.by, request.send_id)
                 && row.version < version
         };
-        if let Some(row) = self.drafted_changes().iter().find(same) {
+        if let Some(row) = self.drafted_changes().iter().find(is_same) {
             return Ok(Some((row.version, row.changed.clone())));
         }
         let key = ChangeKey {
             conversation,
-            by: asked.by,
-            send_id: asked.send_id,
+            by: request.by,
+            send_id: request.send_id,
         };
         let last = self.last_rev(conversation);
         let Some(first) = self.facts.first_changes.get(&key) else {
             self.missing().first_changes.insert(key, last);
             return Err(MissingFact);
         };
-        let first = first.as_ref().filter(|(stored, _)| *stored < version);
+        let first = first
+            .as_ref()
+            .filter(|(stored_version, _)| *stored_version < version);
         Ok(first.cloned())
     }
 

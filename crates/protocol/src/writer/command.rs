@@ -32,7 +32,7 @@ impl<'a> Draft<'a> {
         if head.version > version && group.is_none_or(|group| group.newest() < version) {
             group = self.stored_group(record, number)?;
         }
-        let ruled = group::rule(
+        let result = group::rule(
             group.map(Arc::as_ref),
             version,
             task.message.from,
@@ -40,16 +40,16 @@ impl<'a> Draft<'a> {
             head.seq,
             &task.bounds.group_limits(),
         );
-        let update = match ruled {
+        let update = match result {
             Ok(update) => update,
             Err(refusal) => return Ok(DraftStep::Refused(refusal)),
         };
-        let after = match (group, update.settings) {
+        let updated_group = match (group, update.settings) {
             (Some(group), _) if update.is_nothing() => group.clone(),
             (Some(group), _) => {
-                let mut after = Group::clone(group);
-                after.apply(update.clone());
-                Arc::new(after)
+                let mut updated_group = Group::clone(group);
+                updated_group.apply(update.clone());
+                Arc::new(updated_group)
             }
             (None, Some((settings, version))) => Arc::new(Group {
                 settings,
@@ -68,7 +68,7 @@ impl<'a> Draft<'a> {
         Ok(DraftStep::Granted(Box::new(GroupDraft {
             group: number,
             update,
-            after,
+            updated_group,
             position,
         })))
     }

@@ -45,9 +45,9 @@ pub(super) enum DraftStep<'a> {
     },
     Retry(Box<RetriedMessage>),
     Kickout,
-    /// Without a position for a reason that the log and the stores give again.
+    /// Without a position, for a reason that is the same whenever the record is handled.
     Dead(DeadReason, String),
-    /// Without a position by chance.
+    /// Without a position, for a reason that need not come again: a panic, or a store's refusal.
     Died(Death),
     /// Another writer is ahead.
     Overtaken(ConversationId),
@@ -58,9 +58,9 @@ pub(super) enum DraftStep<'a> {
 pub(super) struct Death {
     pub(super) reason: DeadReason,
     pub(super) error: String,
-    /// Head that passes it; `None` for a record that has no turn in its conversation, or had it before.
-    pub(super) passed: Option<Head>,
-    /// Of a change: the row at its place.
+    /// Head after it; `None` for a record that has no turn in its conversation, or had it before.
+    pub(super) new_head: Option<Head>,
+    /// For a change, the row at its place.
     pub(super) row: Option<Box<ChangeRow>>,
 }
 
@@ -69,14 +69,14 @@ impl Death {
         Death {
             reason,
             error,
-            passed: None,
+            new_head: None,
             row: None,
         }
     }
 
-    pub(super) fn at(self, passed: Head, row: ChangeRow) -> Death {
+    pub(super) fn at(self, new_head: Head, row: ChangeRow) -> Death {
         Death {
-            passed: Some(passed),
+            new_head: Some(new_head),
             row: Some(Box::new(row)),
             ..self
         }
@@ -90,12 +90,12 @@ pub(super) struct MessageDraft {
     /// Version of its rows: an earlier record's where a letter keeps its position.
     pub(super) version: Version,
     /// Ordinal of the message among its sender's, in a private conversation.
-    pub(super) sent: u64,
+    pub(super) sent_count: u64,
     pub(super) head: HeadAfter,
     pub(super) readers: Readers,
     /// Current content of a message that was handled before.
-    pub(super) shown: Option<Content>,
-    /// True if the message was recalled since: it goes out without its text.
+    pub(super) changed_content: Option<Content>,
+    /// Whether the message was recalled since: it goes out without its text.
     pub(super) is_recalled: bool,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct ChangeDraft<'a> {
 pub(super) struct GroupDraft {
     pub(super) group: GroupId,
     pub(super) update: GroupUpdate,
-    pub(super) after: Arc<Group>,
+    pub(super) updated_group: Arc<Group>,
     pub(super) position: Position,
 }
 
@@ -158,8 +158,8 @@ pub(super) enum Subject<'a> {
         message: &'a Message,
         conversation: ConversationId,
         position: Position,
-        sent: u64,
-        /// True if the position is new: only records of the batch can have changed the message.
+        sent_count: u64,
+        /// Whether the position is new: only records of the batch can have changed the message.
         is_new: bool,
     },
 }
@@ -215,13 +215,14 @@ impl<'a> Subject<'a> {
             Subject::Drafted {
                 message,
                 position,
-                sent,
+                sent_count,
                 ..
             } => Tally {
                 seq: position.seq,
-                incoming: match message.from == owner {
-                    true => position.seq.0.saturating_sub(*sent),
-                    false => *sent,
+                incoming: if message.from == owner {
+                    position.seq.0.saturating_sub(*sent_count)
+                } else {
+                    *sent_count
                 },
             },
         }
@@ -256,7 +257,7 @@ impl<'a> Subject<'a> {
 struct DraftedMessage<'a> {
     message: &'a Message,
     conversation: ConversationId,
-    stored: StoredPosition,
+    stored_position: StoredPosition,
     is_new: bool,
 }
 
@@ -267,10 +268,10 @@ pub(super) struct Draft<'a> {
     pub(super) facts: &'a Facts,
     pub(super) push_max: usize,
     unsure_margin: std::time::Duration,
-    missing: Missing,
+    missing_facts: Missing,
     heads: BTreeMap<ConversationId, Head>,
     /// In log order.
-    placed: Vec<DraftedMessage<'a>>,
+    placed_messages: Vec<DraftedMessage<'a>>,
     by_id: BTreeMap<MessageId, usize>,
     /// A client may use one send_id for several receivers: those are several messages.
     by_send: BTreeMap<(UserId, ConversationId, SendId), usize>,
@@ -278,7 +279,7 @@ pub(super) struct Draft<'a> {
     overlays: BTreeMap<(ConversationId, Seq), Overlay>,
     changes: Vec<ChangeRow>,
     /// Messages that the batch hid from their owners.
-    hidden: BTreeSet<HideKey>,
+    hidden_messages: BTreeSet<HideKey>,
     /// Conversations of records that could not be decided, with the largest id of these: a later record may have to be
     /// looked up if they are placed.
     open: BTreeMap<ConversationId, MessageId>,
@@ -291,21 +292,21 @@ impl<'a> Draft<'a> {
             facts,
             push_max: rules.push_max,
             unsure_margin: rules.unsure_margin,
-            missing: Missing::default(),
+            missing_facts: Missing::default(),
             heads: BTreeMap::new(),
-            placed: Vec::new(),
+            placed_messages: Vec::new(),
             by_id: BTreeMap::new(),
             by_send: BTreeMap::new(),
             by_position: BTreeMap::new(),
             overlays: BTreeMap::new(),
             changes: Vec::new(),
-            hidden: BTreeSet::new(),
+            hidden_messages: BTreeSet::new(),
             open: BTreeMap::new(),
         }
     }
 
     pub(super) fn into_missing(self) -> Missing {
-        self.missing
+        self.missing_facts
     }
 
     /// Rules a record. Changes nothing but what is missing.
@@ -313,8 +314,9 @@ impl<'a> Draft<'a> {
         let task = match &record.task.work {
             Work::Message(task) => task,
             Work::Deliver(task) => {
-                let retried = super::retry::refreshed(task, self.facts, &mut self.missing)?;
-                return Ok(DraftStep::Retry(Box::new(retried)));
+                let message =
+                    super::retry::refresh_message(task, self.facts, &mut self.missing_facts)?;
+                return Ok(DraftStep::Retry(Box::new(message)));
             }
             Work::Kickout(_) => return Ok(DraftStep::Kickout),
         };
@@ -324,7 +326,7 @@ impl<'a> Draft<'a> {
         };
         let change = task.message.content.change.as_deref();
         match (ChangeRequest::of(&task.message), change) {
-            (Some(asked), _) => self.change(record, task, conversation, asked),
+            (Some(request), _) => self.change(record, task, conversation, request),
             (None, Some(change)) => match &change.kind {
                 ChangeKind::GroupCommand(command) => {
                     self.command(record, task, conversation, command)
@@ -338,26 +340,28 @@ impl<'a> Draft<'a> {
     /// Death of a record that has no position. A message moves the head's version, or it might be
     /// placed when it comes again, where its neighbours are by then; a change of a message has a row
     /// that says so.
-    pub(super) fn died(
+    pub(super) fn record_death(
         &mut self,
         record: &TaskRecord<'a>,
-        dead: Death,
+        death: Death,
     ) -> Result<DraftStep<'a>, MissingFact> {
         let Work::Message(MessageTask { message, .. }) = &record.task.work else {
-            return Ok(DraftStep::Died(dead));
+            return Ok(DraftStep::Died(death));
         };
         let Some(conversation) = message.conversation() else {
-            return Ok(DraftStep::Died(dead));
+            return Ok(DraftStep::Died(death));
         };
-        let dead = match (&message.content.change, ChangeRequest::of(message)) {
+        let death = match (&message.content.change, ChangeRequest::of(message)) {
             (None, _) => Death {
-                passed: self.head(conversation)?.passed_by(self.version(record)),
-                ..dead
+                new_head: self.head(conversation)?.passed_by(self.version(record)),
+                ..death
             },
-            (Some(_), Some(asked)) => self.died_change(record, conversation, &asked, dead)?,
-            (Some(_), None) => dead,
+            (Some(_), Some(request)) => {
+                self.record_change_death(record, conversation, &request, death)?
+            }
+            (Some(_), None) => death,
         };
-        Ok(DraftStep::Died(dead))
+        Ok(DraftStep::Died(death))
     }
 
     /// Adds the effects of a record to the draft. Cannot fail.
@@ -369,37 +373,38 @@ impl<'a> Draft<'a> {
             return;
         };
         match step {
-            DraftStep::Placed(placing) => {
-                self.heads.insert(conversation, placing.head.head);
-                let at = self.placed.len();
-                self.by_id.entry(message.id).or_insert(at);
+            DraftStep::Placed(draft) => {
+                self.heads.insert(conversation, draft.head.head);
+                let index = self.placed_messages.len();
+                self.by_id.entry(message.id).or_insert(index);
                 let send = (message.from, conversation, message.send_id);
-                self.by_send.entry(send).or_insert(at);
-                let place = (conversation, placing.position.seq);
-                self.by_position.entry(place).or_insert(at);
-                self.placed.push(DraftedMessage {
+                self.by_send.entry(send).or_insert(index);
+                let place = (conversation, draft.position.seq);
+                self.by_position.entry(place).or_insert(index);
+                self.placed_messages.push(DraftedMessage {
                     message,
                     conversation,
-                    stored: StoredPosition {
-                        version: placing.version,
-                        position: placing.position,
-                        sent: placing.sent,
+                    stored_position: StoredPosition {
+                        version: draft.version,
+                        position: draft.position,
+                        sent: draft.sent_count,
                     },
-                    is_new: placing.head.moves,
+                    is_new: draft.head.moves,
                 });
             }
-            DraftStep::Changed(changing) => {
-                self.heads.insert(conversation, changing.head.head);
-                let place = (conversation, changing.row.changed.seq);
-                self.overlays.insert(place, changing.overlay.clone());
-                self.changes.push(changing.row.clone());
+            DraftStep::Changed(draft) => {
+                self.heads.insert(conversation, draft.head.head);
+                let place = (conversation, draft.row.changed.seq);
+                self.overlays.insert(place, draft.overlay.clone());
+                self.changes.push(draft.row.clone());
             }
-            DraftStep::Died(dead) => {
-                (self.heads).extend(dead.passed.map(|head| (conversation, head)));
+            DraftStep::Died(death) => {
+                (self.heads).extend(death.new_head.map(|head| (conversation, head)));
             }
             DraftStep::Listed { op, .. } => {
                 if let ListOpKind::Hide(seq) = op.kind {
-                    self.hidden.insert((op.owner, op.conversation, seq));
+                    self.hidden_messages
+                        .insert((op.owner, op.conversation, seq));
                 }
             }
             DraftStep::Granted(_)
@@ -427,7 +432,7 @@ impl<'a> Draft<'a> {
     /// A ruling behind a record that is open may become another one: the conversation stays open.
     pub(super) fn stay_open(&mut self, record: &TaskRecord<'a>) {
         let conversation = record.task.work.conversation();
-        if conversation.is_some_and(|of| self.open.contains_key(&of)) {
+        if conversation.is_some_and(|conversation_id| self.open.contains_key(&conversation_id)) {
             self.leave_open(record);
         }
     }
@@ -446,9 +451,11 @@ impl<'a> Draft<'a> {
             return Ok(None);
         };
         match self.facts.groups.get(&group) {
-            Some(known) => Ok(known.as_ref()),
+            Some(group_fact) => Ok(group_fact.as_ref()),
             None => {
-                self.missing.groups.insert(group, record.source.partition);
+                self.missing_facts
+                    .groups
+                    .insert(group, record.source.partition);
                 Err(MissingFact)
             }
         }
@@ -460,17 +467,21 @@ impl<'a> Draft<'a> {
         record: &TaskRecord<'_>,
         group: GroupId,
     ) -> Result<Option<&'a Arc<Group>>, MissingFact> {
-        let stored = self.facts.stored_groups.get(&group);
-        let (missing, partition) = (&mut self.missing.stored_groups, record.source.partition);
-        known(stored, || _ = missing.insert(group, partition)).map(Option::as_ref)
+        let stored_group = self.facts.stored_groups.get(&group);
+        let (missing_groups, partition) = (
+            &mut self.missing_facts.stored_groups,
+            record.source.partition,
+        );
+        require_fact(stored_group, || _ = missing_groups.insert(group, partition))
+            .map(Option::as_ref)
     }
 
     /// The head after the records so far.
     pub(super) fn head(&mut self, conversation: ConversationId) -> Result<Head, MissingFact> {
-        let drafted = self.heads.get(&conversation);
-        let head = drafted.or_else(|| self.facts.heads.get(&conversation));
-        let missing = &mut self.missing.heads;
-        let mut head = *known(head, || _ = missing.insert(conversation))?;
+        let drafted_head = self.heads.get(&conversation);
+        let head = drafted_head.or_else(|| self.facts.heads.get(&conversation));
+        let missing_heads = &mut self.missing_facts.heads;
+        let mut head = *require_fact(head, || _ = missing_heads.insert(conversation))?;
         if let Some(id) = self.open.get(&conversation) {
             head.max_id = head.max_id.max(Some(*id));
         }
@@ -479,9 +490,9 @@ impl<'a> Draft<'a> {
 
     /// The last change of a conversation that its store can know of.
     pub(super) fn last_rev(&self, conversation: ConversationId) -> u64 {
-        let remembered = self.facts.heads.get(&conversation);
-        let stored = self.facts.stored_heads.get(&conversation);
-        let heads = remembered.into_iter().chain(stored);
+        let cached_head = self.facts.heads.get(&conversation);
+        let stored_head = self.facts.stored_heads.get(&conversation);
+        let heads = cached_head.into_iter().chain(stored_head);
         heads.map(|head| head.rev).max().unwrap_or_default()
     }
 
@@ -491,14 +502,14 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
     ) -> Result<Head, MissingFact> {
         let head = self.facts.stored_heads.get(&conversation);
-        let missing = &mut self.missing.stored_heads;
-        known(head, || _ = missing.insert(conversation)).copied()
+        let missing_heads = &mut self.missing_facts.stored_heads;
+        require_fact(head, || _ = missing_heads.insert(conversation)).copied()
     }
 
     pub(super) fn platforms(&mut self, user: UserId) -> Result<&'a [Platform], MissingFact> {
         let platforms = self.facts.platforms.get(&user);
-        let missing = &mut self.missing.platforms;
-        known(platforms, || _ = missing.insert(user)).map(Vec::as_slice)
+        let missing_platforms = &mut self.missing_facts.platforms;
+        require_fact(platforms, || _ = missing_platforms.insert(user)).map(Vec::as_slice)
     }
 
     /// The row of a message as `user` reads it.
@@ -510,8 +521,8 @@ impl<'a> Draft<'a> {
     ) -> Result<Option<&'a MessageRow>, MissingFact> {
         let key = (Owner::of(conversation, user), id);
         let row = self.facts.rows.get(&key);
-        let missing = &mut self.missing.rows;
-        known(row, || _ = missing.insert(key)).map(Option::as_ref)
+        let missing_rows = &mut self.missing_facts.rows;
+        require_fact(row, || _ = missing_rows.insert(key)).map(Option::as_ref)
     }
 
     /// Position of the message with the id of this one, in the draft or stored.
@@ -520,8 +531,8 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
         message: &Message,
     ) -> Result<Option<StoredPosition>, MissingFact> {
-        if let Some(at) = self.by_id.get(&message.id) {
-            return Ok(Some(self.placed[*at].stored));
+        if let Some(index) = self.by_id.get(&message.id) {
+            return Ok(Some(self.placed_messages[*index].stored_position));
         }
         let row = self.row(conversation, message.from, message.id)?;
         Ok(row.map(MessageRow::position))
@@ -535,24 +546,25 @@ impl<'a> Draft<'a> {
         conversation: ConversationId,
     ) -> Result<Option<(MessageId, Position)>, MissingFact> {
         let (message, version) = (&task.message, self.version(record));
-        let since = message.accepted_at - task.age - self.unsure_margin;
+        let lower_bound = message.accepted_at - task.age - self.unsure_margin;
         let key = SendKey {
             from: message.from,
             conversation,
             send_id: message.send_id,
-            since: MessageId::floor_of(since),
+            min_id: MessageId::floor_of(lower_bound),
         };
-        let stored = self.facts.first_sends.get(&key);
-        let missing = &mut self.missing.first_sends;
-        let stored = known(stored, || _ = missing.insert(key))?;
+        let stored_send = self.facts.first_sends.get(&key);
+        let missing_sends = &mut self.missing_facts.first_sends;
+        let stored_send = require_fact(stored_send, || _ = missing_sends.insert(key))?;
         let send = (message.from, conversation, message.send_id);
-        let drafted = self.by_send.get(&send);
-        let drafted = drafted.map(|at| &self.placed[*at]);
-        let drafted = drafted.map(|drafted| (drafted.message.id, drafted.stored));
-        let first = stored.or(drafted);
+        let drafted_send = self.by_send.get(&send);
+        let drafted_send = drafted_send.map(|at| &self.placed_messages[*at]);
+        let drafted_send =
+            drafted_send.map(|message| (message.message.id, message.stored_position));
+        let first = stored_send.or(drafted_send);
         Ok(first
-            .filter(|(id, stored)| *id != message.id && stored.version < version)
-            .map(|(id, stored)| (id, stored.position)))
+            .filter(|(id, position)| *id != message.id && position.version < version)
+            .map(|(id, position)| (id, position.position)))
     }
 
     /// The message `id` as `owner` has it in this conversation, if its record comes before this one:
@@ -565,8 +577,8 @@ impl<'a> Draft<'a> {
         id: MessageId,
     ) -> Result<Option<Subject<'a>>, MissingFact> {
         let version = self.version(record);
-        let subject = match self.drafted(conversation, owner, id, version) {
-            Some(drafted) => Some(drafted),
+        let subject = match self.find_drafted(conversation, owner, id, version) {
+            Some(subject) => Some(subject),
             None => {
                 let row = self.row(conversation, owner, id)?;
                 row.filter(|row| row.version < version).map(Subject::Stored)
@@ -575,26 +587,26 @@ impl<'a> Draft<'a> {
         Ok(subject.filter(|subject| subject.conversation() == conversation))
     }
 
-    fn drafted(
+    fn find_drafted(
         &self,
         conversation: ConversationId,
         owner: UserId,
         id: MessageId,
         version: Version,
     ) -> Option<Subject<'a>> {
-        let drafted = &self.placed[*self.by_id.get(&id)?];
-        let is_theirs = match drafted.conversation {
+        let drafted_message = &self.placed_messages[*self.by_id.get(&id)?];
+        let is_theirs = match drafted_message.conversation {
             ConversationId::Group(_) => true,
-            of => of.side_of(owner).is_some(),
+            conversation_id => conversation_id.side_of(owner).is_some(),
         };
-        let is_before = drafted.stored.version < version;
-        (is_theirs && is_before && drafted.conversation == conversation).then_some(
+        let is_before = drafted_message.stored_position.version < version;
+        (is_theirs && is_before && drafted_message.conversation == conversation).then_some(
             Subject::Drafted {
-                message: drafted.message,
+                message: drafted_message.message,
                 conversation,
-                position: drafted.stored.position,
-                sent: drafted.stored.sent,
-                is_new: drafted.is_new,
+                position: drafted_message.stored_position.position,
+                sent_count: drafted_message.stored_position.sent,
+                is_new: drafted_message.is_new,
             },
         )
     }
@@ -607,30 +619,30 @@ impl<'a> Draft<'a> {
         is_new: bool,
     ) -> Result<Overlay, MissingFact> {
         let place = (conversation, seq);
-        if let Some(drafted) = self.overlays.get(&place) {
-            return Ok(drafted.clone());
+        if let Some(drafted_overlay) = self.overlays.get(&place) {
+            return Ok(drafted_overlay.clone());
         }
         if is_new {
             return Ok(Overlay::default());
         }
         let overlay = self.facts.overlays.get(&place);
-        let missing = &mut self.missing.overlays;
-        known(overlay, || _ = missing.insert(place)).cloned()
+        let missing_overlays = &mut self.missing_facts.overlays;
+        require_fact(overlay, || _ = missing_overlays.insert(place)).cloned()
     }
 
-    /// True if another record hid the message from its owner before. This record itself may have done so, before a
+    /// Whether another record hid the message from its owner before. This record itself may have done so, before a
     /// crash.
     pub(super) fn is_hidden(
         &mut self,
         record: &TaskRecord<'_>,
         key: HideKey,
     ) -> Result<bool, MissingFact> {
-        if self.hidden.contains(&key) {
+        if self.hidden_messages.contains(&key) {
             return Ok(true);
         }
-        let mark = self.facts.hidden.get(&key);
-        let missing = &mut self.missing.hidden;
-        let mark = known(mark, || _ = missing.insert(key))?;
+        let mark = self.facts.hide_marks.get(&key);
+        let missing_marks = &mut self.missing_facts.hide_marks;
+        let mark = require_fact(mark, || _ = missing_marks.insert(key))?;
         Ok(mark.is_some_and(|mark| mark != self.version(record).mark()))
     }
 
@@ -646,22 +658,22 @@ impl<'a> Draft<'a> {
         owner: UserId,
         seq: Seq,
     ) -> Result<Option<Version>, MissingFact> {
-        if let Some(at) = self.by_position.get(&(conversation, seq.next())) {
-            return Ok(Some(self.placed[*at].stored.version));
+        if let Some(index) = self.by_position.get(&(conversation, seq.next())) {
+            return Ok(Some(self.placed_messages[*index].stored_position.version));
         }
         let key = (Owner::of(conversation, owner), conversation, seq);
         let follower = self.facts.followers.get(&key);
-        let missing = &mut self.missing.followers;
-        known(follower, || _ = missing.insert(key)).copied()
+        let missing_followers = &mut self.missing_facts.followers;
+        require_fact(follower, || _ = missing_followers.insert(key)).copied()
     }
 
     pub(super) fn missing(&mut self) -> &mut Missing {
-        &mut self.missing
+        &mut self.missing_facts
     }
 }
 
 /// A fact, or a note that it is missing.
-pub(super) fn known<T>(fact: Option<&T>, note: impl FnOnce()) -> Result<&T, MissingFact> {
+pub(super) fn require_fact<T>(fact: Option<&T>, note: impl FnOnce()) -> Result<&T, MissingFact> {
     fact.ok_or_else(|| {
         note();
         MissingFact

@@ -22,7 +22,7 @@ pub struct SendKey {
     pub conversation: ConversationId,
     pub send_id: SendId,
     /// Smallest id that counts.
-    pub since: MessageId,
+    pub min_id: MessageId,
 }
 
 /// Search for the first change under a send_id.
@@ -55,9 +55,9 @@ pub struct Facts {
     /// Records of the messages that follow a sequence number.
     pub followers: BTreeMap<(Owner, ConversationId, Seq), Option<Version>>,
     /// Clears by the owner so far.
-    pub cleared: BTreeMap<(UserId, ConversationId), Tally>,
+    pub clears: BTreeMap<(UserId, ConversationId), Tally>,
     /// Mark of the first record that hid a message from its owner.
-    pub hidden: BTreeMap<HideKey, Option<u64>>,
+    pub hide_marks: BTreeMap<HideKey, Option<u64>>,
     pub platforms: BTreeMap<UserId, Vec<Platform>>,
     /// Members as they are now, for retries of group commands and of edited messages.
     pub members: BTreeMap<(GroupId, UserId), Option<(GroupSettings, Member)>>,
@@ -82,8 +82,8 @@ pub struct Missing {
     pub first_changes: BTreeMap<ChangeKey, u64>,
     pub own_changes: BTreeMap<(ConversationId, Version), ChangeSearch>,
     pub followers: BTreeSet<(Owner, ConversationId, Seq)>,
-    pub cleared: BTreeSet<(UserId, ConversationId)>,
-    pub hidden: BTreeSet<HideKey>,
+    pub clears: BTreeSet<(UserId, ConversationId)>,
+    pub hide_marks: BTreeSet<HideKey>,
     pub platforms: BTreeSet<UserId>,
     pub members: BTreeSet<(GroupId, UserId)>,
 }

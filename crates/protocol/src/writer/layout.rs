@@ -1,4 +1,4 @@
-//! Layout: rows, frames, effects of a batch that is ruled.
+//! Layout: rows, frames and effects of a batch whose records have their rulings.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::group::Audience;
 use crate::ledger::{DeadReason, LedgerEntry, LedgerEvent};
 use crate::message::Content;
 use crate::message_row::{MessageRow, Owner};
-use crate::record::{MessageTask, TaskRecord, Work, letter_of};
+use crate::record::{MessageTask, TaskRecord, Work, shared_letter};
 use crate::{
     ConversationId, GroupId, Message, MessageId, Placed, Platform, Position, Recipient, Refusal,
     Seq, Timestamp, UserId,
@@ -99,7 +99,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Lays out one record. Changes nothing of the others.
+    /// Lays out one record, and leaves the layout of the others as it is.
     pub(super) fn of(&self, record: &TaskRecord<'_>, step: DraftStep<'_>) -> RecordLayout {
         let task = match (&record.task.work, step) {
             (Work::Message(task), DraftStep::Placed(placing)) => {
@@ -123,8 +123,8 @@ impl<'a> Layout<'a> {
             (Work::Message(task), DraftStep::Repeat { first, position }) => {
                 return self.repeat(task, first, position);
             }
-            (Work::Deliver(retry), DraftStep::Retry(retried)) => {
-                super::retry::delivery(record.task, retry, *retried, self.rules.encode)
+            (Work::Deliver(retry), DraftStep::Retry(message)) => {
+                super::retry::delivery(record.task, retry, *message, self.rules.encode)
             }
             (_, DraftStep::Dead(reason, error)) => return RecordLayout::dead(reason, error),
             (work, DraftStep::Died(dead)) => return RecordLayout::Dead(work.conversation(), dead),
@@ -137,54 +137,59 @@ impl<'a> Layout<'a> {
         &self,
         record: &TaskRecord<'_>,
         task: &MessageTask,
-        placing: MessageDraft,
+        draft: MessageDraft,
     ) -> RecordLayout {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
-        let mut placed = Placed {
+        let mut placed_message = Placed {
             message: task.message.clone(),
             conversation,
-            position: placing.position,
+            position: draft.position,
         };
-        let rows = MessageRow::rows_of(&placed, placing.sent, placing.version);
+        let rows = MessageRow::from_placed(&placed_message, draft.sent_count, draft.version);
         if rows.is_empty() {
             let error = "a message of this kind of conversation is not kept".to_owned();
             return RecordLayout::dead(DeadReason::StoreRejected, error);
         }
-        if placing.is_recalled {
-            placed.message.content = placed.message.content.emptied();
+        if draft.is_recalled {
+            placed_message.message.content = placed_message.message.content.emptied();
         }
-        let (owed, audience) = match placed.message.to {
+        let (obligations, audience) = match placed_message.message.to {
             Recipient::User(to) => {
-                let known = self.platforms_of(to);
-                (delivery::obligations(&placed, known), None)
+                let platforms = self.known_platforms(to);
+                (delivery::obligations(&placed_message, platforms), None)
             }
             Recipient::Group(_) => {
-                let known = |user| self.platforms_of(user);
-                owed_by(placing.readers, &placed, known)
+                let platforms_of_user = |user| self.known_platforms(user);
+                reader_obligations(draft.readers, &placed_message, platforms_of_user)
             }
         };
         let event = LedgerEvent::Placed {
             conversation,
-            seq: placed.position.seq,
-            from: placed.message.from,
-            send_id: placed.message.send_id,
+            seq: placed_message.position.seq,
+            from: placed_message.message.from,
+            send_id: placed_message.message.send_id,
             partition: record.source.partition,
             offset: record.source.offset,
         };
         let trace = record.placing();
-        let own_frames = own_frames(&placed, &GroupRoles::new(), trace, self.rules.encode);
-        let mut delivery = self.first_delivery(record, placed, 0, owed, event);
+        let own_frames = own_frames(
+            &placed_message,
+            &GroupRoles::new(),
+            trace,
+            self.rules.encode,
+        );
+        let mut delivery = self.first_delivery(record, placed_message, 0, obligations, event);
         delivery.audience = audience;
         delivery.own_frames = own_frames;
         delivery.origin.clone_from(&task.origin);
         let frame = trace.is_none().then(|| delivery.frame.clone());
-        let page = self.page(&delivery.placed, placing.shown, frame);
+        let page = self.page(&delivery.placed, draft.changed_content, frame);
         RecordLayout::Placed {
             rows,
             conversation,
-            head: placing.head,
+            head: draft.head,
             page,
             task: Box::new(delivery),
         }
@@ -194,7 +199,7 @@ impl<'a> Layout<'a> {
         &self,
         record: &TaskRecord<'_>,
         task: &MessageTask,
-        changing: ChangeDraft<'_>,
+        draft: ChangeDraft<'_>,
     ) -> RecordLayout {
         let ChangeDraft {
             row,
@@ -203,7 +208,7 @@ impl<'a> Layout<'a> {
             overlay,
             readers,
             ..
-        } = changing;
+        } = draft;
         let conversation = row.conversation;
         // An edit that is resent has no text if the message was recalled meanwhile.
         let mut message = task.message.clone();
@@ -211,7 +216,7 @@ impl<'a> Layout<'a> {
             message.content = message.content.without_text();
         }
         // A change goes out at the position of the message that it changes.
-        let placed = Placed {
+        let placed_message = Placed {
             message,
             conversation,
             position: Position {
@@ -219,18 +224,20 @@ impl<'a> Layout<'a> {
                 prev: None,
             },
         };
-        let (owed, audience) = match conversation {
-            ConversationId::Group(_) => owed_by(readers, &placed, |_| Vec::new()),
+        let (obligations, audience) = match conversation {
+            ConversationId::Group(_) => {
+                reader_obligations(readers, &placed_message, |_| Vec::new())
+            }
             ConversationId::Private { .. } | ConversationId::System(_) => {
-                (delivery::obligations(&placed, Vec::new()), None)
+                (delivery::obligations(&placed_message, Vec::new()), None)
             }
         };
         let event = LedgerEvent::Changed {
             conversation,
             subject: row.changed.asked.subject,
             rev: row.changed.rev,
-            from: placed.message.from,
-            send_id: placed.message.send_id,
+            from: placed_message.message.from,
+            send_id: placed_message.message.send_id,
             partition: record.source.partition,
             offset: record.source.offset,
         };
@@ -240,13 +247,14 @@ impl<'a> Layout<'a> {
         );
         let page = match conversation {
             ConversationId::Group(_) if is_shown => {
-                let placed = subject.placed();
-                let shown = overlay.shown(&placed.message.content);
-                self.page(&placed, Some(shown), None)
+                let original = subject.placed();
+                let content = overlay.shown(&original.message.content);
+                self.page(&original, Some(content), None)
             }
             _ => None,
         };
-        let mut delivery = self.first_delivery(record, placed, row.changed.rev, owed, event);
+        let mut delivery =
+            self.first_delivery(record, placed_message, row.changed.rev, obligations, event);
         delivery.audience = audience;
         RecordLayout::Changed {
             row: Box::new(row),
@@ -264,14 +272,14 @@ impl<'a> Layout<'a> {
         position: Position,
     ) -> RecordLayout {
         let conversation = op.conversation;
-        let placed = Placed {
+        let placed_message = Placed {
             message: task.message.clone(),
             conversation,
             position,
         };
-        let owed = vec![live_only(op.owner)];
+        let obligations = vec![live_only(op.owner)];
         let event = LedgerEvent::Listed { conversation };
-        let delivery = self.first_delivery(record, placed, 0, owed, event);
+        let delivery = self.first_delivery(record, placed_message, 0, obligations, event);
         RecordLayout::Listed {
             op,
             task: Box::new(delivery),
@@ -283,29 +291,29 @@ impl<'a> Layout<'a> {
         &self,
         record: &TaskRecord<'_>,
         task: &MessageTask,
-        granting: GroupDraft,
+        draft: GroupDraft,
     ) -> RecordLayout {
-        let conversation = ConversationId::Group(granting.group);
+        let conversation = ConversationId::Group(draft.group);
         let by = task.message.from;
-        let changed = granting.update.members.keys().copied();
-        let role = |user| (user, granting.after.role(user));
-        let roles: GroupRoles = changed.chain([by]).map(role).collect();
-        let owed = roles.keys().map(|user| live_only(*user)).collect();
-        let placed = Placed {
+        let changed_members = draft.update.members.keys().copied();
+        let role = |user| (user, draft.updated_group.role(user));
+        let roles: GroupRoles = changed_members.chain([by]).map(role).collect();
+        let obligations = roles.keys().map(|user| live_only(*user)).collect();
+        let placed_message = Placed {
             message: task.message.clone(),
             conversation,
-            position: granting.position,
+            position: draft.position,
         };
-        let own_frames = own_frames(&placed, &roles, record.placing(), self.rules.encode);
+        let own_frames = own_frames(&placed_message, &roles, record.placing(), self.rules.encode);
         let event = LedgerEvent::Listed { conversation };
-        let mut delivery = self.first_delivery(record, placed, 0, owed, event);
+        let mut delivery = self.first_delivery(record, placed_message, 0, obligations, event);
         delivery.own_frames = own_frames;
-        let change = (!granting.update.is_nothing()).then(|| {
+        let change = (!draft.update.is_nothing()).then(|| {
             Box::new(GroupChange {
-                group: granting.group,
+                group: draft.group,
                 partition: record.source.partition,
-                update: granting.update,
-                after: granting.after,
+                update: draft.update,
+                updated_group: draft.updated_group,
             })
         });
         RecordLayout::Granted {
@@ -318,13 +326,13 @@ impl<'a> Layout<'a> {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
-        let refused = LedgerEvent::Refused {
+        let event = LedgerEvent::Refused {
             conversation,
             why: refusal.text.clone(),
         };
         RecordLayout::Ended {
             outcome: RecordOutcome::Refused,
-            ledger: self.ended(task.message.id, refused),
+            ledger: self.end_entries(task.message.id, event),
             notice: refusal_notice(task, Some(refusal)),
         }
     }
@@ -338,14 +346,14 @@ impl<'a> Layout<'a> {
         let Some(conversation) = task.message.conversation() else {
             return misplaced();
         };
-        let unchanged = LedgerEvent::Unchanged {
+        let event = LedgerEvent::Unchanged {
             conversation,
             subject,
             refused: refusal.as_ref().map(|refusal| refusal.text.clone()),
         };
         RecordLayout::Ended {
             outcome: RecordOutcome::Unchanged,
-            ledger: self.ended(task.message.id, unchanged),
+            ledger: self.end_entries(task.message.id, event),
             notice: refusal_notice(task, refusal),
         }
     }
@@ -356,7 +364,7 @@ impl<'a> Layout<'a> {
             return misplaced();
         };
         let id = task.message.id;
-        let mut ledger = self.ended(id, LedgerEvent::Repeat { of: first });
+        let mut ledger = self.end_entries(id, LedgerEvent::Repeat { of: first });
         if first == id {
             // The same id lives on as the first one.
             ledger.truncate(1);
@@ -364,7 +372,7 @@ impl<'a> Layout<'a> {
         let notice = task.origin.as_ref().map(|origin| Notice {
             life: origin.life.clone(),
             session: origin.session,
-            word: SessionEvent::Placed(PlacedEcho {
+            event: SessionEvent::Placed(PlacedEcho {
                 send_id: task.message.send_id,
                 id: first,
                 conversation,
@@ -381,63 +389,66 @@ impl<'a> Layout<'a> {
     fn first_delivery(
         &self,
         record: &TaskRecord<'_>,
-        placed: Placed,
+        placed_message: Placed,
         rev: u64,
-        owed: Vec<Obligation>,
+        obligations: Vec<Obligation>,
         event: LedgerEvent,
     ) -> DeliveryTask {
         let trace = record.placing();
         DeliveryTask {
-            owed,
+            obligations,
             audience: None,
-            frame: self.rules.encode.encode(&Event::of(&placed, rev), trace),
+            frame: self
+                .rules
+                .encode
+                .encode(&Event::of(&placed_message, rev), trace),
             own_frames: BTreeMap::new(),
             rev,
             retry_count: record.task.retry_count,
             first_at: record.task.first_at,
             origin: None,
-            letter: letter_of(&record.task.work),
+            letter: shared_letter(&record.task.work),
             trace,
-            noted: vec![self.entry(placed.message.id, event)],
-            placed,
+            earlier_entries: vec![self.entry(placed_message.message.id, event)],
+            placed: placed_message,
         }
     }
 
-    /// A message as pages of its group show it, with this content where it has changed. `frame`: its bytes, where they
-    /// are made already.
+    /// A message as pages of its group show it, with `changed_content` where it has changed.
+    /// `frame` has its bytes, if they are made already.
     fn page(
         &self,
-        placed: &Placed,
-        shown: Option<Content>,
+        placed_message: &Placed,
+        changed_content: Option<Content>,
         frame: Option<bytes::Bytes>,
     ) -> Option<(GroupId, TimelineEntry)> {
-        let ConversationId::Group(group) = placed.conversation else {
+        let ConversationId::Group(group) = placed_message.conversation else {
             return None;
         };
         let encode = self.rules.encode;
-        let body = match (shown, frame) {
+        let body = match (changed_content, frame) {
             (None, Some(frame)) => frame,
-            (None, None) => encode.encode(&Event::Message(placed), None),
+            (None, None) => encode.encode(&Event::Message(placed_message), None),
             (Some(content), _) => {
-                let shown = Placed {
+                let changed_message = Placed {
                     message: Message {
                         content,
-                        ..placed.message.clone()
+                        ..placed_message.message.clone()
                     },
-                    ..*placed
+                    ..*placed_message
                 };
-                encode.encode(&Event::Message(&shown), None)
+                encode.encode(&Event::Message(&changed_message), None)
             }
         };
         let entry = TimelineEntry {
-            seq: placed.position.seq,
-            id: placed.message.id,
+            seq: placed_message.position.seq,
+            id: placed_message.message.id,
             body,
         };
         Some((group, entry))
     }
 
-    fn platforms_of(&self, user: UserId) -> Vec<Platform> {
+    fn known_platforms(&self, user: UserId) -> Vec<Platform> {
         self.facts.platforms.get(&user).cloned().unwrap_or_default()
     }
 
@@ -450,17 +461,17 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn ended(&self, message: MessageId, event: LedgerEvent) -> Vec<LedgerEntry> {
+    fn end_entries(&self, message: MessageId, event: LedgerEvent) -> Vec<LedgerEntry> {
         vec![
             self.entry(message, event),
             self.entry(message, LedgerEvent::Settled),
         ]
     }
 
-    /// Adds what a record comes to.
-    pub(super) fn admit(&mut self, index: usize, record: &TaskRecord<'_>, laid: RecordLayout) {
+    /// Adds the layout of a record.
+    pub(super) fn admit(&mut self, index: usize, record: &TaskRecord<'_>, layout: RecordLayout) {
         let source = record.source;
-        let outcome = match laid {
+        let outcome = match layout {
             RecordLayout::Placed {
                 rows,
                 conversation,
@@ -506,28 +517,28 @@ impl<'a> Layout<'a> {
                 notice,
             } => {
                 self.handover.notices.extend(notice);
-                self.handover.settled.push((source, ledger));
+                self.handover.settled_records.push((source, ledger));
                 outcome
             }
             RecordLayout::Kickout => {
                 self.handover.kickouts.push(index);
                 RecordOutcome::NotPlaced
             }
-            RecordLayout::Dead(conversation, dead) => {
+            RecordLayout::Dead(conversation, death) => {
                 let Death {
                     reason,
                     error,
-                    passed,
+                    new_head,
                     row,
-                } = dead;
+                } = death;
                 self.changes.extend(row.map(|row| *row));
-                if let Some((conversation, head)) = conversation.zip(passed) {
-                    let moved = HeadMove {
+                if let Some((conversation, head)) = conversation.zip(new_head) {
+                    let head_move = HeadMove {
                         conversation,
                         partition: source.partition,
                         head,
                     };
-                    self.heads.insert(conversation, moved);
+                    self.heads.insert(conversation, head_move);
                 }
                 self.handover.dead.push(DeadRecord {
                     index,
@@ -547,18 +558,18 @@ impl<'a> Layout<'a> {
     }
 
     /// State of the conversation after a record: its head, and the rows of its users.
-    fn move_head(&mut self, partition: u32, conversation: ConversationId, after: HeadAfter) {
-        let head = after.head;
+    fn move_head(&mut self, partition: u32, conversation: ConversationId, state: HeadAfter) {
+        let head = state.head;
         let is_group = matches!(conversation, ConversationId::Group(_));
-        // No row of a group says when something came: its head is stamped anew.
+        // A group has no list rows that are stamped with each message: its head is stamped instead.
         let is_stamped = is_group && head.seq != Seq::ZERO;
-        if is_stamped || after.moves {
-            let moved = HeadMove {
+        if is_stamped || state.moves {
+            let head_move = HeadMove {
                 conversation,
                 partition,
                 head,
             };
-            self.heads.insert(conversation, moved);
+            self.heads.insert(conversation, head_move);
         }
         let ConversationId::Private { low, high } = conversation else {
             return;
@@ -575,7 +586,7 @@ impl<'a> Layout<'a> {
 
     pub(super) fn plan(self) -> Plan {
         let mut stages = Stages::default();
-        let touched: Vec<_> = (self.groups.iter())
+        let touched_lists: Vec<_> = (self.groups.iter())
             .flat_map(|change| {
                 let conversation = ConversationId::Group(change.group);
                 let members = change.update.members.keys();
@@ -586,49 +597,52 @@ impl<'a> Layout<'a> {
         let groups = self.groups.into_iter();
         stages.add(groups.map(|change| Effect::Group(Box::new(change))));
         let at = Timestamp::ZERO;
-        stages.add((!touched.is_empty()).then_some(Effect::Touch { lists: touched, at }));
-        stages.add(some(invalidations).map(Effect::Invalidate));
+        stages.add((!touched_lists.is_empty()).then_some(Effect::Touch {
+            lists: touched_lists,
+            at,
+        }));
+        stages.add(non_empty(invalidations).map(Effect::Invalidate));
 
-        let of_groups = self
+        let group_ids = self
             .heads
             .keys()
             .filter_map(|conversation| match conversation {
                 ConversationId::Group(group) => Some(*group),
                 ConversationId::Private { .. } | ConversationId::System(_) => None,
             });
-        let of_groups: Vec<GroupId> = of_groups.collect();
+        let group_ids: Vec<GroupId> = group_ids.collect();
         let mut places: BTreeMap<ConversationId, ChangedPlaces> = BTreeMap::new();
         for row in &self.changes {
             let places = places.entry(row.conversation).or_default();
             places.insert(row.changed.rev, row.changed.seq);
         }
-        let renewed = of_groups.iter().map(|group| {
+        let renewals = group_ids.iter().map(|group| {
             let places = places.remove(&ConversationId::Group(*group));
             (*group, places.unwrap_or_default())
         });
-        let renewed: Vec<_> = renewed.collect();
-        let permits = some(of_groups).map(Effect::Permits);
-        let messages = some(self.rows).map(Effect::Messages);
+        let renewals: Vec<_> = renewals.collect();
+        let permits = non_empty(group_ids).map(Effect::Permits);
+        let messages = non_empty(self.rows).map(Effect::Messages);
         stages.add(permits.into_iter().chain(messages));
 
         let recalled: Vec<_> = self.changes.iter().filter_map(recalled).collect();
-        stages.add(some(self.changes).map(Effect::Changes));
-        stages.add(some(recalled).map(Effect::Recalled));
-        stages.add(some(self.heads.into_values().collect()).map(Effect::Heads));
+        stages.add(non_empty(self.changes).map(Effect::Changes));
+        stages.add(non_empty(recalled).map(Effect::Recalled));
+        stages.add(non_empty(self.heads.into_values().collect()).map(Effect::Heads));
 
         let timeline: Vec<_> = self.timeline.into_iter().collect();
         let list_rows: Vec<_> = self.list_rows.into_values().collect();
         let last = [
-            some(renewed).map(Effect::Renew),
-            some(timeline).map(Effect::Timeline),
-            some(list_rows).map(Effect::ListRows),
+            non_empty(renewals).map(Effect::Renew),
+            non_empty(timeline).map(Effect::Timeline),
+            non_empty(list_rows).map(Effect::ListRows),
         ];
-        // A call a kind, under a stamp of its own: a slow one makes none of the others late.
+        // One call for each kind, with its own stamp, so that a slow one does not delay the others.
         let mut ops: [Vec<ListOp>; 3] = Default::default();
         for op in self.list_ops {
             ops[op.kind.index()].push(op);
         }
-        let ops = ops.into_iter().filter_map(some);
+        let ops = ops.into_iter().filter_map(non_empty);
         let ops = ops.map(|ops| Effect::ListOps { ops, at });
         stages.add(last.into_iter().flatten().chain(ops));
         Plan {
@@ -646,43 +660,49 @@ struct Stages(Vec<Stage>);
 impl Stages {
     fn add(&mut self, effects: impl IntoIterator<Item = Effect>) {
         let effects: Vec<Effect> = effects.into_iter().collect();
-        self.0.extend(some(effects).map(Stage));
+        self.0.extend(non_empty(effects).map(Stage));
     }
 }
 
-fn some<T>(all: Vec<T>) -> Option<Vec<T>> {
-    (!all.is_empty()).then_some(all)
+fn non_empty<T>(items: Vec<T>) -> Option<Vec<T>> {
+    (!items.is_empty()).then_some(items)
 }
 
-/// Former members, and everybody where the settings changed, must not find by a cache what is written next.
+/// Neither former members, nor anybody after new settings, may find what follows by a cache.
 fn invalidations(change: &GroupChange) -> Vec<Invalidation> {
-    let left = change.update.members.iter();
-    let left = left.filter(|(_, member)| member.role.is_none());
-    let left = left.map(|(user, _)| CacheKey::User(*user));
+    let former_members = change.update.members.iter();
+    let former_members = former_members.filter(|(_, member)| member.role.is_none());
+    let former_members = former_members.map(|(user, _)| CacheKey::User(*user));
     let settings = change
         .update
         .settings
         .map(|_| CacheKey::Group(change.group));
-    left.chain(settings).map(Invalidation::of).collect()
+    former_members
+        .chain(settings)
+        .map(Invalidation::of)
+        .collect()
 }
 
 /// Row of the message that a change recalls: its author's, or its group's.
 fn recalled(row: &ChangeRow) -> Option<(Owner, MessageId)> {
-    let asked = &row.changed.asked;
+    let request = &row.changed.asked;
     let owner = Owner::of(row.conversation, row.author);
-    (asked.change == MessageChange::Recall).then_some((owner, asked.subject))
+    (request.change == MessageChange::Recall).then_some((owner, request.subject))
 }
 
 /// Obligations towards readers, and the audience of a large group.
-fn owed_by(
+fn reader_obligations(
     readers: Readers,
-    placed: &Placed,
-    known: impl Fn(UserId) -> Vec<Platform>,
+    placed_message: &Placed,
+    platforms_of_user: impl Fn(UserId) -> Vec<Platform>,
 ) -> (Vec<Obligation>, Option<Audience>) {
     match readers {
-        Readers::Few(readers) => (group_obligations(readers, placed, known), None),
+        Readers::Few(readers) => (
+            group_obligations(readers, placed_message, platforms_of_user),
+            None,
+        ),
         Readers::Many(audience) => {
-            let from = placed.message.from;
+            let from = placed_message.message.from;
             (vec![live_only(from)], Some(audience))
         }
     }
@@ -695,7 +715,7 @@ fn refusal_notice(task: &MessageTask, refusal: Option<Refusal>) -> Option<Notice
     Some(Notice {
         life: origin.life.clone(),
         session: origin.session,
-        word: SessionEvent::Refused { send_id, refusal },
+        event: SessionEvent::Refused { send_id, refusal },
     })
 }
 

@@ -24,7 +24,7 @@ impl<'a> Draft<'a> {
             let error = "it names no message".to_owned();
             return Ok(DraftStep::Dead(DeadReason::StoreRejected, error));
         };
-        let refused = |code, text: &str| DraftStep::Unchanged {
+        let refuse = |code, text: &str| DraftStep::Unchanged {
             subject,
             refusal: Some(Refusal::new(code, text)),
         };
@@ -35,7 +35,7 @@ impl<'a> Draft<'a> {
         let owner = task.message.from;
         // All keys that can be named at once.
         let group = self.group(record, conversation);
-        let looked_up = match change.kind {
+        let subject_fact = match change.kind {
             ChangeKind::Arrange(_) => Ok(None),
             _ => self.subject(record, conversation, owner, subject),
         };
@@ -44,13 +44,13 @@ impl<'a> Draft<'a> {
         if let ConversationId::Group(_) = conversation
             && !group.is_some_and(|group| group.members.contains(owner))
         {
-            return Ok(refused(Code::Forbidden, "you never were in this group"));
+            return Ok(refuse(Code::Forbidden, "you never were in this group"));
         }
         let kind = match change.kind {
-            ChangeKind::Arrange(arranged) => ListOpKind::Arrange(arranged),
-            ChangeKind::Hide => match looked_up? {
-                Some(found) => {
-                    let seq = found.seq();
+            ChangeKind::Arrange(arrangement) => ListOpKind::Arrange(arrangement),
+            ChangeKind::Hide => match subject_fact? {
+                Some(message) => {
+                    let seq = message.seq();
                     if self.is_hidden(record, (owner, conversation, seq))? {
                         return Ok(nothing());
                     }
@@ -58,7 +58,7 @@ impl<'a> Draft<'a> {
                 }
                 None => {
                     let text = "no such message in this conversation";
-                    return Ok(refused(Code::NotFound, text));
+                    return Ok(refuse(Code::NotFound, text));
                 }
             },
             _ => match self.clearing(record, conversation, owner, subject)? {
@@ -67,7 +67,7 @@ impl<'a> Draft<'a> {
                 ClearResult::Expired => {
                     let text =
                         "a message came that this device had not seen: the conversation stays";
-                    return Ok(refused(Code::NotFound, text));
+                    return Ok(refuse(Code::NotFound, text));
                 }
             },
         };
@@ -94,24 +94,29 @@ impl<'a> Draft<'a> {
         subject: MessageId,
     ) -> Result<ClearResult, MissingFact> {
         let key = (owner, conversation);
-        let cleared = self.facts.cleared.get(&key).copied();
-        if cleared.is_none() {
-            self.missing().cleared.insert(key);
+        let cleared_tally = self.facts.clears.get(&key).copied();
+        if cleared_tally.is_none() {
+            self.missing().clears.insert(key);
         }
         let Some(subject) = self.subject(record, conversation, owner, subject)? else {
             return Ok(ClearResult::Expired);
         };
         let seq = subject.seq();
         let next = self.follower(conversation, owner, seq)?;
-        let seen = NewestSeen {
+        let newest_seen = NewestSeen {
             seq,
             id: subject.id(),
         };
-        let around = Neighbours {
-            seen: Some((seen.id, subject.tally(owner))),
+        let neighbours = Neighbours {
+            newest_seen: Some((newest_seen.id, subject.tally(owner))),
             next,
         };
-        let cleared = cleared.ok_or(MissingFact)?;
-        Ok(clear(self.version(record), seen, around, cleared))
+        let cleared_tally = cleared_tally.ok_or(MissingFact)?;
+        Ok(clear(
+            self.version(record),
+            newest_seen,
+            neighbours,
+            cleared_tally,
+        ))
     }
 }

@@ -25,21 +25,23 @@ impl Parts {
     /// Parts of at most `most` records: fewer where a store was too slow for more.
     pub fn of(records: &[TaskRecord<'_>], most: usize) -> Parts {
         let mut open = Vec::new();
-        let (mut from, mut commanded) = (0, BTreeSet::new());
+        let (mut from, mut commanded_groups) = (0, BTreeSet::new());
         for (index, record) in records.iter().enumerate() {
             let command = command(record);
             let follows = index > from
                 && match command {
-                    Some(group) => !commanded.is_empty() && !commanded.contains(&group),
-                    None => commanded.is_empty(),
+                    Some(group) => {
+                        !commanded_groups.is_empty() && !commanded_groups.contains(&group)
+                    }
+                    None => commanded_groups.is_empty(),
                 };
-            let has_room = index - from < most.max(1) && commanded.len() < COMMANDS_MAX;
+            let has_room = index - from < most.max(1) && commanded_groups.len() < COMMANDS_MAX;
             if index > from && !(follows && has_room) {
                 open.push(from..index);
                 from = index;
-                commanded.clear();
+                commanded_groups.clear();
             }
-            commanded.extend(command);
+            commanded_groups.extend(command);
         }
         if from < records.len() {
             open.push(from..records.len());
@@ -48,7 +50,7 @@ impl Parts {
         Parts { open }
     }
 
-    /// Takes the next part. It is dealt with, or goes [back](Parts::put_back), or was [refused](Parts::refused).
+    /// Takes the next part, which is planned, [put back](Parts::put_back) or [refused](Parts::refused).
     pub fn take(&mut self) -> Option<Range<usize>> {
         self.open.pop()
     }

@@ -24,9 +24,10 @@ impl<'a> Draft<'a> {
         let group = self.group(record, conversation);
         let head = self.head(conversation);
         let recipient = self.recipient(message.to);
-        let first = match task.unsure {
-            true => self.first_send(record, task, conversation),
-            false => Ok(None),
+        let first = if task.unsure {
+            self.first_send(record, task, conversation)
+        } else {
+            Ok(None)
         };
         let (group, mut head) = (group?, head?);
         if let Some((first, position)) = first? {
@@ -50,9 +51,9 @@ impl<'a> Draft<'a> {
         };
         if ruling == PlaceRuling::PlacedLater {
             // Behind a writer that has gone on, the head of this one is old.
-            let stored = self.stored_head(conversation)?;
-            if stored.version > head.version {
-                head = stored;
+            let stored_head = self.stored_head(conversation)?;
+            if stored_head.version > head.version {
+                head = stored_head;
             }
             ruling = head.compare_in_group(version, row, is_behind);
         }
@@ -62,22 +63,22 @@ impl<'a> Draft<'a> {
         {
             return Ok(DraftStep::Refused(refusal));
         }
-        let stays = HeadAfter { head, moves: false };
-        let (position, head, (version, sent)) = match (ruling, row) {
+        let kept_head = HeadAfter { head, moves: false };
+        let (position, head, (version, sent_count)) = match (ruling, row) {
             (PlaceRuling::Place(position), _) => {
                 let side = conversation.side_of(message.from);
-                let moved = head.moved_by(version, id, side);
-                let sent = side.map_or(0, |side| moved.sent_by(side));
+                let moved_head = head.moved_by(version, id, side);
+                let sent_count = side.map_or(0, |side| moved_head.sent_by(side));
                 let head = HeadAfter {
-                    head: moved,
+                    head: moved_head,
                     moves: true,
                 };
-                (position, head, (version, sent))
+                (position, head, (version, sent_count))
             }
-            (PlaceRuling::Keep(position), Some(row)) => (position, stays, (version, row.sent)),
+            (PlaceRuling::Keep(position), Some(row)) => (position, kept_head, (version, row.sent)),
             // A redriven letter that has its position: what follows was not done.
             (PlaceRuling::Repeat(position), Some(row)) if task.letter.is_some() => {
-                (position, stays, (row.version, row.sent))
+                (position, kept_head, (row.version, row.sent))
             }
             (PlaceRuling::Repeat(position), _) => {
                 return Ok(DraftStep::Repeat {
@@ -94,22 +95,21 @@ impl<'a> Draft<'a> {
         };
         let (readers, are_known) = self.readers(group, version, position.seq);
         // Handled before: a resend has no text that was taken back meanwhile.
-        let (shown, is_recalled) = match head.moves {
-            true => (None, false),
-            false => {
-                let overlay = self.overlay(conversation, position.seq, false)?;
-                let shown = overlay.shown(&message.content);
-                (Some(shown), overlay.recalled.is_some())
-            }
+        let (changed_content, is_recalled) = if head.moves {
+            (None, false)
+        } else {
+            let overlay = self.overlay(conversation, position.seq, false)?;
+            let changed_content = overlay.shown(&message.content);
+            (Some(changed_content), overlay.recalled.is_some())
         };
         recipient.and(are_known)?;
         Ok(DraftStep::Placed(MessageDraft {
             position,
             version,
-            sent,
+            sent_count,
             head,
             readers,
-            shown,
+            changed_content,
             is_recalled,
         }))
     }
@@ -132,7 +132,7 @@ impl<'a> Draft<'a> {
         let Some(group) = group else {
             return (Readers::NONE, Ok(()));
         };
-        let audience = Audience::of_message(group.clone(), version, seq);
+        let audience = Audience::for_message(group.clone(), version, seq);
         let readers = Readers::of(audience, self.push_max);
         let mut are_known = Ok(());
         if let Readers::Few(readers) = &readers {

@@ -121,7 +121,9 @@ impl Effect {
     pub fn stamp(&mut self, now: Timestamp) -> bool {
         match self {
             Effect::Touch { at, .. } | Effect::ListOps { at, .. } => *at = now,
-            Effect::Heads(heads) => heads.iter_mut().for_each(|moved| moved.head.stamp = now),
+            Effect::Heads(heads) => heads
+                .iter_mut()
+                .for_each(|head_move| head_move.head.stamp = now),
             Effect::ListRows(rows) => rows.iter_mut().for_each(|row| row.version = now),
             Effect::Group(_)
             | Effect::Invalidate(_)
@@ -138,8 +140,8 @@ impl Effect {
 
 /// True for a stamped write that ended soon enough: a client's list version may be `list_margin` ahead of a stamp, and
 /// a write that took longer than half of that is stamped and written again.
-pub fn stamp_holds(took: Duration, list_margin: Duration) -> bool {
-    took <= list_margin / 2
+pub fn stamp_holds(write_time: Duration, list_margin: Duration) -> bool {
+    write_time <= list_margin / 2
 }
 
 /// A group and what a command makes of it.
@@ -148,7 +150,7 @@ pub struct GroupChange {
     pub group: GroupId,
     pub partition: u32,
     pub update: GroupUpdate,
-    pub after: Arc<Group>,
+    pub updated_group: Arc<Group>,
 }
 
 /// A head to be written.
@@ -217,7 +219,7 @@ pub struct Handover {
     /// Indexes of records that end sessions.
     pub kickouts: Vec<usize>,
     /// Records that end here: repeats, refusals, changes of nothing.
-    pub settled: Vec<(Source, Vec<LedgerEntry>)>,
+    pub settled_records: Vec<(Source, Vec<LedgerEntry>)>,
     pub dead: Vec<DeadRecord>,
 }
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::PANICKED;
-use super::draft::known;
+use super::draft::require_fact;
 use super::facts::{Facts, Missing, MissingFact};
 use crate::change::{ChangeKind, Overlay};
 use crate::delivery::DeliveryTask;
@@ -38,40 +38,40 @@ pub fn retry(
     encode: &dyn Encode,
 ) -> Result<DeliveryTask, RetryFailure> {
     let decide = || {
-        let mut missing = Missing::default();
-        match refreshed(retry, facts, &mut missing) {
-            Ok(retried) => Ok(delivery(task, retry, retried, encode)),
-            Err(MissingFact) => Err(RetryFailure::Missing(Box::new(missing))),
+        let mut missing_facts = Missing::default();
+        match refresh_message(retry, facts, &mut missing_facts) {
+            Ok(message) => Ok(delivery(task, retry, message, encode)),
+            Err(MissingFact) => Err(RetryFailure::Missing(Box::new(missing_facts))),
         }
     };
-    let panicked = |_| {
+    let dead_on_panic = |_| {
         Err(RetryFailure::Dead(
             DeadReason::HandlerPanic,
             PANICKED.to_owned(),
         ))
     };
-    catch_unwind(AssertUnwindSafe(decide)).unwrap_or_else(panicked)
+    catch_unwind(AssertUnwindSafe(decide)).unwrap_or_else(dead_on_panic)
 }
 
 /// A message that goes out once more.
 #[derive(Debug)]
 pub(super) struct RetriedMessage {
     /// The message for everybody who is owed it, and for their mail.
-    placed: Placed,
+    message: Placed,
     /// Those who may read its latest edit, where somebody else may not, and that edit.
-    edited: Option<(Vec<UserId>, Content)>,
+    limited_edit: Option<(Vec<UserId>, Content)>,
     /// Roles of those concerned, of a group command.
     roles: GroupRoles,
 }
 
 /// The message as its recipient's history has it now, or as the retry carries it where history has none.
-pub(super) fn refreshed(
+pub(super) fn refresh_message(
     retry: &RetryTask,
     facts: &Facts,
-    missing: &mut Missing,
+    missing_facts: &mut Missing,
 ) -> Result<RetriedMessage, MissingFact> {
     if is_edit(&retry.placed.message) {
-        return refreshed_edit(retry, facts, missing);
+        return refresh_edit(retry, facts, missing_facts);
     }
     let message = &retry.placed.message;
     let owner = match message.to {
@@ -79,52 +79,55 @@ pub(super) fn refreshed(
         Recipient::Group(group) => Owner::Group(group),
     };
     let key = (owner, message.id);
-    let row = known(facts.rows.get(&key), || _ = missing.rows.insert(key));
-    let roles = roles(retry, facts, missing);
+    let row = require_fact(facts.rows.get(&key), || _ = missing_facts.rows.insert(key));
+    let roles = roles(retry, facts, missing_facts);
     let Some(row) = row? else {
         return Ok(RetriedMessage {
-            placed: retry.placed.clone(),
-            edited: None,
+            message: retry.placed.clone(),
+            limited_edit: None,
             roles: roles?,
         });
     };
-    let mut placed = row.placed.clone();
-    let overlay = overlay_of(&placed, facts, missing)?;
-    let shown = overlay.shown(&placed.message.content);
+    let mut stored_message = row.placed.clone();
+    let overlay = find_overlay(&stored_message, facts, missing_facts)?;
+    let content = overlay.shown(&stored_message.message.content);
     // One frame for all, mail included: it has an edit only if each of them may read that.
-    let edited = match overlay.edited.as_ref() {
-        Some(edited) if overlay.recalled.is_none() => {
-            edit_readers(retry, edited.version, facts, missing)?
+    let limited_edit = match overlay.edited.as_ref() {
+        Some(edit) if overlay.recalled.is_none() => {
+            edit_readers(retry, edit.version, facts, missing_facts)?
         }
         Some(_) | None => None,
     };
-    let edited = match edited {
-        Some(readers) => Some((readers, shown)),
+    let limited_edit = match limited_edit {
+        Some(readers) => Some((readers, content)),
         None => {
-            placed.message.content = shown;
+            stored_message.message.content = content;
             None
         }
     };
     Ok(RetriedMessage {
-        placed,
-        edited,
+        message: stored_message,
+        limited_edit,
         roles: roles?,
     })
 }
 
 /// The event of an edit, without its text if the message was recalled meanwhile.
-fn refreshed_edit(
+fn refresh_edit(
     retry: &RetryTask,
     facts: &Facts,
-    missing: &mut Missing,
+    missing_facts: &mut Missing,
 ) -> Result<RetriedMessage, MissingFact> {
-    let mut placed = retry.placed.clone();
-    if overlay_of(&placed, facts, missing)?.recalled.is_some() {
-        placed.message.content = placed.message.content.without_text();
+    let mut edit = retry.placed.clone();
+    if find_overlay(&edit, facts, missing_facts)?
+        .recalled
+        .is_some()
+    {
+        edit.message.content = edit.message.content.without_text();
     }
     Ok(RetriedMessage {
-        placed,
-        edited: None,
+        message: edit,
+        limited_edit: None,
         roles: GroupRoles::new(),
     })
 }
@@ -135,14 +138,14 @@ fn is_edit(message: &Message) -> bool {
 }
 
 /// What became of the message at this place.
-fn overlay_of<'f>(
-    placed: &Placed,
+fn find_overlay<'f>(
+    message: &Placed,
     facts: &'f Facts,
-    missing: &mut Missing,
+    missing_facts: &mut Missing,
 ) -> Result<&'f Overlay, MissingFact> {
-    let place = (placed.conversation, placed.position.seq);
+    let place = (message.conversation, message.position.seq);
     let overlay = facts.overlays.get(&place);
-    known(overlay, || _ = missing.overlays.insert(place))
+    require_fact(overlay, || _ = missing_facts.overlays.insert(place))
 }
 
 /// Users owed the message of a group who may read the edit of this record; `None` if all may.
@@ -150,16 +153,16 @@ fn edit_readers(
     retry: &RetryTask,
     edit: Version,
     facts: &Facts,
-    missing: &mut Missing,
+    missing_facts: &mut Missing,
 ) -> Result<Option<Vec<UserId>>, MissingFact> {
     let ConversationId::Group(group) = retry.placed.conversation else {
         return Ok(None);
     };
     let seq = retry.placed.position.seq;
     let (mut readers, mut are_all, mut are_known) = (Vec::new(), true, Ok(()));
-    for owed in retry.owed() {
-        match member(group, owed.user, facts, missing) {
-            Ok(member) if reads_edit(member.as_ref(), seq, edit) => readers.push(owed.user),
+    for obligation in retry.owed() {
+        match member(group, obligation.user, facts, missing_facts) {
+            Ok(member) if reads_edit(member.as_ref(), seq, edit) => readers.push(obligation.user),
             Ok(_) => are_all = false,
             Err(MissingFact) => are_known = Err(MissingFact),
         }
@@ -172,16 +175,18 @@ fn member<'f>(
     group: GroupId,
     user: UserId,
     facts: &'f Facts,
-    missing: &mut Missing,
+    missing_facts: &mut Missing,
 ) -> Result<&'f Option<(GroupSettings, Member)>, MissingFact> {
     let key = (group, user);
-    known(facts.members.get(&key), || _ = missing.members.insert(key))
+    require_fact(facts.members.get(&key), || {
+        _ = missing_facts.members.insert(key)
+    })
 }
 
 fn roles(
     retry: &RetryTask,
     facts: &Facts,
-    missing: &mut Missing,
+    missing_facts: &mut Missing,
 ) -> Result<GroupRoles, MissingFact> {
     let ConversationId::Group(group) = retry.placed.conversation else {
         return Ok(GroupRoles::new());
@@ -190,11 +195,11 @@ fn roles(
         return Ok(GroupRoles::new());
     }
     let mut roles = Ok(GroupRoles::new());
-    for owed in retry.owed() {
-        let member = member(group, owed.user, facts, missing);
+    for obligation in retry.owed() {
+        let member = member(group, obligation.user, facts, missing_facts);
         roles = roles.and_then(|mut roles| {
             let role = member?.as_ref().and_then(|(_, member)| member.role);
-            roles.insert(owed.user, role);
+            roles.insert(obligation.user, role);
             Ok(roles)
         });
     }
@@ -204,33 +209,33 @@ fn roles(
 pub(super) fn delivery(
     task: &Task,
     retry: &RetryTask,
-    retried: RetriedMessage,
+    retried_message: RetriedMessage,
     encode: &dyn Encode,
 ) -> DeliveryTask {
     let RetriedMessage {
-        placed,
-        edited,
+        message,
+        limited_edit,
         roles,
-    } = retried;
-    let mut own_frames = own_frames(&placed, &roles, task.trace, encode);
-    if let Some((readers, content)) = edited {
-        let mut edited = placed.clone();
-        edited.message.content = content;
-        let frame = encode.encode(&Event::Message(&edited), task.trace);
+    } = retried_message;
+    let mut own_frames = own_frames(&message, &roles, task.trace, encode);
+    if let Some((readers, content)) = limited_edit {
+        let mut edited_message = message.clone();
+        edited_message.message.content = content;
+        let frame = encode.encode(&Event::Message(&edited_message), task.trace);
         own_frames.extend(readers.into_iter().map(|user| (user, frame.clone())));
     }
     DeliveryTask {
         audience: None,
         own_frames,
-        owed: retry.owed(),
-        frame: encode.encode(&Event::of(&placed, retry.rev), task.trace),
-        placed,
+        obligations: retry.owed(),
+        frame: encode.encode(&Event::of(&message, retry.rev), task.trace),
+        placed: message,
         rev: retry.rev,
         retry_count: task.retry_count,
         first_at: task.first_at,
         origin: None,
         letter: retry.letter.as_deref().map(Arc::from),
         trace: task.trace,
-        noted: Vec::new(),
+        earlier_entries: Vec::new(),
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use self::log::{Act, EncodeDebug, Log, acts, group, message_to, user};
-use self::store::{Store, delivered, leaks};
+use self::store::{Store, delivery_frames, leaks};
 use super::{
     Batch, Effect, Facts, NoPlan, Parts, ROUNDS_MAX, RecordOutcome, RetryFailure, Rules, bury,
     decide, retry,
@@ -34,13 +34,13 @@ proptest! {
     fn any_split_of_a_log_gives_the_same_stores_and_deliveries(acts in acts()) {
         let log = Log::of(&acts);
         let (mut whole, mut single) = (Store::new(), Store::new());
-        let together = whole.write(&log.records());
-        let mut apart = Vec::new();
+        let whole_plans = whole.write(&log.records());
+        let mut single_plans = Vec::new();
         for record in log.records() {
-            apart.extend(single.write(&[record]));
+            single_plans.extend(single.write(&[record]));
         }
         prop_assert_eq!(&whole, &single);
-        prop_assert_eq!(delivered(&together), delivered(&apart));
+        prop_assert_eq!(delivery_frames(&whole_plans), delivery_frames(&single_plans));
     }
 
     /// Offsets that were set back change nothing, and deliveries go out with the positions that they had. Events of group
@@ -50,19 +50,19 @@ proptest! {
         let log = Log::of(&acts);
         let mut store = Store::new();
         let first = store.write(&log.records());
-        let before = store.clone();
+        let snapshot = store.clone();
         let from = from.index(log.records().len());
-        let again = store.write(&log.records()[from..]);
-        prop_assert_eq!(&store, &before);
-        prop_assert_eq!(leaks(&again, &store), Default::default());
-        let first = delivered(&first);
+        let replay = store.write(&log.records()[from..]);
+        prop_assert_eq!(&store, &snapshot);
+        prop_assert_eq!(leaks(&replay, &store), Default::default());
+        let first = delivery_frames(&first);
         let is_recalled = |source: &Source| {
-            let mut delivered = again.iter().flat_map(|plan| &plan.handover.deliver);
-            delivered.any(|(of, task)| of == source && store.is_recalled(&task.placed))
+            let mut deliveries = replay.iter().flat_map(|plan| &plan.handover.deliver);
+            deliveries.any(|(task_source, task)| task_source == source && store.is_recalled(&task.placed))
         };
         let is_same = |source: &Source| !log.is_command(source.offset) && !is_recalled(source);
-        for (source, line) in delivered(&again).into_iter().filter(|(source, _)| is_same(source)) {
-            prop_assert_eq!(first.get(&source), Some(&line), "{}", source);
+        for (source, frames) in delivery_frames(&replay).into_iter().filter(|(source, _)| is_same(source)) {
+            prop_assert_eq!(first.get(&source), Some(&frames), "{}", source);
         }
     }
 
@@ -71,15 +71,15 @@ proptest! {
     fn a_crash_between_any_two_writes_leaves_nothing_behind(
         acts in acts(),
         part in any::<prop::sample::Index>(),
-        written in any::<prop::sample::Index>(),
+        write in any::<prop::sample::Index>(),
     ) {
         let log = Log::of(&acts);
         let mut clean = Store::new();
         clean.write(&log.records());
-        let mut crashed = Store::new();
-        crashed.crash_in(&log.records(), part, written);
-        crashed.write(&log.records());
-        prop_assert_eq!(&crashed, &clean);
+        let mut crashed_store = Store::new();
+        crashed_store.crash_in(&log.records(), part, write);
+        crashed_store.write(&log.records());
+        prop_assert_eq!(&crashed_store, &clean);
     }
 
     /// Messages and changes whose handling panics, but not once more after a crash between any two writes: each
@@ -90,35 +90,35 @@ proptest! {
         acts in acts(),
         poison in prop::collection::vec(any::<bool>(), 26),
         plan in any::<prop::sample::Index>(),
-        written in any::<prop::sample::Index>(),
+        write in any::<prop::sample::Index>(),
     ) {
         let mut log = Log::of(&acts);
-        let poisoned = poison.iter().enumerate().filter(|(_, is_poison)| **is_poison);
-        poisoned.for_each(|(number, _)| _ = log.poison(number));
+        let poison_acts = poison.iter().enumerate().filter(|(_, is_poison)| **is_poison);
+        poison_acts.for_each(|(number, _)| _ = log.poison(number));
         let mut store = Store::new();
-        let first = store.crash_in(&log.records(), plan, written);
+        let first = store.crash_in(&log.records(), plan, write);
         store.makes_all_frames = true;
-        let again = store.write(&log.records());
+        let second_run = store.write(&log.records());
         prop_assert_eq!(store.holes(), Vec::<String>::new());
-        let again: Vec<_> = again.iter().flat_map(|plan| &plan.outcomes).collect();
+        let second_run: Vec<_> = second_run.iter().flat_map(|plan| &plan.outcomes).collect();
         for (number, outcome) in first.iter().enumerate() {
             if let (RecordOutcome::Dead(_), true) = (outcome, log.is_change(number)) {
-                prop_assert!(matches!(again[number], RecordOutcome::Dead(_)), "{} is {:?}", number, again[number]);
+                prop_assert!(matches!(second_run[number], RecordOutcome::Dead(_)), "{} is {:?}", number, second_run[number]);
             }
         }
     }
 
     /// Applying an effect twice is applying it once, and an earlier one behind a later one is nothing.
     #[test]
-    fn effects_may_be_applied_again(acts in acts(), which in any::<prop::sample::Index>()) {
+    fn effects_may_be_applied_again(acts in acts(), effect_index in any::<prop::sample::Index>()) {
         let log = Log::of(&acts);
         let mut store = Store::new();
-        let effects = store.effects_of(&log.records());
-        let before = store.clone();
+        let effects = store.list_effects(&log.records());
+        let snapshot = store.clone();
         if !effects.is_empty() {
-            store.apply(&effects[which.index(effects.len())]);
+            store.apply(&effects[effect_index.index(effects.len())]);
         }
-        prop_assert_eq!(&store, &before);
+        prop_assert_eq!(&store, &snapshot);
     }
 
     /// Facts that nobody asked for decide nothing, and no fact is asked for twice.
@@ -131,27 +131,27 @@ proptest! {
         while let Some(part) = parts.take() {
             let batch = Batch { epoch: 1, records: &all[part] };
             let (plan, facts) = store.decide(&batch, NOON);
-            let more = store.all_facts(&all, facts);
-            let again = decide(&batch, &more, &rules(), NOON).expect("nothing is missing");
-            prop_assert_eq!(format!("{plan:?}"), format!("{again:?}"));
+            let all_facts = store.all_facts(&all, facts);
+            let second_plan = decide(&batch, &all_facts, &rules(), NOON).expect("nothing is missing");
+            prop_assert_eq!(format!("{plan:?}"), format!("{second_plan:?}"));
             store.apply_plan(&plan);
         }
     }
 
     /// The clock dates ledger entries, and decides nothing.
     #[test]
-    fn nothing_but_the_ledger_depends_on_the_clock(acts in acts()) {
+    fn only_the_ledger_depends_on_the_clock(acts in acts()) {
         let log = Log::of(&acts);
         let mut store = Store::new();
         let all = log.records();
         let mut parts = Parts::of(&all, usize::MAX);
         while let Some(part) = parts.take() {
             let batch = Batch { epoch: 1, records: &all[part] };
-            let (now, _) = store.decide(&batch, NOON);
-            let (later, _) = store.decide(&batch, NOON + std::time::Duration::from_secs(3600));
-            prop_assert_eq!(format!("{:?}", now.stages), format!("{:?}", later.stages));
-            prop_assert_eq!(&now.outcomes, &later.outcomes);
-            store.apply_plan(&now);
+            let (first_plan, _) = store.decide(&batch, NOON);
+            let (later_plan, _) = store.decide(&batch, NOON + std::time::Duration::from_secs(3600));
+            prop_assert_eq!(format!("{:?}", first_plan.stages), format!("{:?}", later_plan.stages));
+            prop_assert_eq!(&first_plan.outcomes, &later_plan.outcomes);
+            store.apply_plan(&first_plan);
         }
     }
 }
@@ -176,21 +176,21 @@ fn a_writer_that_is_overtaken_stops() {
         max_id: records[1].task.work.message(),
         ..Default::default()
     };
-    store.remembered.insert(conversation, stale);
+    store.cached_heads.insert(conversation, stale);
     let batch = Batch {
         epoch: 1,
         records: &records[1..],
     };
     let mut facts = Facts::default();
-    let refused = loop {
+    let error = loop {
         match decide(&batch, &facts, &rules(), NOON) {
-            Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
+            Err(NoPlan::Missing(missing_facts)) => store.answer(&missing_facts, &mut facts),
             other => break other.err(),
         }
     };
-    assert_eq!(refused, Some(NoPlan::Overtaken(conversation)));
+    assert_eq!(error, Some(NoPlan::Overtaken(conversation)));
     // With the head as it is, the record is only a redelivery.
-    store.remembered.clear();
+    store.cached_heads.clear();
     let (plan, _) = store.decide(&batch, NOON);
     assert_eq!(plan.outcomes, [RecordOutcome::Placed]);
 }
@@ -247,21 +247,24 @@ fn a_message_that_died_stays_dead() {
             records: &records,
         };
         let mut facts = Facts::default();
-        let decided = loop {
+        let result = loop {
             match decide(&batch, &facts, &store.rules(), NOON) {
-                Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(NoPlan::Missing(missing_facts)) => store.answer(&missing_facts, &mut facts),
                 other => break other,
             }
         };
         if forgets {
             // The dead one takes the position of the late one, whose row is there already.
-            assert_eq!(decided.err(), Some(NoPlan::Overtaken(conversation)));
+            assert_eq!(result.err(), Some(NoPlan::Overtaken(conversation)));
             continue;
         }
-        let outcomes = decided.expect("decided").outcomes;
-        let placed = RecordOutcome::Placed;
+        let outcomes = result.expect("decided").outcomes;
+        let placed_outcome = RecordOutcome::Placed;
         let dead = RecordOutcome::Dead(DeadReason::StoreRejected);
-        assert_eq!(outcomes, [placed, dead, placed, placed]);
+        assert_eq!(
+            outcomes,
+            [placed_outcome, dead, placed_outcome, placed_outcome]
+        );
         store.write(&records);
         assert_eq!(store.holes(), Vec::<String>::new());
         assert_eq!(store.heads[&conversation].seq, Seq(3));
@@ -281,7 +284,7 @@ fn a_change_that_died_keeps_its_place() {
     ]);
     assert!(log.poison(2));
     let records = log.records();
-    let of = ConversationId::private(user(1), user(2)).expect("two");
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
     let kinds = |store: &Store| -> Vec<_> {
         let rows = store.changes.values();
         rows.map(|row| (row.version.offset, row.changed.has_died()))
@@ -298,17 +301,21 @@ fn a_change_that_died_keeps_its_place() {
     loop {
         let mut store = Store::new();
         let all = store.crash_behind(&records, writes);
-        let is_over = store.heads.get(&of).is_some_and(|head| head.rev == 2);
+        let is_over = store
+            .heads
+            .get(&conversation)
+            .is_some_and(|head| head.rev == 2);
         store.makes_all_frames = true;
         let plans = store.write(&records);
         let outcomes: Vec<_> = plans.iter().flat_map(|plan| &plan.outcomes).collect();
-        let third = match is_over {
-            true => RecordOutcome::Dead(DeadReason::StoreRejected),
-            false => RecordOutcome::Changed,
+        let third = if is_over {
+            RecordOutcome::Dead(DeadReason::StoreRejected)
+        } else {
+            RecordOutcome::Changed
         };
         assert_eq!(outcomes[2..], [&third, &RecordOutcome::Changed], "{writes}");
         assert_eq!(kinds(&store), [(1, false), (2, is_over), (3, false)]);
-        assert_eq!(store.heads[&of].rev, 3);
+        assert_eq!(store.heads[&conversation].rev, 3);
         assert_eq!(store.holes(), Vec::<String>::new(), "{writes}");
         if writes == all {
             assert!(is_over, "its letter may be written");
@@ -330,7 +337,7 @@ fn a_buried_change_keeps_its_place() {
         Act::react(2, 1, false),
     ]);
     let records = log.records();
-    let of = ConversationId::private(user(1), user(2)).expect("two");
+    let conversation = ConversationId::private(user(1), user(2)).expect("two");
     let bury_one = |store: &Store, index: usize| {
         let batch = Batch {
             epoch: 1,
@@ -340,7 +347,7 @@ fn a_buried_change_keeps_its_place() {
         for _ in 0..=ROUNDS_MAX {
             match bury(&batch, &facts, &rules(), "refused", NOON) {
                 Ok(plan) => return plan,
-                Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(NoPlan::Missing(missing_facts)) => store.answer(&missing_facts, &mut facts),
                 Err(other) => panic!("{other:?}"),
             }
         }
@@ -348,23 +355,23 @@ fn a_buried_change_keeps_its_place() {
     };
     let mut store = Store::new();
     store.write(&records[..2]);
-    let before = store.clone();
+    let snapshot = store.clone();
     let burial = bury_one(&store, 2);
     // Again behind its own row: as in a crash before the head.
     store.apply(&burial.stages[0].0[0]);
-    let again = bury_one(&store, 2);
+    let second_burial = bury_one(&store, 2);
     assert_eq!(
-        format!("{:?}", again.stages),
+        format!("{:?}", second_burial.stages),
         format!("{:?}", burial.stages)
     );
-    store.apply_plan(&again);
-    assert_eq!(store.heads[&of].rev, 2);
+    store.apply_plan(&second_burial);
+    assert_eq!(store.heads[&conversation].rev, 2);
     store.write(&records[2..]);
     let outcome = |store: &mut Store| store.write(&records[2..3])[0].outcomes[0];
     let dead = RecordOutcome::Dead(DeadReason::StoreRejected);
     assert_eq!(outcome(&mut store), dead);
     assert_eq!(store.holes(), Vec::<String>::new());
-    assert_eq!(store.heads[&of].rev, 3);
+    assert_eq!(store.heads[&conversation].rev, 3);
     // A letter is another record: what died is not there yet.
     let mut letter = records[2].task.clone();
     if let Work::Message(task) = &mut letter.work {
@@ -377,21 +384,21 @@ fn a_buried_change_keeps_its_place() {
     redriven.source.offset = 9;
     let plans = store.write(&[redriven]);
     assert_eq!(plans[0].outcomes, [RecordOutcome::Changed]);
-    assert_eq!(store.heads[&of].rev, 4);
+    assert_eq!(store.heads[&conversation].rev, 4);
     assert_eq!(store.holes(), Vec::<String>::new());
 
     // Its own row stands, and nothing behind it: neither its effect nor the head.
-    let mut store = before;
+    let mut store = snapshot;
     let plan = store.next_plan(&records[2..3], &mut Parts::of(&records[2..3], usize::MAX));
     let plan = plan.expect("a plan");
     let Effect::Changes(rows) = &plan.stages[0].0[0] else {
         panic!("{plan:?}");
     };
-    store.changes.insert((of, 2), rows[0].clone());
+    store.changes.insert((conversation, 2), rows[0].clone());
     let burial = bury_one(&store, 2);
     store.apply_plan(&burial);
-    assert!(!store.changes[&(of, 2)].changed.has_died());
-    assert_eq!(store.heads[&of].rev, 2);
+    assert!(!store.changes[&(conversation, 2)].changed.has_died());
+    assert_eq!(store.heads[&conversation].rev, 2);
     assert_eq!(store.holes(), Vec::<String>::new());
 }
 
@@ -417,10 +424,10 @@ fn a_message_behind_a_change_is_not_its_subject() {
     assert_eq!(clean.write(&records)[0].outcomes, outcomes);
     let mut writes = 0;
     loop {
-        let mut crashed = Store::new();
-        let all = crashed.crash_behind(&records, writes);
-        crashed.write(&records);
-        assert_eq!(crashed, clean, "a crash behind {writes} writes");
+        let mut crashed_store = Store::new();
+        let all = crashed_store.crash_behind(&records, writes);
+        crashed_store.write(&records);
+        assert_eq!(crashed_store, clean, "a crash behind {writes} writes");
         if writes == all {
             break;
         }
@@ -431,7 +438,7 @@ fn a_message_behind_a_change_is_not_its_subject() {
 
 /// A letter that was placed by a later redrive keeps that position; what came before that redrive does not know it.
 #[test]
-fn a_message_that_a_later_letter_placed_is_nobodys_subject_before() {
+fn a_message_placed_by_a_later_letter_is_no_earlier_subject() {
     let log = Log::of(&[Act::say(1, 2), Act::change(2, 1, 0, ChangeKind::Hide)]);
     let mut store = Store::new();
     let mut records = log.records();
@@ -451,11 +458,11 @@ fn a_message_that_a_later_letter_placed_is_nobodys_subject_before() {
             records: &records,
         };
         let (plan, _) = store.decide(&batch, NOON);
-        let hidden = match version {
+        let hide_outcome = match version {
             0 => RecordOutcome::Listed,
             _ => RecordOutcome::Unchanged,
         };
-        assert_eq!(plan.outcomes, [RecordOutcome::Placed, hidden]);
+        assert_eq!(plan.outcomes, [RecordOutcome::Placed, hide_outcome]);
     }
 }
 
@@ -465,10 +472,10 @@ fn a_message_that_a_later_letter_placed_is_nobodys_subject_before() {
 fn one_send_id_for_two_receivers_is_two_messages() {
     let log = Log::of(&[
         Act::say(1, 2),
-        Act::say(1, 3).again(0),
-        Act::say(1, 2).again(0),
+        Act::say(1, 3).repeating(0),
+        Act::say(1, 2).repeating(0),
         Act::create(1, 100),
-        Act::say_in(1, 100).again(0),
+        Act::say_in(1, 100).repeating(0),
     ]);
     let mut store = Store::new();
     let plans = store.write(&log.records());
@@ -496,10 +503,10 @@ fn a_message_hidden_twice_is_hidden_once() {
         hide(1, 2),
     ]);
     let records = log.records();
-    let (mut together, mut apart) = (Store::new(), Store::new());
-    let plans = together.write(&records);
+    let (mut whole_store, mut split_store) = (Store::new(), Store::new());
+    let plans = whole_store.write(&records);
     for record in &records {
-        apart.write(&[*record]);
+        split_store.write(&[*record]);
     }
     let outcomes = [
         RecordOutcome::Placed,
@@ -509,16 +516,16 @@ fn a_message_hidden_twice_is_hidden_once() {
         RecordOutcome::Unchanged,
     ];
     assert_eq!(plans[0].outcomes, outcomes);
-    assert_eq!(together.hidden.len(), 2);
-    assert_eq!(together, apart);
-    let again = together.write(&records[1..]);
-    assert_eq!(again[0].outcomes, outcomes[1..]);
-    assert_eq!(together, apart);
+    assert_eq!(whole_store.hide_marks.len(), 2);
+    assert_eq!(whole_store, split_store);
+    let replay = whole_store.write(&records[1..]);
+    assert_eq!(replay[0].outcomes, outcomes[1..]);
+    assert_eq!(whole_store, split_store);
 }
 
 /// A letter of a message that has its place, and of an edit of it: once it is recalled, neither says it again.
 #[test]
-fn what_was_recalled_is_in_no_letter_that_is_redriven() {
+fn recalled_text_is_in_no_redriven_letter() {
     let edit = Act::change(1, 2, 0, ChangeKind::Edit);
     let log = Log::of(&[
         Act::say(1, 2),
@@ -595,7 +602,7 @@ fn a_refused_message_is_buried_before_others_are_placed() {
         let mut facts = Facts::default();
         let plan = loop {
             match bury(&batch, &facts, &rules(), "too large", NOON) {
-                Err(NoPlan::Missing(missing)) => store.answer(&missing, &mut facts),
+                Err(NoPlan::Missing(missing_facts)) => store.answer(&missing_facts, &mut facts),
                 other => break other.expect("not overtaken"),
             }
         };
@@ -625,7 +632,7 @@ fn a_retry_that_panics_is_dead() {
         unreachable!("a message")
     };
     task.message.content.data = log::PANICS.into();
-    let placed = Placed {
+    let placed_message = Placed {
         conversation: task.message.conversation().expect("two"),
         position: Position {
             seq: Seq(1),
@@ -635,7 +642,7 @@ fn a_retry_that_panics_is_dead() {
     };
     let deliver = RetryTask {
         rev: 0,
-        placed,
+        placed: placed_message,
         targets: Vec::new(),
         live_users: vec![user(2)],
         due_at: NOON,
@@ -646,9 +653,9 @@ fn a_retry_that_panics_is_dead() {
     let row = (Owner::User(user(2)), deliver.placed.message.id);
     facts.rows.insert(row, None);
     let task = Task::new(Work::Deliver(deliver.clone()), NOON);
-    let failed = retry(&task, &deliver, &facts, &EncodeDebug).err();
-    let is_dead = |failed| matches!(failed, RetryFailure::Dead(DeadReason::HandlerPanic, _));
-    assert!(failed.is_some_and(is_dead));
+    let failure = retry(&task, &deliver, &facts, &EncodeDebug).err();
+    let is_dead = |failure| matches!(failure, RetryFailure::Dead(DeadReason::HandlerPanic, _));
+    assert!(failure.is_some_and(is_dead));
 }
 
 /// Frames of messages that are their text.
@@ -657,7 +664,7 @@ struct EncodeText;
 impl Encode for EncodeText {
     fn encode(&self, event: &Event<'_>, _: Option<TraceContext>) -> Bytes {
         match event {
-            Event::Message(placed) => placed.message.content.data.clone(),
+            Event::Message(message) => message.message.content.data.clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -704,17 +711,19 @@ fn a_retry_tells_former_members_no_later_edit() {
         };
         let task = Task::new(Work::Deliver(deliver.clone()), NOON);
         let mut facts = Facts::default();
-        let retried = loop {
+        let delivery = loop {
             match retry(&task, &deliver, &facts, &EncodeText) {
-                Ok(retried) => break retried,
-                Err(RetryFailure::Missing(missing)) => store.answer(&missing, &mut facts),
+                Ok(delivery) => break delivery,
+                Err(RetryFailure::Missing(missing_facts)) => {
+                    store.answer(&missing_facts, &mut facts)
+                }
                 Err(RetryFailure::Dead(reason, error)) => panic!("{reason:?}: {error}"),
             }
         };
         let frames = [
-            &retried.frame,
-            retried.frame_for(user(2)),
-            retried.frame_for(user(3)),
+            &delivery.frame,
+            delivery.frame_for(user(2)),
+            delivery.frame_for(user(3)),
         ];
         assert_eq!(frames, texts);
     }
@@ -730,10 +739,10 @@ fn a_retry_of_an_edit_says_nothing_that_was_recalled() {
         let log = Log::of(&acts[..2 + usize::from(is_recalled)]);
         let mut store = Store::new();
         let plans = store.write(&log.records());
-        let (_, edited) = &plans[0].handover.deliver[1];
+        let (_, edit_task) = &plans[0].handover.deliver[1];
         let deliver = RetryTask {
-            rev: edited.rev,
-            placed: edited.placed.clone(),
+            rev: edit_task.rev,
+            placed: edit_task.placed.clone(),
             targets: Vec::new(),
             live_users: vec![user(2)],
             due_at: NOON,
@@ -742,38 +751,40 @@ fn a_retry_of_an_edit_says_nothing_that_was_recalled() {
         };
         let task = Task::new(Work::Deliver(deliver.clone()), NOON);
         let mut facts = Facts::default();
-        let retried = loop {
+        let delivery = loop {
             match retry(&task, &deliver, &facts, &EncodeDebug) {
-                Ok(retried) => break retried,
-                Err(RetryFailure::Missing(missing)) => store.answer(&missing, &mut facts),
+                Ok(delivery) => break delivery,
+                Err(RetryFailure::Missing(missing_facts)) => {
+                    store.answer(&missing_facts, &mut facts)
+                }
                 Err(RetryFailure::Dead(reason, error)) => panic!("{reason:?}: {error}"),
             }
         };
-        let data = &retried.placed.message.content.data;
+        let data = &delivery.placed.message.content.data;
         assert_eq!(data.is_empty(), is_recalled);
-        let frame = String::from_utf8_lossy(&retried.frame);
+        let frame = String::from_utf8_lossy(&delivery.frame);
         assert_eq!(frame.contains("(0 bytes)"), is_recalled, "{frame}");
     }
 }
 
 #[test]
-fn a_command_shares_its_part_with_commands_of_other_groups_alone() {
-    let of = |acts: &[Act]| {
+fn commands_share_a_part_only_with_other_groups_commands() {
+    let split = |acts: &[Act]| {
         let log = Log::of(acts);
         let mut parts = Parts::of(&log.records(), usize::MAX);
         std::iter::from_fn(|| parts.take()).collect::<Vec<_>>()
     };
     let many: Vec<Act> = (0..65).map(|group| Act::create(1, 100 + group)).collect();
-    assert_eq!(of(&many), [0..64, 64..65]);
+    assert_eq!(split(&many), [0..64, 64..65]);
     let same = [Act::create(1, 100), Act::create(1, 100), Act::say(1, 2)];
-    assert_eq!(of(&same), [0..1, 1..2, 2..3]);
-    let said = [
+    assert_eq!(split(&same), [0..1, 1..2, 2..3]);
+    let mixed_acts = [
         Act::say_in(1, 100),
         Act::say(1, 2),
         Act::create(1, 100),
         Act::create(1, 101),
     ];
-    assert_eq!(of(&said), [0..2, 2..4]);
+    assert_eq!(split(&mixed_acts), [0..2, 2..4]);
     let log = Log::of(&(0..5).map(|_| Act::say(1, 2)).collect::<Vec<_>>());
     let mut parts = Parts::of(&log.records(), 2);
     let parts: Vec<_> = std::iter::from_fn(|| parts.take()).collect();
@@ -781,7 +792,7 @@ fn a_command_shares_its_part_with_commands_of_other_groups_alone() {
 }
 
 #[test]
-fn a_refused_part_falls_into_halves_until_one_record_is_to_blame() {
+fn a_refused_part_is_halved_down_to_one_record() {
     let log = Log::of(&[Act::say(1, 2), Act::say(1, 2), Act::say(1, 2)]);
     let mut parts = Parts::of(&log.records(), usize::MAX);
     let whole = parts.take().expect("one part");
@@ -804,8 +815,8 @@ fn keys_are_named_together() {
     let mut store = Store::new();
     store.write(&records[..1]);
     assert_eq!(store.rounds(&records[1..]), 2);
-    let said = Log::of(&(0..512).map(|_| Act::say(1, 2)).collect::<Vec<_>>());
-    assert_eq!(Store::new().rounds(&said.records()), 1);
+    let message_log = Log::of(&(0..512).map(|_| Act::say(1, 2)).collect::<Vec<_>>());
+    assert_eq!(Store::new().rounds(&message_log.records()), 1);
 }
 
 /// The longest way of a record through the stores: group and head, the row of its id, the head anew as that is a later
@@ -835,9 +846,9 @@ fn the_longest_way_has_as_many_rounds_as_the_bound() {
         row.version.offset = 2;
     }
     // The writer's own head is from before it.
-    let mut remembered = store.heads[&conversation];
-    remembered.version.offset = 1;
-    store.remembered.insert(conversation, remembered);
+    let mut cached_head = store.heads[&conversation];
+    cached_head.version.offset = 1;
+    store.cached_heads.insert(conversation, cached_head);
     assert_eq!(store.rounds(&records[1..2]), ROUNDS_MAX);
 }
 
@@ -908,7 +919,7 @@ fn stored_positions_of_both_rows_are_one() {
     let mut positions: Vec<StoredPosition> =
         store.rows.values().map(|row| row.position()).collect();
     positions.dedup();
-    positions.sort_by_key(|stored| stored.position.seq);
+    positions.sort_by_key(|position| position.position.seq);
     positions.dedup();
     assert_eq!(positions.len(), 2, "{positions:?}");
 }

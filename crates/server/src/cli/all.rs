@@ -104,9 +104,10 @@ impl All {
         let doctor = Doctor::new(doctor::Parts {
             settings: settings.for_doctor(),
             role: None,
-            stores: match self.memory {
-                true => Stores::Memory,
-                false => Stores::Directory(settings.embedded.data.clone()),
+            stores: if self.memory {
+                Stores::Memory
+            } else {
+                Stores::Directory(settings.embedded.data.clone())
             },
             access: Access::from(&environment.backends),
             phases: phases.clone(),

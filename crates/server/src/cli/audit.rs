@@ -170,12 +170,12 @@ fn print(report: &Report, minutes: bool) -> Result<()> {
         report.in_flight,
         report.missing.total(),
     )?;
-    let since = Some(report.since).filter(|since| since.ms() > 0);
-    match (since, report.until) {
+    let start = Some(report.since).filter(|start| start.ms() > 0);
+    match (start, report.until) {
         (None, None) => outln!("of all that the log keeps")?,
-        (None, Some(until)) => outln!("accepted before {until}")?,
-        (Some(since), None) => outln!("accepted since {since}")?,
-        (Some(since), Some(until)) => outln!("accepted from {since} to {until}")?,
+        (None, Some(end)) => outln!("accepted before {end}")?,
+        (Some(start), None) => outln!("accepted since {start}")?,
+        (Some(start), Some(end)) => outln!("accepted from {start} to {end}")?,
     }
     if report.truncated > 0 {
         let next = report.next.map(|next| next.to_string()).unwrap_or_default();
@@ -209,17 +209,17 @@ fn print(report: &Report, minutes: bool) -> Result<()> {
     Ok(())
 }
 
-fn names(what: &str, names: &List<impl Display>) -> Result<()> {
+fn names(label: &str, names: &List<impl Display>) -> Result<()> {
     for name in &names.items {
-        outln!("{what}: {name}")?;
+        outln!("{label}: {name}")?;
     }
     more(names.truncated)
 }
 
 /// Prints how many items a list leaves out, if any.
-pub(super) fn more(truncated: u64) -> Result<()> {
-    if truncated > 0 {
-        outln!("… and {truncated} more")?;
+pub(super) fn more(count: u64) -> Result<()> {
+    if count > 0 {
+        outln!("… and {count} more")?;
     }
     Ok(())
 }

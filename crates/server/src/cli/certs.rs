@@ -87,8 +87,10 @@ impl FromStr for Service {
 
     fn from_str(text: &str) -> Result<Service, String> {
         let (role, name) = text.split_once('/').unwrap_or((text, text));
-        let named = Role::ALL.into_iter().find(|known| known.name() == role);
-        let role = named.ok_or_else(|| {
+        let matching_role = Role::ALL
+            .into_iter()
+            .find(|candidate| candidate.name() == role);
+        let role = matching_role.ok_or_else(|| {
             let names = Role::ALL.map(Role::name).join(", ");
             format!("{role} is no role: there are {names}")
         })?;
@@ -103,13 +105,13 @@ impl FromStr for Service {
 
 impl Certs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let written = match self.verb {
+        let output_lines = match self.verb {
             CertsCommand::New(new) => new.run()?,
             CertsCommand::Root(folder) => vec![folder.add_root()?],
             CertsCommand::Retire(folder) => vec![folder.retire()?],
         };
         // A reader of standard output who leaves must not keep a file from being written.
-        for line in written {
+        for line in output_lines {
             outln!("{line}")?;
         }
         Ok(ExitCode::SUCCESS)
@@ -119,14 +121,15 @@ impl Certs {
 impl New {
     /// Writes the files. Returns a line for each certificate.
     fn run(self) -> Result<Vec<String>> {
-        let services = match self.services.is_empty() {
-            true => Role::ALL
+        let services = if self.services.is_empty() {
+            Role::ALL
                 .map(|role| Service {
                     role,
                     name: role.name().into(),
                 })
-                .to_vec(),
-            false => self.services,
+                .to_vec()
+        } else {
+            self.services
         };
         // Otherwise the settings would not recognize them.
         let roles = Roles::new(&self.domain, &Default::default());
@@ -140,9 +143,9 @@ impl New {
                 bail!("two services are called {name}: their files would be the same");
             }
         }
-        let mut written = Vec::new();
+        let mut output_lines = Vec::new();
         if !self.folder.file(ROOT_KEY).exists() {
-            written.push(self.folder.add_root()?);
+            output_lines.push(self.folder.add_root()?);
         }
         let root = self.folder.root()?;
         let life = Duration::from_secs(u64::from(self.days) * 86_400);
@@ -153,9 +156,9 @@ impl New {
             self.folder
                 .write(&format!("{name}.crt"), &certificate, true)?;
             let file = self.folder.file(&format!("{name}.crt"));
-            written.push(format!("{} {uri}", file.display()));
+            output_lines.push(format!("{} {uri}", file.display()));
         }
-        Ok(written)
+        Ok(output_lines)
     }
 }
 
@@ -165,7 +168,7 @@ fn uri(domain: &str, role: Role, name: &str) -> String {
 
 /// Issues a certificate for a service, with its key, both in PEM.
 fn issue(root: &Issuer<'_, KeyPair>, uri: &str, life: Duration) -> Result<(String, String)> {
-    let mut params = lasting(life);
+    let mut params = params_for_lifetime(life);
     params.subject_alt_names = vec![SanType::URI(uri.try_into()?)];
     params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -178,7 +181,7 @@ fn issue(root: &Issuer<'_, KeyPair>, uri: &str, life: Duration) -> Result<(Strin
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-fn lasting(life: Duration) -> CertificateParams {
+fn params_for_lifetime(life: Duration) -> CertificateParams {
     let now = u64::try_from(SystemClock.now().millis()).unwrap_or_default();
     let now = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_millis(now);
     let mut params = CertificateParams::default();
@@ -191,7 +194,7 @@ fn lasting(life: Duration) -> CertificateParams {
 
 /// The root of this key: its name derives from the key, so that the key alone can sign for it.
 fn root_of(key: &KeyPair) -> CertificateParams {
-    let mut params = lasting(ROOT_LIFE);
+    let mut params = params_for_lifetime(ROOT_LIFE);
     let mark: String = digest([key.public_key_raw()])[..4]
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -254,21 +257,20 @@ impl Folder {
     /// The trusted roots; empty if there is no file.
     fn roots(&self) -> Result<String> {
         let path = self.file(ROOTS);
-        match path.exists() {
-            true => {
-                let text = std::fs::read_to_string(&path);
-                let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
-                Ok(text.replace("\r\n", "\n"))
-            }
-            false => Ok(String::new()),
+        if path.exists() {
+            let text = std::fs::read_to_string(&path);
+            let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
+            Ok(text.replace("\r\n", "\n"))
+        } else {
+            Ok(String::new())
         }
     }
 
     /// Writes a file atomically, and a key readable by its owner only.
     fn write(&self, name: &str, text: &str, is_public: bool) -> Result<()> {
         let path = self.file(name);
-        let written = write(&self.path, &path, text, is_public);
-        written.with_context(|| format!("{} cannot be written", path.display()))
+        let result = write(&self.path, &path, text, is_public);
+        result.with_context(|| format!("{} cannot be written", path.display()))
     }
 }
 
@@ -338,8 +340,8 @@ mod tests {
         }
         assert!(load(&folder, "boat", Role::Station).is_err());
         for (name, mode) in [("ca.key", 0o600), ("boat.key", 0o600), ("ca.crt", 0o644)] {
-            let about = std::fs::metadata(folder.file(name)).expect("a file");
-            assert_eq!(about.permissions().mode() & 0o777, mode, "{name}");
+            let metadata = std::fs::metadata(folder.file(name)).expect("a file");
+            assert_eq!(metadata.permissions().mode() & 0o777, mode, "{name}");
         }
     }
 
@@ -370,15 +372,15 @@ mod tests {
         load(&folder, "old", Role::Boat).expect("of the old root");
         folder.retire().expect("one root");
         load(&folder, "new", Role::Boat).expect("of the new root");
-        let refused = load(&folder, "old", Role::Boat).expect_err("its root is gone");
+        let error = load(&folder, "old", Role::Boat).expect_err("its root is gone");
         assert!(
-            refused.to_string().contains("other services would refuse"),
-            "{refused}"
+            error.to_string().contains("other services would refuse"),
+            "{error}"
         );
     }
 
     #[test]
-    fn names_that_no_service_has_are_refused_before_anything_is_written() {
+    fn invalid_service_names_are_refused_before_any_write() {
         let (_dir, folder) = folder();
         assert!(new(&folder, &["boat/a", "station/a"]).is_err());
         for service in [

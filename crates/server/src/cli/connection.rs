@@ -90,8 +90,8 @@ impl OwnTokens {
 #[async_trait]
 impl TokenSource for OwnTokens {
     async fn token(&self) -> std::result::Result<String, Refusal> {
-        let signed = self.sign();
-        signed.map_err(|error| Refusal::new(Code::Unavailable, format!("{error:#}")))
+        let token = self.sign();
+        token.map_err(|error| Refusal::new(Code::Unavailable, format!("{error:#}")))
     }
 }
 
@@ -149,8 +149,10 @@ impl Complaints {
 
     fn news(&mut self, state: &ConnectionState) -> Option<&str> {
         match state {
-            ConnectionState::Reconnecting { why, .. } if self.0.as_ref() != Some(&why.text) => {
-                return Some(self.0.insert(why.text.clone()));
+            ConnectionState::Reconnecting { why: reason, .. }
+                if self.0.as_ref() != Some(&reason.text) =>
+            {
+                return Some(self.0.insert(reason.text.clone()));
             }
             ConnectionState::Syncing | ConnectionState::Ready => self.0 = None,
             ConnectionState::Idle
@@ -300,12 +302,12 @@ mod tests {
         };
         for url in ["ws://127.0.0.1:9000", "tcp://127.0.0.1:9001"] {
             assert!(trust(None).of(url).expect("no TLS").is_none());
-            let refused = trust(Some("ca.pem")).of(url).expect_err("no TLS");
-            assert!(refused.to_string().contains("--ca-file"), "{refused}");
+            let error = trust(Some("ca.pem")).of(url).expect_err("no TLS");
+            assert!(error.to_string().contains("--ca-file"), "{error}");
         }
         for url in ["wss://boat.example/ws", "tls://boat.example:9001"] {
-            let refused = trust(Some("none.pem")).of(url).expect_err("no file");
-            let text = format!("{refused:#}");
+            let error = trust(Some("none.pem")).of(url).expect_err("no file");
+            let text = format!("{error:#}");
             assert!(
                 text.contains("--ca-file") && text.contains("none.pem"),
                 "{text}"
@@ -316,17 +318,17 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once_in_a_row() {
-        let lost = |text: &str| ConnectionState::Reconnecting {
-            until: Timestamp::ZERO,
+        let reconnecting_after = |text: &str| ConnectionState::Reconnecting {
+            retry_at: Timestamp::ZERO,
             why: Refusal::new(Code::Unavailable, text),
         };
         let mut complaints = Complaints::default();
         assert_eq!(complaints.news(&ConnectionState::Connecting), None);
-        assert_eq!(complaints.news(&lost("a")), Some("a"));
+        assert_eq!(complaints.news(&reconnecting_after("a")), Some("a"));
         assert_eq!(complaints.news(&ConnectionState::Connecting), None);
-        assert_eq!(complaints.news(&lost("a")), None);
-        assert_eq!(complaints.news(&lost("b")), Some("b"));
+        assert_eq!(complaints.news(&reconnecting_after("a")), None);
+        assert_eq!(complaints.news(&reconnecting_after("b")), Some("b"));
         assert_eq!(complaints.news(&ConnectionState::Ready), None);
-        assert_eq!(complaints.news(&lost("b")), Some("b"));
+        assert_eq!(complaints.news(&reconnecting_after("b")), Some("b"));
     }
 }

@@ -51,14 +51,14 @@ impl Daemon for ServiceProcess {
 /// A part that ended by itself: accepted messages are no longer carried here, so the process should
 /// end and be restarted.
 pub(super) async fn serve_to_the_end(
-    mut serving: impl Daemon,
+    mut daemon: impl Daemon,
     mut signals: StopSignals,
     phases: &Phases,
 ) -> Result<ExitCode> {
     tokio::select! {
         biased;
         () = signals.next() => {}
-        part = serving.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
+        part = daemon.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
     }
     phases.enter(Phase::Draining);
     tokio::select! {
@@ -67,7 +67,7 @@ pub(super) async fn serve_to_the_end(
             tracing::warn!("a second signal: ending without waiting");
             return Ok(ExitCode::FAILURE);
         }
-        () = serving.drain() => {}
+        () = daemon.drain() => {}
     }
     phases.enter(Phase::Stopped);
     Ok(ExitCode::SUCCESS)
@@ -105,11 +105,11 @@ pub(super) fn fit_files(boat: Option<&mut boat::Config>, http: Option<&mut stati
     let Some(boat) = boat else {
         return;
     };
-    let wanted = boat.connections_max;
-    let held = boat.fit_files(files);
-    if held < wanted {
+    let requested_max = boat.connections_max;
+    let granted_max = boat.fit_files(files);
+    if granted_max < requested_max {
         tracing::warn!(
-            "{files} files may be open: this boat holds {held} connections, not boat.connections_max = {wanted}, and \
+            "{files} files may be open: this boat holds {granted_max} connections, not boat.connections_max = {requested_max}, and \
              further clients are told `full`. Raise the limit before it starts (ulimit -n, LimitNOFILE of systemd), or \
              lower boat.connections_max"
         );
@@ -153,9 +153,12 @@ impl StopSignals {
 }
 
 /// URL at which clients fetch the addresses of boats.
-pub(super) fn edges_url(http: &station::http::Config, bound: Option<SocketAddr>) -> Option<String> {
+pub(super) fn edges_url(
+    http: &station::http::Config,
+    address: Option<SocketAddr>,
+) -> Option<String> {
     let scheme = if http.tls.is_on() { "https" } else { "http" };
-    bound.map(|bound| format!("{scheme}://{bound}/v1/edges"))
+    address.map(|address| format!("{scheme}://{address}/v1/edges"))
 }
 
 /// Client URLs of a boat: WebSocket, and TCP.
@@ -164,9 +167,10 @@ pub(super) fn client_urls(
     websocket: SocketAddr,
     tcp: SocketAddr,
 ) -> (String, String) {
-    match tls.is_on() {
-        true => (format!("wss://{websocket}"), format!("tls://{tcp}")),
-        false => (format!("ws://{websocket}"), format!("tcp://{tcp}")),
+    if tls.is_on() {
+        (format!("wss://{websocket}"), format!("tls://{tcp}"))
+    } else {
+        (format!("ws://{websocket}"), format!("tcp://{tcp}"))
     }
 }
 

@@ -38,7 +38,7 @@ impl DeskError {
         DeskError { status, message }
     }
 
-    /// True if the desk does one thing at a time and is busy with another.
+    /// Whether the desk does one thing at a time and is busy with another.
     pub(super) fn is_busy(&self) -> bool {
         self.status == StatusCode::TOO_MANY_REQUESTS
     }
@@ -71,18 +71,18 @@ impl OperatorToken {
         let Some(file) = &self.file else {
             return Ok(self.text.clone());
         };
-        let named = || {
+        let context = || {
             format!(
                 "reading your token in {} (--operator-token-file)",
                 file.display()
             )
         };
         let read = std::fs::read_to_string(file);
-        let text = read.map(SecretString::from).with_context(named)?;
+        let text = read.map(SecretString::from).with_context(context)?;
         let token = text.expose_secret().lines().next();
         let token = token.unwrap_or_default().trim();
         if token.is_empty() {
-            bail!("{}: its first line is empty", named());
+            bail!("{}: its first line is empty", context());
         }
         Ok(Some(token.into()))
     }
@@ -188,8 +188,8 @@ impl Desk {
             .filter(|(_, value)| !value.is_null())
             .map(|(name, value)| (name.clone(), parameter(value)))
             .collect();
-        let made = async || self.credentials.client(&self.admin);
-        let client = self.client.get_or_try_init(made).await?;
+        let connect = async || self.credentials.client(&self.admin);
+        let client = self.client.get_or_try_init(connect).await?;
         let mut request = client.request(method.clone(), &url);
         if !query.is_empty() {
             request = request.query(&query);
@@ -200,8 +200,8 @@ impl Desk {
         if method != Method::GET {
             request = request.json(body);
         }
-        let sent = request.send().await;
-        let response = sent.map_err(|error| {
+        let send_result = request.send().await;
+        let response = send_result.map_err(|error| {
             let text = format!("reaching {} ({})", self.admin, advice(&self.admin, &error));
             anyhow::Error::from(error).context(text)
         })?;
@@ -228,20 +228,21 @@ fn advice(admin: &str, error: &reqwest::Error) -> &'static str {
     let mut next: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = next {
         if let Some(error) = rustls_error(error) {
-            return advice_of_tls(error);
+            return tls_advice(error);
         }
         next = error.source();
     }
     if error.is_connect() {
         return "is Packetboat running? --admin or PACKETBOAT_ADMIN names its admin port";
     }
-    match admin.starts_with("https://") {
-        true => "it ended the connection: ask again",
-        false => "what answers is no desk, or speaks TLS: is it https://?",
+    if admin.starts_with("https://") {
+        "it ended the connection: ask again"
+    } else {
+        "what answers is no desk, or speaks TLS: is it https://?"
     }
 }
 
-fn advice_of_tls(error: &rustls::Error) -> &'static str {
+fn tls_advice(error: &rustls::Error) -> &'static str {
     use rustls::{CertificateError as Reason, Error};
     match error {
         Error::InvalidCertificate(Reason::UnknownIssuer | Reason::BadSignature) => {
@@ -271,10 +272,10 @@ mod tests {
 
     #[test]
     fn a_refusal_says_its_message_and_a_strangers_text_is_shown() {
-        let refused = |body: &str| DeskError::read(StatusCode::NOT_FOUND, body).to_string();
+        let error_text = |body: &str| DeskError::read(StatusCode::NOT_FOUND, body).to_string();
         let desk = r#"{"error":{"code":"not_found","message":"no dead letter x","retry":false}}"#;
-        assert_eq!(refused(desk), "404 Not Found: no dead letter x");
-        assert_eq!(refused("no such page\n"), "404 Not Found: no such page");
+        assert_eq!(error_text(desk), "404 Not Found: no dead letter x");
+        assert_eq!(error_text("no such page\n"), "404 Not Found: no such page");
         assert!(DeskError::read(StatusCode::TOO_MANY_REQUESTS, desk).is_busy());
     }
 
@@ -298,8 +299,11 @@ mod tests {
             text: Some("from the environment".into()),
             file: Some(file.clone()),
         };
-        let missing = format!("{:#}", token.read().expect_err("no file"));
-        assert!(missing.contains("--operator-token-file"), "{missing}");
+        let missing_file = format!("{:#}", token.read().expect_err("no file"));
+        assert!(
+            missing_file.contains("--operator-token-file"),
+            "{missing_file}"
+        );
         std::fs::write(&file, "\n").expect("written");
         let empty = format!("{:#}", token.read().expect_err("an empty line"));
         assert!(empty.contains("first line is empty"), "{empty}");

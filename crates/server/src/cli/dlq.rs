@@ -200,11 +200,15 @@ impl Dlq {
                 let page: Page<Letter> = desk.get(LETTERS, &question).await?;
                 show(output, &page, tables::list)
             }
-            DlqCommand::Show { id, body, why } => show_letter(&desk, output, &id, body, why).await,
+            DlqCommand::Show {
+                id,
+                body,
+                why: reason,
+            } => show_letter(&desk, output, &id, body, reason).await,
             DlqCommand::Stats => {
                 let path = format!("{LETTERS}/stats");
-                let found: Stats = desk.get(&path, &json!({})).await?;
-                show(output, &found, tables::stats)
+                let stats: Stats = desk.get(&path, &json!({})).await?;
+                show(output, &stats, tables::stats)
             }
             DlqCommand::Edit(edit) => edit.run(&desk, output).await,
             DlqCommand::Plan { chosen } => {
@@ -229,7 +233,7 @@ impl Dlq {
                 confirm,
             } => {
                 if !chosen.is_by_name() {
-                    confirmed(&desk, &chosen, confirm).await?;
+                    check_confirmation(&desk, &chosen, confirm).await?;
                 }
                 have_done(
                     &desk,
@@ -254,7 +258,7 @@ impl Dlq {
             }
             DlqCommand::Export(export) => export.run(&desk).await,
             DlqCommand::Import(import) => import.run(&desk, output).await,
-            DlqCommand::Task { what } => of_task(&desk, output, what).await,
+            DlqCommand::Task { what } => run_task(&desk, output, what).await,
             DlqCommand::Log {
                 limit,
                 decisions,
@@ -278,16 +282,15 @@ async fn show_letter(
     output: Output,
     id: &str,
     body: bool,
-    why: Option<String>,
+    reason: Option<String>,
 ) -> Result<ExitCode> {
     let path = format!("{LETTERS}/{id}");
-    let letter: LetterDetail = match body {
-        true => {
-            let why = why.unwrap_or_default();
-            let question = LookQuestion { why };
-            desk.post(&format!("{path}/read"), &question).await?
-        }
-        false => desk.get(&path, &json!({})).await?,
+    let letter: LetterDetail = if body {
+        let reason = reason.unwrap_or_default();
+        let question = LookQuestion { why: reason };
+        desk.post(&format!("{path}/read"), &question).await?
+    } else {
+        desk.get(&path, &json!({})).await?
     };
     show(output, &letter, tables::one)
 }
@@ -301,27 +304,28 @@ async fn count(desk: &Desk, selection: &Selection) -> Result<SelectionCount> {
 }
 
 /// Refuses to discard more letters than the operator confirmed.
-async fn confirmed(desk: &Desk, chosen: &SelectionArgs, confirm: Option<u64>) -> Result<()> {
-    let selection = chosen.selection(OperatorWork::Discard)?;
-    let found = count(desk, &selection).await?;
-    let match_all = match found.more {
-        true => format!("more than {} letters match", found.letters),
-        false => format!("{} letters match", found.letters),
+async fn check_confirmation(desk: &Desk, args: &SelectionArgs, confirm: Option<u64>) -> Result<()> {
+    let selection = args.selection(OperatorWork::Discard)?;
+    let matches = count(desk, &selection).await?;
+    let match_all = if matches.more {
+        format!("more than {} letters match", matches.letters)
+    } else {
+        format!("{} letters match", matches.letters)
     };
     // The oldest ones, if more match than one task may take.
     let letters = match selection {
-        Selection::Ids { .. } => found.letters,
-        Selection::Filter { limit, .. } => found.letters.min(limit as u64),
+        Selection::Ids { .. } => matches.letters,
+        Selection::Filter { limit, .. } => matches.letters.min(limit as u64),
     };
     match confirm {
         Some(count) if count == letters => Ok(()),
-        Some(count) if letters == found.letters => {
+        Some(count) if letters == matches.letters => {
             bail!("{match_all}, not {count}: look again (dlq list)")
         }
         Some(count) => {
             bail!("{match_all}, and {letters} go at a time, not {count}: look again (dlq list)")
         }
-        None if letters == found.letters => bail!("{match_all}: repeat with --confirm {letters}"),
+        None if letters == matches.letters => bail!("{match_all}: repeat with --confirm {letters}"),
         None => {
             bail!("{match_all}, and {letters} go at a time: repeat with --confirm {letters}")
         }
@@ -332,11 +336,11 @@ async fn have_done(
     desk: &Desk,
     output: Output,
     work: OperatorWork,
-    chosen: &SelectionArgs,
+    args: &SelectionArgs,
     how: How,
     pace: Pace,
 ) -> Result<ExitCode> {
-    let selection = chosen.selection(work)?;
+    let selection = args.selection(work)?;
     let is_filter = matches!(&selection, Selection::Filter { .. });
     if is_filter && count(desk, &selection).await?.letters == 0 {
         return show(
@@ -357,15 +361,15 @@ async fn have_done(
         return show(output, &task, tables::task);
     }
     let task = task::watch(desk, task).await?;
-    if !chosen.is_by_name() && task.letters == LETTERS_MAX as u64 {
+    if !args.is_by_name() && task.letters == LETTERS_MAX as u64 {
         errln!("packetboat: that is as many as go at a time; there may be more");
     }
     task::outcomes(output, &task)
 }
 
-async fn of_task(desk: &Desk, output: Output, what: TaskWhat) -> Result<ExitCode> {
+async fn run_task(desk: &Desk, output: Output, command: TaskWhat) -> Result<ExitCode> {
     let path = |id: &TaskId, verb: &str| format!("{LETTERS}/tasks/{id}{verb}");
-    let task: Task = match what {
+    let task: Task = match command {
         TaskWhat::List => {
             let tasks: List<Task> = desk.get(&format!("{LETTERS}/tasks"), &json!({})).await?;
             return show(output, &tasks, tables::tasks);
@@ -375,8 +379,8 @@ async fn of_task(desk: &Desk, output: Output, what: TaskWhat) -> Result<ExitCode
             return task::outcomes(output, &task::watch(desk, task).await?);
         }
         TaskWhat::Show { id } => desk.get(&path(&id, ""), &json!({})).await?,
-        TaskWhat::Pause { id, why } => {
-            desk.post(&path(&id, "/pause"), &PauseQuestion { why })
+        TaskWhat::Pause { id, why: reason } => {
+            desk.post(&path(&id, "/pause"), &PauseQuestion { why: reason })
                 .await?
         }
         TaskWhat::Resume { id } => desk.post(&path(&id, "/resume"), &json!({})).await?,
@@ -386,10 +390,10 @@ async fn of_task(desk: &Desk, output: Output, what: TaskWhat) -> Result<ExitCode
 }
 
 /// Prints an answer; `table` prints it for people.
-fn show<T: Serialize>(output: Output, found: &T, table: fn(&T) -> Result<()>) -> Result<ExitCode> {
+fn show<T: Serialize>(output: Output, answer: &T, table: fn(&T) -> Result<()>) -> Result<ExitCode> {
     match output {
-        Output::Json => outln!("{}", serde_json::to_string(found)?)?,
-        Output::Table => table(found)?,
+        Output::Json => outln!("{}", serde_json::to_string(answer)?)?,
+        Output::Table => table(answer)?,
     }
     Ok(ExitCode::SUCCESS)
 }

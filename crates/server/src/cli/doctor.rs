@@ -92,9 +92,10 @@ impl Doctor {
             processes.push(process);
             readings.extend(reading);
         }
-        let findings = match readings.is_empty() {
-            true => Vec::new(),
-            false => vec![Clocks(readings).finding()],
+        let findings = if readings.is_empty() {
+            Vec::new()
+        } else {
+            vec![Clocks(readings).finding()]
         };
         let all = processes.iter().flat_map(|process| &process.findings);
         let report = Report {
@@ -112,46 +113,48 @@ impl Doctor {
 
 /// Asks a process for its identity and its findings.
 async fn visit(desk: Desk, admin: &str) -> (Process, Option<Reading>) {
-    let asked = SystemClock.now();
+    let asked_at = SystemClock.now();
     let nothing = json!({});
     let clock = desk.get("/api/v1/doctor/clock", &nothing);
     let clock: Inspection<ProcessClock> = in_time(CLOCK, clock).await;
-    let heard = SystemClock.now();
+    let answered_at = SystemClock.now();
     let reading = match &clock {
         Inspection::Saw(clock) => Some(Reading {
             address: admin.to_owned(),
-            asked,
-            heard,
-            there: clock.now.at(),
+            asked_at,
+            answered_at,
+            remote_at: clock.now.at(),
         }),
         Inspection::Failed(_) | Inspection::Late(_) => None,
     };
-    let theirs = clock.map(|clock| clock.version);
+    let remote_version = clock.map(|clock| clock.version);
     let process = match reading {
-        None => unseen(admin, theirs, None),
-        Some(_) => checkup(&desk, admin, theirs).await,
+        None => unseen_process(admin, remote_version, None),
+        Some(_) => checkup(&desk, admin, remote_version).await,
     };
     (process, reading)
 }
 
-async fn checkup(desk: &Desk, admin: &str, theirs: Inspection<String>) -> Process {
-    let asked = timeout(CHECKUP, desk.get("/api/v1/doctor", &json!({}))).await;
-    let error = match asked {
-        Err(_) => return unseen(admin, Inspection::Late(CHECKUP), None),
+async fn checkup(desk: &Desk, admin: &str, remote_version: Inspection<String>) -> Process {
+    let checkup_answer = timeout(CHECKUP, desk.get("/api/v1/doctor", &json!({}))).await;
+    let error = match checkup_answer {
+        Err(_) => return unseen_process(admin, Inspection::Late(CHECKUP), None),
         Ok(Err(error)) => error,
         Ok(Ok(answer)) => match Answer::read(answer) {
-            Some(answer) => return told(admin, answer, theirs),
-            None => return unseen(admin, theirs, Some(Unreachable::Foreign)),
+            Some(answer) => return process_from_answer(admin, answer, remote_version),
+            None => return unseen_process(admin, remote_version, Some(Unreachable::Foreign)),
         },
     };
     match error.downcast_ref::<DeskError>() {
-        Some(refused) if refused.is_busy() => unseen(admin, theirs, Some(Unreachable::Busy)),
-        _ => unseen(admin, Inspection::Failed(format!("{error:#}")), None),
+        Some(refused) if refused.is_busy() => {
+            unseen_process(admin, remote_version, Some(Unreachable::Busy))
+        }
+        _ => unseen_process(admin, Inspection::Failed(format!("{error:#}")), None),
     }
 }
 
-fn told(admin: &str, answer: Answer, theirs: Inspection<String>) -> Process {
-    let mut findings = seen_from_here(admin, theirs);
+fn process_from_answer(admin: &str, answer: Answer, remote_version: Inspection<String>) -> Process {
+    let mut findings = seen_from_here(admin, remote_version);
     findings.extend(answer.findings);
     Process {
         admin: admin.to_owned(),
@@ -161,9 +164,13 @@ fn told(admin: &str, answer: Answer, theirs: Inspection<String>) -> Process {
 }
 
 /// A process without findings of its own.
-fn unseen(admin: &str, theirs: Inspection<String>, why: Option<Unreachable>) -> Process {
-    let mut findings = seen_from_here(admin, theirs);
-    findings.extend(why.map(Unreachable::finding));
+fn unseen_process(
+    admin: &str,
+    remote_version: Inspection<String>,
+    reason: Option<Unreachable>,
+) -> Process {
+    let mut findings = seen_from_here(admin, remote_version);
+    findings.extend(reason.map(Unreachable::finding));
     Process {
         admin: admin.to_owned(),
         role: None,
@@ -171,11 +178,11 @@ fn unseen(admin: &str, theirs: Inspection<String>, why: Option<Unreachable>) -> 
     }
 }
 
-fn seen_from_here(admin: &str, theirs: Inspection<String>) -> Vec<Finding> {
+fn seen_from_here(admin: &str, remote_version: Inspection<String>) -> Vec<Finding> {
     let visit = ProcessProbe {
         address: admin.to_owned(),
-        own: VERSION.to_owned(),
-        theirs,
+        own_version: VERSION.to_owned(),
+        remote_version,
     };
     visit.findings()
 }

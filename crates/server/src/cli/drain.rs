@@ -20,7 +20,7 @@ use super::terminal::{errln, is_yes, may_ask, out, outln};
 /// Polling interval of `--wait`.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Time for which polls may fail.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -71,13 +71,13 @@ impl Drain {
         let path = format!("/api/v1/boats/{boat}");
         let order = format!("{path}/drain");
         let mut progress: BoatProgress = self.desk.post(&order, &question).await?;
-        let mut shown = None;
+        let mut last_shown = None;
         while self.wait && progress.connections > 0 {
-            if shown.as_ref() != Some(&progress) {
+            if last_shown.as_ref() != Some(&progress) {
                 errln!("{}", words(&progress));
             }
-            let asked = self.ask_again(&path).await?;
-            shown = Some(std::mem::replace(&mut progress, asked));
+            let new_progress = self.ask_again(&path).await?;
+            last_shown = Some(std::mem::replace(&mut progress, new_progress));
             if progress.state != "draining" {
                 bail!(
                     "the drain was cancelled, or {boat} was started anew: {}",
@@ -94,7 +94,7 @@ impl Drain {
 }
 
 impl Drain {
-    /// True if other boats take clients, or if the operator wants the drain all the same.
+    /// Whether other boats take clients, or if the operator wants the drain all the same.
     async fn is_meant(&self, boat: &str) -> Result<bool> {
         let boats: Result<List<BoatRow>> = self.desk.get("/api/v1/boats", &()).await;
         let objection = match boats {
@@ -116,7 +116,7 @@ impl Drain {
 
     /// Polls the progress a moment later. One failed answer does not end a wait of hours.
     async fn ask_again(&self, path: &str) -> Result<BoatProgress> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + ANSWER_TIMEOUT;
         loop {
             sleep(ASK_AGAIN).await;
             match self.desk.get(path, &()).await {
@@ -147,9 +147,10 @@ fn words(progress: &BoatProgress) -> String {
         1 => "1 client".to_owned(),
         many => format!("{many} clients"),
     };
-    let waits = match waits {
-        true => "; other boats have no room, and these wait",
-        false => "",
+    let waits = if *waits {
+        "; other boats have no room, and these wait"
+    } else {
+        ""
     };
     format!("{name} is {state}, {clients} aboard{waits}")
 }
@@ -160,8 +161,8 @@ fn words(progress: &BoatProgress) -> String {
 fn objection(boat: &str, boats: &[BoatRow]) -> Option<String> {
     let own = boats.iter().find(|row| row.name == boat)?;
     let is_beside = |state: &str| (boats.iter()).any(|row| row.name != boat && row.state == state);
-    let draining = BoatState::Draining.name();
-    if own.state == draining || is_beside(BoatState::Open.name()) {
+    let draining_name = BoatState::Draining.name();
+    if own.state == draining_name || is_beside(BoatState::Open.name()) {
         return None;
     }
     let clients = match own.connections {
@@ -169,9 +170,10 @@ fn objection(boat: &str, boats: &[BoatRow]) -> Option<String> {
         Some(1) => "its 1 client".to_owned(),
         Some(many) => format!("its {many} clients"),
     };
-    let fate = match is_beside(BoatState::Tight.name()) {
-        true => "stay aboard until another boat has room",
-        false => "be sent away at once, with no other boat to go to",
+    let fate = if is_beside(BoatState::Tight.name()) {
+        "stay aboard until another boat has room"
+    } else {
+        "be sent away at once, with no other boat to go to"
     };
     Some(format!(
         "{boat} is the only boat that takes clients: {clients} would {fate}, and nobody could sign in until \
@@ -223,20 +225,17 @@ mod tests {
 
     #[test]
     fn a_drain_of_the_only_boat_is_objected_to() {
-        let (open, draining) = (BoatState::Open, BoatState::Draining);
+        let (open, draining_state) = (BoatState::Open, BoatState::Draining);
         let own = boat("boat-1", open, Some(12));
-        let alone = objection("boat-1", std::slice::from_ref(&own)).expect("an objection");
+        let text = objection("boat-1", std::slice::from_ref(&own)).expect("an objection");
         assert!(
-            alone.contains("its 12 clients would be sent away at once"),
-            "{alone}"
+            text.contains("its 12 clients would be sent away at once"),
+            "{text}"
         );
-        assert!(
-            alone.contains("packetboat drain boat-1 --cancel"),
-            "{alone}"
-        );
+        assert!(text.contains("packetboat drain boat-1 --cancel"), "{text}");
         for (other, objects) in [
             (boat("boat-2", open, Some(0)), false),
-            (boat("boat-2", draining, Some(3)), true),
+            (boat("boat-2", draining_state, Some(3)), true),
             // Nothing published: the drain does not count it.
             (boat("boat-2", BoatState::Unknown, None), true),
         ] {
@@ -249,9 +248,9 @@ mod tests {
             waits.contains("would stay aboard until another boat has room"),
             "{waits}"
         );
-        let emptied = [boat("boat-1", draining, Some(0))];
+        let empty_boats = [boat("boat-1", draining_state, Some(0))];
         assert_eq!(
-            objection("boat-1", &emptied),
+            objection("boat-1", &empty_boats),
             None,
             "it takes nobody already"
         );

@@ -121,26 +121,31 @@ enum RoleArg {
 
 impl Group {
     pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
-        let (here, command) = match self.what {
+        let (args, command) = match self.what {
             GroupArgs::Create {
                 who,
                 settings,
                 members,
             } => return create(who, settings.settings(), members, config).await,
-            GroupArgs::Members(here) => return members(here, config).await,
-            GroupArgs::Join(here) => (here, GroupCommand::Join),
-            GroupArgs::Leave(here) => (here, GroupCommand::Leave),
-            GroupArgs::Add { here, users } => (here, GroupCommand::Add(users)),
-            GroupArgs::Remove { here, whom } => (here, GroupCommand::Remove(whom)),
-            GroupArgs::Role { here, whom, role } => {
-                (here, GroupCommand::SetRole(whom, role.role()))
-            }
-            GroupArgs::HandOver { here, whom } => (here, GroupCommand::HandOver(whom)),
-            GroupArgs::Set { here, settings } => (here, GroupCommand::Set(settings.settings())),
+            GroupArgs::Members(args) => return members(args, config).await,
+            GroupArgs::Join(args) => (args, GroupCommand::Join),
+            GroupArgs::Leave(args) => (args, GroupCommand::Leave),
+            GroupArgs::Add { here: args, users } => (args, GroupCommand::Add(users)),
+            GroupArgs::Remove { here: args, whom } => (args, GroupCommand::Remove(whom)),
+            GroupArgs::Role {
+                here: args,
+                whom,
+                role,
+            } => (args, GroupCommand::SetRole(whom, role.role())),
+            GroupArgs::HandOver { here: args, whom } => (args, GroupCommand::HandOver(whom)),
+            GroupArgs::Set {
+                here: args,
+                settings,
+            } => (args, GroupCommand::Set(settings.settings())),
         };
-        let client = here.who.connect(config).await?;
-        let ticket = client.group_command(here.group, command).await?;
-        report(&client, here.group, ticket, here.who.timeout).await
+        let client = args.who.connect(config).await?;
+        let ticket = client.group_command(args.group, command).await?;
+        report(&client, args.group, ticket, args.who.timeout).await
     }
 }
 
@@ -175,14 +180,14 @@ impl CallerArgs {
 }
 
 async fn create(
-    who: CallerArgs,
+    caller: CallerArgs,
     settings: GroupSettings,
     members: Vec<UserId>,
     config: Option<&Path>,
 ) -> Result<ExitCode> {
-    let client = who.connect(config).await?;
+    let client = caller.connect(config).await?;
     let (group, ticket) = client.create_group(settings, members).await?;
-    report(&client, group, ticket, who.timeout).await
+    report(&client, group, ticket, caller.timeout).await
 }
 
 /// Prints one line; done means that the group is in this state now.
@@ -215,16 +220,16 @@ async fn report(
     })
 }
 
-async fn members(here: Here, config: Option<&Path>) -> Result<ExitCode> {
-    let client = here.who.connect(config).await?;
-    let ready = timeout(here.who.timeout, client.ready()).await;
+async fn members(args: Here, config: Option<&Path>) -> Result<ExitCode> {
+    let client = args.who.connect(config).await?;
+    let ready = timeout(args.who.timeout, client.ready()).await;
     match ready {
         Ok(ready) => ready.map_err(anyhow::Error::msg)?,
         Err(_) => bail!("the server was not reached in time"),
     }
-    let mut after = None;
+    let mut cursor = None;
     loop {
-        let page = client.members(here.group, after).await?;
+        let page = client.members(args.group, cursor).await?;
         for (user, role) in &page.members {
             let role = match role {
                 Role::Owner => "owner",
@@ -233,8 +238,8 @@ async fn members(here: Here, config: Option<&Path>) -> Result<ExitCode> {
             };
             outln!("{}", json!({ "user": user.get(), "role": role }))?;
         }
-        after = page.members.last().map(|(user, _)| *user);
-        if !page.more || after.is_none() {
+        cursor = page.members.last().map(|(user, _)| *user);
+        if !page.more || cursor.is_none() {
             break;
         }
     }

@@ -87,11 +87,16 @@ impl File {
 
     fn retire(&self) -> Result<()> {
         let mut keys = self.keys()?;
-        let retired: Vec<String> = keys.retire().iter().map(u8::to_string).collect();
+        let retired_ids: Vec<String> = keys.retire().iter().map(u8::to_string).collect();
         self.save(&keys)?;
-        match retired.is_empty() {
-            true => outln!("{}: nothing to retire", self.path.display())?,
-            false => outln!("{}: retired {}", self.path.display(), retired.join(", "))?,
+        if retired_ids.is_empty() {
+            outln!("{}: nothing to retire", self.path.display())?
+        } else {
+            outln!(
+                "{}: retired {}",
+                self.path.display(),
+                retired_ids.join(", ")
+            )?
         }
         Ok(())
     }
@@ -108,8 +113,8 @@ impl File {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => ".".as_ref(),
         };
-        let written = write(folder, &self.path, &keys.to_text(), false);
-        written.with_context(|| format!("{} cannot be written", self.path.display()))
+        let result = write(folder, &self.path, &keys.to_text(), false);
+        result.with_context(|| format!("{} cannot be written", self.path.display()))
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use operator::admin::kick::{KickAnswer, KickQuestion};
 use operator::answer::utc;
-use protocol::sign_out::ANSWER_WITHIN;
+use protocol::sign_out::ANSWER_TIMEOUT;
 use protocol::{Platform, UserId};
 use tokio::time::timeout;
 
@@ -46,23 +46,23 @@ impl Kick {
             revoke: self.revoke,
             why: self.reason,
         };
-        let answer = timeout(ANSWER_WITHIN, self.desk.post(&path, &question)).await;
-        let kicked: KickAnswer = answer.context(
+        let answer = timeout(ANSWER_TIMEOUT, self.desk.post(&path, &question)).await;
+        let kick_answer: KickAnswer = answer.context(
             "the desk gave no answer in time, and may have done it all the same (packetboat dlq log says so): ask again",
         )??;
         match self.output {
-            Output::Json => outln!("{}", serde_json::to_string(&kicked)?)?,
-            Output::Table => print(self.user, &kicked)?,
+            Output::Json => outln!("{}", serde_json::to_string(&kick_answer)?)?,
+            Output::Table => print(self.user, &kick_answer)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn print(user: UserId, kicked: &KickAnswer) -> Result<()> {
-    if let Some(before) = kicked.revoked_before {
-        let before = utc(before);
-        outln!("tokens of user {user} that were issued before {before} are refused")?;
+fn print(user: UserId, answer: &KickAnswer) -> Result<()> {
+    if let Some(cutoff) = answer.revoked_before {
+        let cutoff = utc(cutoff);
+        outln!("tokens of user {user} that were issued before {cutoff} are refused")?;
     }
-    outln!("user {user}: {} sessions end", kicked.sessions)?;
+    outln!("user {user}: {} sessions end", answer.sessions)?;
     Ok(())
 }

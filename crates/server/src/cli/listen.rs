@@ -97,24 +97,24 @@ impl Listen {
     }
 
     async fn listen(&self, events: &mut Events, deadline: Option<Instant>) -> Result<ExitCode> {
-        let (mut seen, mut complaints) = (0, Complaints::default());
-        let mut interrupted = pin!(tokio::signal::ctrl_c());
-        while self.count.is_none_or(|count| seen < count) {
+        let (mut message_count, mut complaints) = (0, Complaints::default());
+        let mut interrupt = pin!(tokio::signal::ctrl_c());
+        while self.count.is_none_or(|count| message_count < count) {
             let event = tokio::select! {
                 biased;
                 // Events may come without a pause.
-                _ = &mut interrupted => break,
-                () = until(deadline) => break,
+                _ = &mut interrupt => break,
+                () = sleep_until_deadline(deadline) => break,
                 event = events.next() => event,
             };
             match event {
                 Some(Event::Message(shown)) if self.own || shown.origin == Origin::Other => {
                     print(&shown)?;
-                    seen += 1;
+                    message_count += 1;
                 }
                 Some(Event::Changed {
                     conversation,
-                    changed,
+                    change: changed,
                     ..
                 }) => print_change(conversation, &changed)?,
                 Some(Event::Hidden {
@@ -123,8 +123,8 @@ impl Listen {
                     conversation: conversation.to_string(),
                     seqs: seqs.into_iter().map(|seq| seq.0).collect(),
                 })?,
-                Some(Event::State(ConnectionState::Closed(why))) => {
-                    bail!("the connection ended: {why}")
+                Some(Event::State(ConnectionState::Closed(reason))) => {
+                    bail!("the connection ended: {reason}")
                 }
                 Some(Event::State(state)) => complaints.hear(&state),
                 Some(Event::Gap {
@@ -142,8 +142,8 @@ impl Listen {
         }
         events.taken();
         match self.count {
-            Some(count) if seen < count => {
-                errln!("packetboat: {seen} of {count} messages came in time");
+            Some(count) if message_count < count => {
+                errln!("packetboat: {message_count} of {count} messages came in time");
                 Ok(ExitCode::FAILURE)
             }
             _ => Ok(ExitCode::SUCCESS),
@@ -151,7 +151,7 @@ impl Listen {
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
@@ -159,21 +159,21 @@ async fn until(deadline: Option<Instant>) {
 }
 
 fn print_change(conversation: ConversationId, changed: &OrderedChange) -> Result<()> {
-    let asked = &changed.asked;
-    let text = match &asked.change {
+    let change = &changed.asked;
+    let text = match &change.change {
         MessageChange::Edit(content) => Some(String::from_utf8_lossy(&content.data)),
         MessageChange::React { reaction, .. } => Some(Cow::Borrowed(reaction.as_str())),
         _ => None,
     };
     write_line(&Line::Change {
-        change: asked.change.name(),
+        change: change.change.name(),
         rev: changed.rev,
-        msg_id: asked.subject.to_string(),
-        by: asked.by.get(),
+        msg_id: change.subject.to_string(),
+        by: change.by.get(),
         conversation: conversation.to_string(),
         seq: changed.seq.0,
         text,
-        removed: !asked.change.is_on(),
+        removed: !change.change.is_on(),
     })
 }
 

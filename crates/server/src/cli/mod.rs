@@ -264,8 +264,8 @@ mod tests {
                 continue;
             }
             *count += 1;
-            let alone = clap::Arg::new("number").value_parser(parser.clone());
-            let alone = clap::Command::new("alone").arg(alone.allow_hyphen_values(true));
+            let probe = clap::Arg::new("number").value_parser(parser.clone());
+            let probe = clap::Command::new("alone").arg(probe.allow_hyphen_values(true));
             for text in [
                 "18446744073709551615",
                 "9223372036854775807",
@@ -274,9 +274,9 @@ mod tests {
                 "NaN",
                 "500000000000years",
             ] {
-                let parsed = alone.clone().try_get_matches_from(["alone", text]);
+                let outcome = probe.clone().try_get_matches_from(["alone", text]);
                 let command = command.get_name();
-                assert!(parsed.is_err(), "{command}: --{name} takes {text}");
+                assert!(outcome.is_err(), "{command}: --{name} takes {text}");
             }
         }
         for command in command.get_subcommands() {
@@ -289,7 +289,7 @@ mod tests {
         let mut count = 0;
         assert_numbers_have_bounds(&Cli::command(), &mut count);
         assert!(count > 20, "they are there: {count}");
-        let most = u64::MAX.to_string();
+        let largest = u64::MAX.to_string();
         let send = [
             "packetboat",
             "send",
@@ -298,7 +298,7 @@ mod tests {
             "--to",
             "2",
             "--timeout",
-            &most,
+            &largest,
             "x",
         ];
         let usage = Cli::try_parse_from(send).expect_err("out of bounds");

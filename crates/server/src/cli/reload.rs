@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::telemetry;
 
 /// Interval of checks for changed operators and tokens.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Settings that may change without a restart.
 const LIVE: [&str; 2] = ["log.level", "admin.operators"];
@@ -50,7 +50,7 @@ impl Reload {
     }
 
     async fn run(mut self, mut hangup: Signal) {
-        let mut look = interval(LOOK);
+        let mut look = interval(POLL_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let everything = tokio::select! {
@@ -75,16 +75,17 @@ impl Reload {
 
     fn round(&mut self, everything: bool) {
         let read = Settings::load(self.file.as_deref()).map_err(anyhow::Error::from);
-        let done = read.and_then(|settings| {
-            let renewed = self.operators.renew(&settings.admin.operators);
+        let outcome = read.and_then(|settings| {
+            let renewal = self.operators.renew(&settings.admin.operators);
             // Unreadable operators hold back no other settings.
-            let taken = match everything {
-                true => self.take(settings),
-                false => Ok(()),
+            let settings_result = if everything {
+                self.take(settings)
+            } else {
+                Ok(())
             };
-            renewed.and(taken)
+            renewal.and(settings_result)
         });
-        let trouble = done.err().map(|error| format!("{error:#}"));
+        let trouble = outcome.err().map(|error| format!("{error:#}"));
         if let Some(error) = &trouble
             && (everything || self.trouble.as_ref() != Some(error))
         {
@@ -111,10 +112,10 @@ impl Reload {
 }
 
 /// Keys that differ and are not live.
-fn changed(before: &Settings, after: &Settings) -> Result<Vec<String>> {
+fn changed(old_settings: &Settings, new_settings: &Settings) -> Result<Vec<String>> {
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
-    flatten("", toml::Value::try_from(before)?, &mut old);
-    flatten("", toml::Value::try_from(after)?, &mut new);
+    flatten("", toml::Value::try_from(old_settings)?, &mut old);
+    flatten("", toml::Value::try_from(new_settings)?, &mut new);
     let mut keys: Vec<String> = old
         .iter()
         .filter(|(key, value)| new.get(*key) != Some(value))
@@ -145,14 +146,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_a_restart_is_named() {
-        let before = Settings::default();
-        let mut after = before.clone();
-        after.log.level = "debug".into();
-        assert_eq!(changed(&before, &after).expect("TOML"), [""; 0]);
-        after.boat.connections_max = 7;
-        after.boat.advertise = Some("http://10.0.0.7:9110".into());
-        let changed = changed(&before, &after).expect("TOML");
-        assert_eq!(changed, ["boat.advertise", "boat.connections_max"]);
+    fn keys_that_need_a_restart_are_named() {
+        let old_settings = Settings::default();
+        let mut new_settings = old_settings.clone();
+        new_settings.log.level = "debug".into();
+        assert_eq!(
+            changed(&old_settings, &new_settings).expect("TOML"),
+            [""; 0]
+        );
+        new_settings.boat.connections_max = 7;
+        new_settings.boat.advertise = Some("http://10.0.0.7:9110".into());
+        let keys = changed(&old_settings, &new_settings).expect("TOML");
+        assert_eq!(keys, ["boat.advertise", "boat.connections_max"]);
     }
 }

@@ -32,17 +32,18 @@ impl Repair {
             Some(data) => data,
             None => Settings::load(config)?.embedded.data,
         };
-        let found = match self.yes {
-            true => Engine::repair(&data)?,
-            false => Engine::examine(&data)?,
+        let outcome = if self.yes {
+            Engine::repair(&data)?
+        } else {
+            Engine::examine(&data)?
         };
-        let Some(damage) = found else {
+        let Some(damage) = outcome else {
             outln!("{}: the journals are whole", data.display())?;
             return Ok(ExitCode::SUCCESS);
         };
-        outln!("{}", damage.what)?;
+        outln!("{}", damage.summary)?;
         if self.yes {
-            for copy in &damage.aside {
+            for copy in &damage.copies {
                 outln!("put aside: {}", copy.display())?;
             }
             errln!("packetboat: ERROR {}", sum(&damage, "are lost"));
@@ -56,7 +57,7 @@ impl Repair {
     }
 }
 
-fn sum(damage: &JournalDamage, lost: &str) -> String {
+fn sum(damage: &JournalDamage, verb: &str) -> String {
     let JournalDamage {
         readable,
         unreachable,
@@ -64,7 +65,7 @@ fn sum(damage: &JournalDamage, lost: &str) -> String {
         ..
     } = damage;
     format!(
-        "{readable} records up to the damage are kept; {bytes} bytes behind it {lost}, with {unreachable} records that \
+        "{readable} records up to the damage are kept; {bytes} bytes behind it {verb}, with {unreachable} records that \
          are whole, and the accepted messages in all of them"
     )
 }
@@ -93,8 +94,8 @@ mod tests {
             engine.write(batch).expect("written");
         }
         let data = Some(dir.path().to_owned());
-        let used = Repair { data, yes: true }.run(None).expect_err("in use");
-        assert!(format!("{used:#}").contains("another packetboat runs"));
+        let refusal = Repair { data, yes: true }.run(None).expect_err("in use");
+        assert!(format!("{refusal:#}").contains("another packetboat runs"));
         drop(engine);
         for yes in [false, true] {
             assert_eq!(code(dir.path(), yes), ExitCode::SUCCESS, "nothing to do");
@@ -103,20 +104,20 @@ mod tests {
         let journal = std::fs::File::options().write(true).open(&path);
         let journal = journal.expect("a journal");
         journal.write_all_at(&[0; 4096], 4096).expect("damaged");
-        let damaged = std::fs::read(&path).expect("its bytes");
+        let damaged_bytes = std::fs::read(&path).expect("its bytes");
         assert_eq!(code(dir.path(), false), ExitCode::FAILURE);
-        assert_eq!(std::fs::read(&path).expect("its bytes"), damaged);
+        assert_eq!(std::fs::read(&path).expect("its bytes"), damaged_bytes);
         assert!(open().is_err());
         assert_eq!(code(dir.path(), true), ExitCode::SUCCESS);
         let copy = std::fs::read(dir.path().join("0.jnl.damaged"));
-        assert_eq!(copy.expect("a copy"), damaged);
-        let left = open().expect("a store").range(
+        assert_eq!(copy.expect("a copy"), damaged_bytes);
+        let rows = open().expect("a store").range(
             Table::Log,
             ..,
             backend::embedded::ScanOrder::Forward,
             99,
         );
-        let left = left.expect("rows").len();
-        assert!((1..20).contains(&left), "{left}");
+        let rows = rows.expect("rows").len();
+        assert!((1..20).contains(&rows), "{rows}");
     }
 }

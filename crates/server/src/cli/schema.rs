@@ -34,8 +34,11 @@ impl Schema {
         let config = Settings::load(file)?.scylla;
         match self.what {
             SchemaCommand::Apply => {
-                let applied = schema::apply(&config).await.context("asking ScyllaDB")?;
-                let mut new = applied.iter().filter(|migration| migration.new).peekable();
+                let migrations = schema::apply(&config).await.context("asking ScyllaDB")?;
+                let mut new = migrations
+                    .iter()
+                    .filter(|migration| migration.new)
+                    .peekable();
                 if new.peek().is_none() {
                     outln!("nothing to do")?;
                 }

@@ -72,9 +72,10 @@ impl Send {
         let (client, events) = Client::connect(settings).await?;
         tokio::spawn(attend(events));
 
-        let to = match self.group {
-            true => Recipient::Group(GroupId::new(self.to.get())?),
-            false => Recipient::User(self.to),
+        let to = if self.group {
+            Recipient::Group(GroupId::new(self.to.get())?)
+        } else {
+            Recipient::User(self.to)
         };
         let mut lines = self.lines();
         let mut sends = VecDeque::new();
@@ -85,8 +86,8 @@ impl Send {
                 line = lines.recv(), if sends.len() < PIPELINE => match line {
                     Some(text) => {
                         let ticket = client.send(to, Content::text(text?)).await?;
-                        let until = Instant::now() + self.timeout;
-                        sends.push_back(SendAttempt { ticket, until });
+                        let deadline = Instant::now() + self.timeout;
+                        sends.push_back(SendAttempt { ticket, deadline });
                     }
                     None if sends.is_empty() => break,
                     None => all_accepted &= report(&client, &mut sends).await?,
@@ -129,7 +130,7 @@ impl Send {
 /// A message in flight, and the deadline of its retries.
 struct SendAttempt {
     ticket: SendTicket,
-    until: Instant,
+    deadline: Instant,
 }
 
 /// Waits for the oldest send and prints its line; true if it was accepted. Cancel safe.
@@ -140,7 +141,7 @@ async fn report(client: &Client, sends: &mut VecDeque<SendAttempt>) -> Result<bo
     let answer = oldest.answer(client).await?;
     let send_id = oldest.ticket.send_id().to_string();
     sends.pop_front();
-    let accepted = answer.is_ok();
+    let is_accepted = answer.is_ok();
     let line = match answer {
         Ok(id) => Line {
             send_id,
@@ -156,7 +157,7 @@ async fn report(client: &Client, sends: &mut VecDeque<SendAttempt>) -> Result<bo
         },
     };
     outln!("{}", serde_json::to_string(&line)?)?;
-    Ok(accepted)
+    Ok(is_accepted)
 }
 
 impl SendAttempt {
@@ -165,8 +166,8 @@ impl SendAttempt {
     async fn answer(&mut self, client: &Client) -> Result<Result<MessageId, Refusal>> {
         let send_id = self.ticket.send_id();
         loop {
-            match timeout_at(self.until, self.ticket.accepted()).await {
-                Ok(Err(refusal)) if refusal.code.retryable() && Instant::now() < self.until => {
+            match timeout_at(self.deadline, self.ticket.accepted()).await {
+                Ok(Err(refusal)) if refusal.code.retryable() && Instant::now() < self.deadline => {
                     if !client.retry(send_id).await? {
                         return Ok(Err(refusal));
                     }

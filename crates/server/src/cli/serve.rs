@@ -154,7 +154,7 @@ impl Member {
                 settings.station.bounds(),
                 operators.clone(),
             ));
-            desk.employ(name_of(role, &settings), stop_admin.clone());
+            desk.employ(process_name(role, &settings), stop_admin.clone());
             (desk, environment.backends.entropy.next())
         });
         let certificates = settings.admin.tls.load()?;
@@ -211,13 +211,13 @@ impl Member {
         let (websocket, tcp) = clients.unzip();
         let health = format!("http://{probes}");
         if self.output == Output::Json {
-            let bound = json!({
+            let addresses = json!({
                 "websocket": websocket, "tcp": tcp, "grpc": grpc, "edges": edges, "admin": admin, "health": health,
             });
-            return bound.to_string();
+            return addresses.to_string();
         }
         let mut lines = format!("packetboat {} is ready", role.name());
-        for (what, address) in [
+        for (label, address) in [
             ("clients", websocket),
             ("", tcp),
             ("services", grpc),
@@ -226,7 +226,7 @@ impl Member {
             ("probes", Some(health)),
         ] {
             if let Some(address) = address {
-                lines += &format!("\n  {what:<10} {address}");
+                lines += &format!("\n  {label:<10} {address}");
             }
         }
         lines
@@ -234,7 +234,7 @@ impl Member {
 }
 
 /// Name under which a process signs the operations it carries out.
-fn name_of(role: Role, settings: &Settings) -> &str {
+fn process_name(role: Role, settings: &Settings) -> &str {
     match role {
         Role::Station => &settings.station.name,
         Role::Carrier => &settings.carrier.name,

@@ -22,13 +22,13 @@ impl TextTable {
     }
 
     /// A table that breaks long cells at the width of the terminal.
-    pub(super) fn wrapped() -> TextTable {
+    pub(super) fn new_wrapped() -> TextTable {
         let mut table = TextTable::without_header();
         (table.0).set_content_arrangement(ContentArrangement::Dynamic);
         table
     }
 
-    /// Adds a row. Cells may be of others: none steers a terminal, or begins a line of its own.
+    /// Adds a row. Cells may hold text of other people: control characters in them are escaped.
     pub(super) fn row<const N: usize>(&mut self, cells: [impl AsRef<str>; N]) {
         let cells = cells.iter().map(|cell| visible(cell.as_ref()).into_owned());
         self.0.add_row(cells);

@@ -21,7 +21,7 @@ const READER_LEFT: u8 = 128 + 13;
 pub struct PrintError(#[from] io::Error);
 
 impl PrintError {
-    /// True if nobody reads standard output any more.
+    /// Whether nobody reads standard output any more.
     fn is_reader_gone(&self) -> bool {
         self.0.kind() == ErrorKind::BrokenPipe
     }
@@ -72,11 +72,11 @@ pub(super) fn complain_lines(text: &str) {
 }
 
 fn write(to: &mut impl Write, text: &str) -> Result<(), PrintError> {
-    let written = to.write_all(text.as_bytes()).and_then(|()| to.flush());
-    written.map_err(PrintError)
+    let result = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+    result.map_err(PrintError)
 }
 
-/// True if there is somebody to ask.
+/// Whether there is somebody to ask.
 pub(super) fn may_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
@@ -122,22 +122,22 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_escaped) {
         return Cow::Borrowed(text);
     }
-    let mut escaped = String::with_capacity(text.len() + 16);
+    let mut output = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
         match letter {
-            plain if !is_escaped(plain) => escaped.push(plain),
-            '\n' => escaped.push_str("\\n"),
-            '\r' => escaped.push_str("\\r"),
-            '\t' => escaped.push_str("\\t"),
+            plain if !is_escaped(plain) => output.push(plain),
+            '\n' => output.push_str("\\n"),
+            '\r' => output.push_str("\\r"),
+            '\t' => output.push_str("\\t"),
             other => {
                 for unit in other.encode_utf16(&mut [0; 2]) {
-                    // A string takes everything.
-                    let _ = write!(escaped, "\\u{unit:04x}");
+                    // Writing to a string cannot fail.
+                    let _ = write!(output, "\\u{unit:04x}");
                 }
             }
         }
     }
-    Cow::Owned(escaped)
+    Cow::Owned(output)
 }
 
 #[cfg(test)]
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn text_of_others_steers_no_terminal() {
-        let shown = r"hi \u001b[2J\u009b2J\u001b]52;c;aGk=\u0007\n1: I owe you\r\t\u007f";
-        assert_eq!(visible(STRANGE), shown);
+        let expected = r"hi \u001b[2J\u009b2J\u001b]52;c;aGk=\u0007\n1: I owe you\r\t\u007f";
+        assert_eq!(visible(STRANGE), expected);
         assert_eq!(
             visible("\u{202e}a\u{2066}b\u{2028}"),
             r"\u202ea\u2066b\u2028"
@@ -190,9 +190,9 @@ mod tests {
         let all: String = ('\0'..=char::MAX).collect();
         for text in [STRANGE, all.as_str()] {
             let json = serde_json::to_string(text).expect("JSON");
-            let shown = visible(&json);
-            assert!(!shown.contains(steers));
-            let back: Value = serde_json::from_str(&shown).expect("JSON");
+            let visible_json = visible(&json);
+            assert!(!visible_json.contains(steers));
+            let back: Value = serde_json::from_str(&visible_json).expect("JSON");
             assert_eq!(back.as_str(), Some(text));
         }
     }
@@ -200,9 +200,9 @@ mod tests {
     #[test]
     fn only_a_reader_who_left_ends_a_command_quietly() {
         let print = |kind: ErrorKind| anyhow::Error::from(PrintError(kind.into()));
-        let left = print(ErrorKind::BrokenPipe);
-        assert!(code_without_reader(&left).is_some());
-        assert!(code_without_reader(&left.context("at the end")).is_some());
+        let error = print(ErrorKind::BrokenPipe);
+        assert!(code_without_reader(&error).is_some());
+        assert!(code_without_reader(&error.context("at the end")).is_some());
         assert!(code_without_reader(&print(ErrorKind::StorageFull)).is_none());
         // A connection that broke is no reader of standard output.
         let broken = io::Error::from(ErrorKind::BrokenPipe);

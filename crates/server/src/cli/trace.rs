@@ -91,10 +91,10 @@ mod tests {
         assert_eq!(words(&EventDetail::StoredOffline), "stored offline");
         let session = SessionId::new(7).expect("positive");
         assert_eq!(words(&EventDetail::Acked { session }), "acked session=7");
-        let retried = EventDetail::Retried {
+        let event = EventDetail::Retried {
             attempt: 1,
             tier: 2,
         };
-        assert_eq!(words(&retried), "retried attempt=1 tier=2");
+        assert_eq!(words(&event), "retried attempt=1 tier=2");
     }
 }

@@ -87,8 +87,8 @@ const DIAL_MAX: Duration = Duration::from_secs(30);
 /// Dials each part by itself, all concurrently.
 pub async fn dial(settings: &Settings) -> [(&'static str, Result<()>); 4] {
     async fn within<T>(part: impl Future<Output = Result<T>>) -> Result<()> {
-        let dialed = tokio::time::timeout(DIAL_MAX, part).await;
-        dialed.context("no answer within 30 s")?.map(drop)
+        let result = tokio::time::timeout(DIAL_MAX, part).await;
+        result.context("no answer within 30 s")?.map(drop)
     }
     let (kafka, redis, etcd, scylla) = tokio::join!(
         within(queue(settings)),

@@ -20,13 +20,13 @@ use super::around::Around;
 use super::cluster;
 use super::environment::Environment;
 use super::identity;
-use super::readiness::{log_answers, registered};
+use super::readiness::{log_answers, registration_condition};
 use crate::edges::{self, EdgePort};
 use crate::settings::Settings;
 
 /// Dependencies of a service, connected but not started.
 pub struct Parts {
-    needed: ServiceParts,
+    service_parts: ServiceParts,
     /// Held as long as the service runs: the watches of discovery end with it.
     registry: Option<Arc<EtcdRegistry>>,
     stop: CancellationToken,
@@ -62,11 +62,11 @@ impl Parts {
         if let Some(standard) = standard_services(role, settings, phases) {
             connector = connector.with_standard_services(standard);
         }
-        let (needed, registry) = match role {
+        let (service_parts, registry) = match role {
             Role::Boat => {
                 let registry = cluster::registry(settings).await?;
-                let registered = around.registry(registry.clone());
-                let parts = boat_parts(registered, connector, connections);
+                let wrapped_registry = around.registry(registry.clone());
+                let parts = boat_parts(wrapped_registry, connector, connections);
                 (ServiceParts::Boat(Box::new(parts)), Some(registry))
             }
             Role::Station => {
@@ -91,7 +91,7 @@ impl Parts {
             }
         };
         Ok(Parts {
-            needed,
+            service_parts,
             registry,
             stop,
         })
@@ -99,17 +99,19 @@ impl Parts {
 
     /// Environment of an operators' desk, if this service has one.
     pub fn whole(&self) -> Option<&Environment> {
-        match &self.needed {
-            ServiceParts::Station(whole) | ServiceParts::Carrier(whole) => Some(whole),
+        match &self.service_parts {
+            ServiceParts::Station(environment) | ServiceParts::Carrier(environment) => {
+                Some(environment)
+            }
             ServiceParts::Boat(_) | ServiceParts::Horn(_) => None,
         }
     }
 
     /// Parts outside that the service can reach.
     pub fn access(&self) -> Access {
-        match &self.needed {
-            ServiceParts::Station(whole) | ServiceParts::Carrier(whole) => {
-                Access::from(&whole.backends)
+        match &self.service_parts {
+            ServiceParts::Station(environment) | ServiceParts::Carrier(environment) => {
+                Access::from(&environment.backends)
             }
             ServiceParts::Boat(parts) => Access {
                 registry: Some(parts.registry.clone()),
@@ -190,9 +192,9 @@ impl Service {
     fn conditions(&self, queue: Option<&Arc<dyn Queue>>) -> Vec<Condition> {
         let log = |part, topic| queue.map(|queue| log_answers(&[part], queue, topic));
         match self {
-            Service::Boat(boat) => vec![registered("boat", boat.ready())],
+            Service::Boat(boat) => vec![registration_condition("boat", boat.ready())],
             Service::Station(station, _) => {
-                let mut conditions = vec![registered("station", station.ready())];
+                let mut conditions = vec![registration_condition("station", station.ready())];
                 conditions.extend(log("station", Topic::Message).unwrap_or_default());
                 conditions
             }
@@ -208,7 +210,7 @@ impl ServiceProcess {
     pub async fn start(settings: &Settings, parts: Parts) -> Result<ServiceProcess> {
         let stop = parts.stop.clone();
         let queue = parts.access().queue;
-        let service = match parts.needed {
+        let service = match parts.service_parts {
             ServiceParts::Boat(parts) => {
                 let boat = boat::start(settings.boat.clone(), *parts, stop.clone()).await;
                 Service::Boat(boat.context("starting the boat")?)

@@ -11,19 +11,22 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 /// Pause between two looks at the log, and deadline of one.
-const LOOK: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Partitions asked, one of which must answer.
 const ASKED_MAX: u32 = 4;
 /// Looks in a row without an answer that make an outage: one slow answer is none.
 const SILENCES: u32 = 2;
 
 /// Condition of a service that others find by discovery.
-pub(super) fn registered(part: &'static str, holds: watch::Receiver<bool>) -> Condition {
+pub(super) fn registration_condition(
+    part: &'static str,
+    holds: watch::Receiver<bool>,
+) -> Condition {
     Condition {
         part,
         holds,
-        otherwise: "not registered with discovery",
+        trouble: "not registered with discovery",
     }
 }
 
@@ -38,7 +41,7 @@ pub(super) fn store_takes_writes(
     let condition = |part: &&'static str| Condition {
         part,
         holds: takes_writes.clone(),
-        otherwise: "a write to the store failed; it takes no more until a restart",
+        trouble: "a write to the store failed; it takes no more until a restart",
     };
     parts.iter().map(condition).collect()
 }
@@ -50,7 +53,7 @@ pub(super) fn log_answers(
     topic: Topic,
 ) -> Vec<Condition> {
     let (answers, holds) = watch::channel(true);
-    // Weak, so that looks keep no store open.
+    // A weak reference, so that these checks do not keep a store open.
     let queue = Arc::downgrade(queue);
     let ask = move || {
         let queue = queue.upgrade();
@@ -61,38 +64,41 @@ pub(super) fn log_answers(
             }
         }
     };
-    tokio::spawn(look(ask, answers));
+    tokio::spawn(poll_condition(ask, answers));
     let condition = |part: &&'static str| Condition {
         part,
         holds: holds.clone(),
-        otherwise: "the log does not answer",
+        trouble: "the log does not answer",
     };
     parts.iter().map(condition).collect()
 }
 
-/// True if at least one partition answers: one without a leader holds back only its own records.
+/// Whether at least one partition answers: one without a leader holds back only its own records.
 async fn any_answers(queue: &dyn Queue, topic: Topic) -> bool {
     let partitions = 0..queue.partitions(topic).min(ASKED_MAX);
-    let asked = partitions.map(|number| queue.bounds(Partition { topic, number }));
-    select_ok(asked).await.is_ok()
+    let bounds = partitions.map(|number| queue.bounds(Partition { topic, number }));
+    select_ok(bounds).await.is_ok()
 }
 
 /// Asks again and again, until the receivers of answers are dropped.
-async fn look<F: Future<Output = bool>>(ask: impl Fn() -> F, answers: watch::Sender<bool>) {
+async fn poll_condition<F: Future<Output = bool>>(
+    ask: impl Fn() -> F,
+    answers: watch::Sender<bool>,
+) {
     let mut silences = 0;
     while !answers.is_closed() {
-        match timeout(PATIENCE, ask()).await {
+        match timeout(ANSWER_TIMEOUT, ask()).await {
             Ok(true) => silences = 0,
             Ok(false) | Err(_) => silences += 1,
         }
         answers.send_if_modified(|now| {
-            let before = std::mem::replace(now, silences < SILENCES);
-            before != *now
+            let previous = std::mem::replace(now, silences < SILENCES);
+            previous != *now
         });
         tokio::select! {
             biased;
             () = answers.closed() => {}
-            () = sleep(LOOK) => {}
+            () = sleep(POLL_INTERVAL) => {}
         }
     }
 }
@@ -104,17 +110,17 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_log_is_away_after_two_silences_and_back_at_the_first_answer() {
+    async fn a_log_is_away_after_two_silences_and_back_at_an_answer() {
         #[derive(Clone, Copy)]
         enum Says {
             Yes,
             No,
             Nothing,
         }
-        let (says, heard) = watch::channel(Says::Yes);
+        let (says, state) = watch::channel(Says::Yes);
         let (answers, holds) = watch::channel(true);
         let ask = move || {
-            let says = *heard.borrow();
+            let says = *state.borrow();
             async move {
                 match says {
                     Says::Yes => true,
@@ -123,21 +129,21 @@ mod tests {
                 }
             }
         };
-        let looking = tokio::spawn(look(ask, answers));
-        let after = async |time| {
+        let poller = tokio::spawn(poll_condition(ask, answers));
+        let holds_after = async |time| {
             sleep(time).await;
             *holds.borrow()
         };
-        assert!(after(LOOK / 2).await);
+        assert!(holds_after(POLL_INTERVAL / 2).await);
         for silent in [Says::No, Says::Nothing] {
             says.send_replace(silent);
-            assert!(after(LOOK).await, "one silence is no outage");
-            assert!(!after(LOOK * 3).await);
+            assert!(holds_after(POLL_INTERVAL).await, "one silence is no outage");
+            assert!(!holds_after(POLL_INTERVAL * 3).await);
             says.send_replace(Says::Yes);
-            assert!(after(LOOK * 2).await, "it answers again");
+            assert!(holds_after(POLL_INTERVAL * 2).await, "it answers again");
         }
         drop(holds);
-        sleep(LOOK * 2).await;
-        assert!(looking.is_finished(), "nobody asks any more");
+        sleep(POLL_INTERVAL * 2).await;
+        assert!(poller.is_finished(), "nobody asks any more");
     }
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::environment::Environment;
-use super::readiness::{log_answers, registered, store_takes_writes};
+use super::readiness::{log_answers, registration_condition, store_takes_writes};
 use crate::edges::{self, EdgePort};
 use crate::settings::Settings;
 
@@ -59,22 +59,22 @@ async fn remember(backends: &Backends, records: &[Record]) -> Result<()> {
                         from: message.from,
                         send_id: message.send_id,
                     };
-                    let sent = FirstSend {
+                    let first_send = FirstSend {
                         id: message.id,
                         conversation: message.conversation()?,
                     };
-                    Some((key, sent))
+                    Some((key, first_send))
                 }
                 Work::Deliver(_) | Work::Kickout(_) => None,
             },
         )
         .collect();
-    for begun in backends
+    for result in backends
         .mailbox
         .dedupe_begin(sends.clone(), backends.clock.now())
         .await
     {
-        begun?;
+        result?;
     }
     Ok(backends.mailbox.dedupe_done(sends).await?)
 }
@@ -97,7 +97,7 @@ async fn ends(backends: &Backends) -> Result<Vec<(Partition, u64)>> {
 
 /// Waits until the carrier has processed the log up to `ends`. After a power loss the stores may be
 /// a little behind the log, and a client that came in earlier would find less than it was shown.
-async fn caught_up(backends: &Backends, ends: &[(Partition, u64)]) -> Result<()> {
+async fn wait_until_caught_up(backends: &Backends, ends: &[(Partition, u64)]) -> Result<()> {
     let wait = async {
         for (partition, end) in ends {
             while backends
@@ -176,7 +176,7 @@ impl System {
         )
         .await
         .context("starting carrier")?;
-        caught_up(backends, &ends).await?;
+        wait_until_caught_up(backends, &ends).await?;
         let station = station::start(
             settings.station.clone(),
             backends.clone(),
@@ -197,8 +197,8 @@ impl System {
             .await
             .context("starting boat")?;
         let mut conditions = vec![
-            registered("boat", boat.ready()),
-            registered("station", station.ready()),
+            registration_condition("boat", boat.ready()),
+            registration_condition("station", station.ready()),
         ];
         let parts = ["station", "carrier", "horn"];
         conditions.extend(log_answers(&parts, &backends.queue, Topic::Message));
@@ -242,8 +242,8 @@ impl System {
     pub async fn failed(&mut self) -> &'static str {
         tokio::select! {
             biased;
-            () = end_of_writes(self.environment.takes_writes.clone()) => "the embedded store",
-            () = end_of_upkeep(self.upkeep.as_mut()) => "upkeep",
+            () = wait_for_write_failure(self.environment.takes_writes.clone()) => "the embedded store",
+            () = wait_for_upkeep_end(self.upkeep.as_mut()) => "upkeep",
             _ = &mut self.station => "station",
             _ = &mut self.carrier => "carrier",
             _ = &mut self.horn => "horn",
@@ -256,16 +256,16 @@ impl System {
         self.stop_boat.cancel();
         self.boat.drained().await;
         self.stop_station.cancel();
-        ended("station", self.station).await;
+        join_part("station", self.station).await;
         drop(self.edges);
         self.stop_consumers.cancel();
-        ended("carrier", self.carrier).await;
-        ended("horn", self.horn).await;
+        join_part("carrier", self.carrier).await;
+        join_part("horn", self.horn).await;
     }
 }
 
 /// Waits until the embedded store takes no more writes.
-async fn end_of_writes(takes_writes: Option<watch::Receiver<bool>>) {
+async fn wait_for_write_failure(takes_writes: Option<watch::Receiver<bool>>) {
     let Some(mut takes_writes) = takes_writes else {
         return pending().await;
     };
@@ -276,15 +276,15 @@ async fn end_of_writes(takes_writes: Option<watch::Receiver<bool>>) {
 }
 
 /// Waits until the upkeep ends by itself: nothing that is too old would be removed any more.
-async fn end_of_upkeep(upkeep: Option<&mut JoinHandle<()>>) {
+async fn wait_for_upkeep_end(upkeep: Option<&mut JoinHandle<()>>) {
     match upkeep {
         Some(upkeep) => _ = upkeep.await,
         None => pending().await,
     }
 }
 
-async fn ended(part: &str, running: JoinHandle<()>) {
-    if let Err(error) = running.await {
+async fn join_part(part: &str, task: JoinHandle<()>) {
+    if let Err(error) = task.await {
         tracing::error!(part, %error, "a part did not end in order");
     }
 }
@@ -320,17 +320,19 @@ mod tests {
         let phases = Phases::default();
         phases.follow(system.conditions());
         phases.enter(Phase::Ready);
-        let unasked = tokio::time::timeout(Duration::from_secs(3600), system.failed()).await;
-        assert_eq!((unasked.ok(), phases.is_ready()), (None, true));
+        let failure = tokio::time::timeout(Duration::from_secs(3600), system.failed()).await;
+        assert_eq!((failure.ok(), phases.is_ready()), (None, true));
 
         engine.fail_syncs();
-        let committed = engine.commit(WriteBatch::new(), None).expect("taken");
-        committed.await.expect_err("the disk failed");
+        let commit = engine.commit(WriteBatch::new(), None).expect("taken");
+        commit.await.expect_err("the disk failed");
         assert!(!phases.is_ready());
-        let troubled = phases.standings().into_iter();
-        let troubled: Vec<_> = troubled.filter(|it| !it.troubles.is_empty()).collect();
-        assert_eq!(troubled.len(), 3, "{troubled:?}");
-        for service in troubled {
+        let failing_services = phases.standings().into_iter();
+        let failing_services: Vec<_> = failing_services
+            .filter(|it| !it.troubles.is_empty())
+            .collect();
+        assert_eq!(failing_services.len(), 3, "{failing_services:?}");
+        for service in failing_services {
             assert!(service.troubles[0].starts_with("a write to the store failed"));
         }
         assert_eq!(system.failed().await, "the embedded store");

@@ -13,14 +13,14 @@ use protocol::MessageId;
 use tokio_util::sync::CancellationToken;
 
 /// Interval of cleaning.
-const EVERY: Duration = Duration::from_secs(60);
+const ROUND_INTERVAL: Duration = Duration::from_secs(60);
 /// Mailboxes swept between two pauses, so that a walk over millions holds nobody up.
 const MAILBOXES: usize = 200;
 /// Rows of the ledger removed between two pauses.
 const LEDGER_ROWS: usize = 1000;
 /// Departed members removed between two pauses.
 const LEFT: usize = 1000;
-const PAUSE: Duration = Duration::from_millis(20);
+const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone)]
 pub(super) struct Upkeep {
@@ -38,16 +38,16 @@ impl Upkeep {
     pub(super) async fn run(self, stop: CancellationToken) {
         let forever = async {
             loop {
-                tokio::time::sleep(EVERY).await;
+                tokio::time::sleep(ROUND_INTERVAL).await;
                 // Each step by itself: a row that cannot be read stops only one of them.
                 let (log, mail) = (self.queue.trim(self.clock.now()).await, self.sweep().await);
-                for done in [
+                for result in [
                     log.map(drop),
                     mail,
                     self.forget_ledger().await,
                     self.forget_left().await,
                 ] {
-                    if let Err(error) = done {
+                    if let Err(error) = result {
                         tracing::warn!(%error, "what is too old could not be removed");
                     }
                 }
@@ -59,16 +59,16 @@ impl Upkeep {
     async fn sweep(&self) -> backend::Result<()> {
         let mut next = self.mailbox.sweep(None, MAILBOXES, self.clock.now())?;
         while next.is_some() {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(SWEEP_PAUSE).await;
             next = self.mailbox.sweep(next, MAILBOXES, self.clock.now())?;
         }
         Ok(())
     }
 
     async fn forget_ledger(&self) -> backend::Result<()> {
-        let kept = MessageId::floor_of(self.clock.now() - self.ledger_retention);
-        while self.ledger.forget(kept, LEDGER_ROWS).await? > 0 {
-            tokio::time::sleep(PAUSE).await;
+        let first_kept = MessageId::floor_of(self.clock.now() - self.ledger_retention);
+        while self.ledger.forget(first_kept, LEDGER_ROWS).await? > 0 {
+            tokio::time::sleep(SWEEP_PAUSE).await;
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Upkeep {
     async fn forget_left(&self) -> backend::Result<()> {
         let old = self.clock.now() - self.ledger_retention;
         while self.groups.forget_left(old, LEFT)? == LEFT {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(SWEEP_PAUSE).await;
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ mod tests {
 
     const RETENTION: Duration = Duration::from_secs(3600);
 
-    fn settled(at: Timestamp) -> LedgerEntry {
+    fn settled_entry(at: Timestamp) -> LedgerEntry {
         LedgerEntry {
             message: MessageId::floor_of(at),
             at,
@@ -124,16 +124,19 @@ mod tests {
         };
         let (kept_from, minute) = (clock.now() - RETENTION, Duration::from_secs(60));
         let count = LEDGER_ROWS as u64 + 1;
-        let old = (0..count).map(|n| settled(kept_from - minute - Duration::from_millis(n)));
-        let (old, young) = (old.collect::<Vec<_>>(), settled(kept_from + RETENTION));
+        let old = (0..count).map(|n| settled_entry(kept_from - minute - Duration::from_millis(n)));
+        let (old, young) = (
+            old.collect::<Vec<_>>(),
+            settled_entry(kept_from + RETENTION),
+        );
         let mut ids: Vec<_> = old.iter().map(|entry| entry.message).collect();
         ids.push(young.message);
         ledger.append(old).await.expect("appended");
         ledger.append(vec![young.clone()]).await.expect("appended");
 
         upkeep.forget_ledger().await.expect("done");
-        let mut left = ledger.trace(&ids).await.expect("readable");
-        assert_eq!(left.pop(), Some(vec![young]));
-        assert_eq!(left.concat(), []);
+        let mut entries = ledger.trace(&ids).await.expect("readable");
+        assert_eq!(entries.pop(), Some(vec![young]));
+        assert_eq!(entries.concat(), []);
     }
 }

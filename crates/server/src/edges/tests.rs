@@ -54,14 +54,18 @@ fn client() -> reqwest::Client {
     reqwest::Client::new()
 }
 
-async fn ask(port: SocketAddr, forwarded: Option<&str>) -> Answer {
-    ask_over(&client(), port, forwarded).await
+async fn ask(port: SocketAddr, forwarded_for: Option<&str>) -> Answer {
+    ask_over(&client(), port, forwarded_for).await
 }
 
-async fn ask_over(client: &reqwest::Client, port: SocketAddr, forwarded: Option<&str>) -> Answer {
+async fn ask_over(
+    client: &reqwest::Client,
+    port: SocketAddr,
+    forwarded_for: Option<&str>,
+) -> Answer {
     let url = format!("http://{port}/v1/edges");
     let mut request = client.get(url);
-    if let Some(address) = forwarded {
+    if let Some(address) = forwarded_for {
         request = request.header("x-forwarded-for", address);
     }
     let response = request.send().await.expect("answered");
@@ -73,7 +77,7 @@ async fn ask_over(client: &reqwest::Client, port: SocketAddr, forwarded: Option<
 }
 
 /// Asks until an answer has a list.
-async fn listed(port: SocketAddr) -> Answer {
+async fn wait_for_list(port: SocketAddr) -> Answer {
     loop {
         let answer = ask(port, None).await;
         if answer.status == 200 {
@@ -91,7 +95,7 @@ async fn boats_that_take_clients_are_listed_for_pages_of_every_origin() {
         boat(&*registry, "b", 0).await,
     ];
     let (port, _stop) = port(Config::default(), registry).await;
-    let answer = listed(port).await;
+    let answer = wait_for_list(port).await;
     let expected = r#"[{"url":"wss://a.example","weight":7},{"url":"wss://b.example","weight":0}]"#;
     assert_eq!(answer.text, expected);
     assert_eq!(answer.header("content-type"), "application/json");
@@ -104,8 +108,8 @@ async fn boats_that_take_clients_are_listed_for_pages_of_every_origin() {
 
 #[tokio::test]
 async fn no_port_is_opened_that_nobody_named() {
-    let started = start(&Config::default(), registry()).await;
-    assert!(started.expect("nothing to bind").is_none());
+    let start_result = start(&Config::default(), registry()).await;
+    assert!(start_result.expect("nothing to bind").is_none());
 }
 
 // T-B: one address may not keep others from their list.
@@ -118,18 +122,18 @@ async fn an_address_has_twenty_requests_and_then_its_rate() {
     };
     let (port, _stop) = port(config, registry()).await;
     let client = client();
-    let mut refused = 0;
+    let mut refused_count = 0;
     for _ in 0..60 {
         let answer = ask_over(&client, port, Some("192.0.2.1")).await;
         if answer.status == 429 {
             assert_eq!(answer.header("retry-after"), "1");
             assert_eq!(answer.header("access-control-allow-origin"), "*");
-            refused += 1;
+            refused_count += 1;
         }
     }
     assert!(
-        (1..=40).contains(&refused),
-        "{refused} of sixty were refused"
+        (1..=40).contains(&refused_count),
+        "{refused_count} of sixty were refused"
     );
     assert_ne!(ask_over(&client, port, Some("192.0.2.2")).await.status, 429);
     // A client of a balancer may write what it likes; the balancer writes last. Fewer requests than
@@ -140,12 +144,12 @@ async fn an_address_has_twenty_requests_and_then_its_rate() {
         answers.push(answer.status);
     }
     assert!(answers.contains(&429), "{answers:?}");
-    let unnamed = ask_over(&client, port, None).await;
-    assert_eq!(unnamed.status, 400);
+    let nameless_answer = ask_over(&client, port, None).await;
+    assert_eq!(nameless_answer.status, 400);
     assert!(
-        unnamed.text.contains("station.http.proxy_networks"),
+        nameless_answer.text.contains("station.http.proxy_networks"),
         "{}",
-        unnamed.text
+        nameless_answer.text
     );
 }
 
@@ -157,9 +161,9 @@ fn door(list: watch::Receiver<Option<List>>) -> Door {
         balancers: TrustedNetworks::default(),
         requests: AddressLimit::new("edges_per_address", "test", rate),
         answers: RequestCounters {
-            listed: counter(),
+            lists: counter(),
             unknown: counter(),
-            refused: counter(),
+            refusals: counter(),
         },
     }
 }
@@ -192,8 +196,8 @@ async fn a_boat_that_goes_is_gone_from_the_list_after_five_seconds() {
     );
     let _looks = tokio::spawn(look(registry.clone(), lists));
     let mut names_a = async || {
-        let changed = timeout(Duration::from_millis(5_001), list.changed()).await;
-        changed.expect("a look in time").expect("it looks");
+        let change = timeout(Duration::from_millis(5_001), list.changed()).await;
+        change.expect("a look in time").expect("it looks");
         let list = list.borrow_and_update().clone().expect("a list");
         std::str::from_utf8(&list.body)
             .expect("text")

@@ -33,11 +33,11 @@ fn walk(path: &str, schema: &Value, value: &Value, problems: &mut Problems) {
             }
         }
         Value::Number(number) => {
-            let least = schema["minimum"].as_f64();
-            let most = schema["maximum"].as_f64();
+            let lower = schema["minimum"].as_f64();
+            let upper = schema["maximum"].as_f64();
             let number = number.as_f64().unwrap_or_default();
             let show = |bound: f64| bound.to_string();
-            judge(path, number, (least, most), show, problems);
+            judge(path, number, (lower, upper), show, problems);
         }
         Value::String(text) if schema["format"] == SPAN => {
             let bound = |key: &str| time(schema[key].as_str()?);
@@ -57,16 +57,16 @@ fn time(text: &str) -> Option<Duration> {
 fn judge<T: PartialOrd + Copy>(
     path: &str,
     value: T,
-    (least, most): (Option<T>, Option<T>),
+    (lower, upper): (Option<T>, Option<T>),
     show: impl Fn(T) -> String,
     problems: &mut Problems,
 ) {
-    if let Some(least) = least.filter(|least| value < *least) {
-        let remedy = format!("At least {}", show(least));
+    if let Some(lower) = lower.filter(|lower| value < *lower) {
+        let remedy = format!("At least {}", show(lower));
         problems.refuse(path, show(value), "it is too little to work with", &remedy);
     }
-    if let Some(most) = most.filter(|most| value > *most) {
-        let remedy = format!("At most {}", show(most));
+    if let Some(upper) = upper.filter(|upper| value > *upper) {
+        let remedy = format!("At most {}", show(upper));
         problems.refuse(path, show(value), "more than can be meant", &remedy);
     }
 }
@@ -75,7 +75,7 @@ fn judge<T: PartialOrd + Copy>(
 mod tests {
     use super::*;
 
-    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+    fn check_with(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::default();
         change(&mut settings);
         problems(&settings).to_string()
@@ -83,44 +83,47 @@ mod tests {
 
     #[test]
     fn the_defaults_lie_within_their_bounds() {
-        assert_eq!(refused(|_| ()), "");
+        assert_eq!(check_with(|_| ()), "");
     }
 
     #[test]
     fn a_zero_and_a_slip_of_the_pen_are_refused() {
         for (refusal, key) in [
             (
-                refused(|s| s.boat.session.heartbeat = Duration::ZERO),
+                check_with(|s| s.boat.session.heartbeat = Duration::ZERO),
                 "boat.session.heartbeat is 0s",
             ),
             (
-                refused(|s| s.boat.session.frame_bytes_max = u32::MAX),
+                check_with(|s| s.boat.session.frame_bytes_max = u32::MAX),
                 "boat.session.frame_bytes_max is 4294967295",
             ),
             (
-                refused(|s| s.boat.connections_max = 0),
+                check_with(|s| s.boat.connections_max = 0),
                 "boat.connections_max is 0",
             ),
             (
-                refused(|s| s.carrier.shards = 2_000_000_000),
+                check_with(|s| s.carrier.shards = 2_000_000_000),
                 "carrier.shards",
             ),
-            (refused(|s| s.boat.trace_share = 1.5), "boat.trace_share"),
+            (check_with(|s| s.boat.trace_share = 1.5), "boat.trace_share"),
             (
-                refused(|s| s.boat.reconnect_percent = 101),
+                check_with(|s| s.boat.reconnect_percent = 101),
                 "boat.reconnect_percent",
             ),
-            (refused(|s| s.horn.age_max = Duration::MAX), "horn.age_max"),
             (
-                refused(|s| s.station.auth.stale_max = Duration::from_secs(7_199)),
+                check_with(|s| s.horn.age_max = Duration::MAX),
+                "horn.age_max",
+            ),
+            (
+                check_with(|s| s.station.auth.stale_max = Duration::from_secs(7_199)),
                 "station.auth.stale_max is 1h 59m 59s",
             ),
             (
-                refused(|s| s.station.auth.stale_max = Duration::from_secs(30 * 86_400 + 1)),
+                check_with(|s| s.station.auth.stale_max = Duration::from_secs(30 * 86_400 + 1)),
                 "station.auth.stale_max is 30days 1s",
             ),
             (
-                refused(|s| s.carrier.retry_delays[0] = Duration::ZERO),
+                check_with(|s| s.carrier.retry_delays[0] = Duration::ZERO),
                 "carrier.retry_delays",
             ),
         ] {
@@ -131,15 +134,18 @@ mod tests {
 
     #[test]
     fn a_boat_may_have_all_the_memory_of_a_large_host() {
-        let of = |gib: u64| refused(|s| s.boat.memory_max = Some(gib << 30));
+        let of = |gib: u64| check_with(|s| s.boat.memory_max = Some(gib << 30));
         assert_eq!(of(512), "");
         assert!(of(2048).starts_with("boat.memory_max"), "{}", of(2048));
     }
 
     #[test]
     fn a_zero_that_means_something_passes() {
-        assert_eq!(refused(|s| s.boat.linger = Duration::ZERO), "");
-        assert_eq!(refused(|s| s.station.pages.private_bytes_max = 0), "");
-        assert_eq!(refused(|s| s.embedded.cache.keep_for = Duration::ZERO), "");
+        assert_eq!(check_with(|s| s.boat.linger = Duration::ZERO), "");
+        assert_eq!(check_with(|s| s.station.pages.private_bytes_max = 0), "");
+        assert_eq!(
+            check_with(|s| s.embedded.cache.keep_for = Duration::ZERO),
+            ""
+        );
     }
 }

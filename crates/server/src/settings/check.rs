@@ -135,20 +135,20 @@ impl Settings {
     }
 
     fn embedded(&self, problems: &mut Problems) {
-        let embedded = &self.embedded;
-        let in_log = (embedded.queue.retention_unread).saturating_add(embedded.queue.retention);
-        if embedded.ledger_retention < in_log {
+        let config = &self.embedded;
+        let in_log = (config.queue.retention_unread).saturating_add(config.queue.retention);
+        if config.ledger_retention < in_log {
             problems.refuse(
                 "embedded.ledger_retention",
-                span::write(embedded.ledger_retention),
+                span::write(config.ledger_retention),
                 "a message may be in the log for longer (a dead letter for embedded.queue.retention_unread, and for \
                  embedded.queue.retention after it was sent on its way again), and the audit would report it missing",
                 &format!("At least {}", span::write(in_log)),
             );
         }
-        problems.section("embedded.mailbox", embedded.mailbox.problems());
-        problems.section("embedded.timeline", embedded.timeline.problems());
-        problems.section("embedded.cache", embedded.cache.problems());
+        problems.section("embedded.mailbox", config.mailbox.problems());
+        problems.section("embedded.timeline", config.timeline.problems());
+        problems.section("embedded.cache", config.cache.problems());
     }
 
     /// Checks settings of one service against those of another.
@@ -215,8 +215,8 @@ impl Settings {
                 &format!("At most boat.session.push_window, {}", session.push_window),
             );
         }
-        let most = self.station.body_bytes_max.saturating_add(RECORD_OVERHEAD);
-        if (session.outgoing_bytes_max as usize) < most {
+        let limit = self.station.body_bytes_max.saturating_add(RECORD_OVERHEAD);
+        if (session.outgoing_bytes_max as usize) < limit {
             let body = self.station.body_bytes_max;
             problems.refuse(
                 "boat.session.outgoing_bytes_max",
@@ -225,7 +225,7 @@ impl Settings {
                     "one message with a body of station.body_bytes_max, {body}, would fill it, and the next frame close \
                      the session as slow"
                 ),
-                &format!("At least {most}, 4 KiB more than that"),
+                &format!("At least {limit}, 4 KiB more than that"),
             );
         }
     }
@@ -328,7 +328,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+    fn check_with(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::default();
         change(&mut settings);
         settings.problems().to_string()
@@ -336,14 +336,14 @@ mod tests {
 
     #[test]
     fn the_defaults_have_no_problem() {
-        assert_eq!(refused(|_| ()), "");
+        assert_eq!(check_with(|_| ()), "");
     }
 
     #[cfg(feature = "cluster")]
     #[test]
     fn groups_remember_who_left_for_longer_than_the_log_has_records() {
         let of_days = |days: u64| Duration::from_secs(days * 86_400);
-        let with = |days| refused(|settings| settings.scylla.ledger_retention = of_days(days));
+        let with = |days| check_with(|settings| settings.scylla.ledger_retention = of_days(days));
         assert!(with(8).contains("scylla.ledger_retention"), "{}", with(8));
         assert_eq!(with(9), "");
     }
@@ -351,8 +351,8 @@ mod tests {
     #[test]
     fn a_station_that_others_reach_has_a_key_of_its_own() {
         let open = |s: &mut Settings| s.station.listen = Some(([0, 0, 0, 0], 9100).into());
-        assert!(refused(open).starts_with("station.listen is 0.0.0.0:9100"));
-        let with_key = refused(|s| {
+        assert!(check_with(open).starts_with("station.listen is 0.0.0.0:9100"));
+        let with_key = check_with(|s| {
             open(s);
             s.identity.required = false;
             s.station.auth.key_file = Some("/a/key".into());
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn services_that_others_reach_prove_what_they_are() {
         let with = |required: bool, is_on: bool| {
-            refused(|s| {
+            check_with(|s| {
                 s.station.listen = Some(([0, 0, 0, 0], 9100).into());
                 s.station.auth.key_file = Some("/a/key".into());
                 s.identity.required = required;
@@ -388,7 +388,7 @@ mod tests {
     #[cfg(feature = "cluster")]
     #[test]
     fn in_production_parts_elsewhere_are_spoken_to_with_tls() {
-        let elsewhere = |s: &mut Settings| {
+        let listen_elsewhere = |s: &mut Settings| {
             s.kafka.brokers = vec!["kafka-1:9092".into()];
             s.redis.addresses = vec!["10.0.0.7:6379".into()];
             s.etcd.endpoints = vec!["http://etcd:2379".into()];
@@ -397,22 +397,23 @@ mod tests {
                 s.log.otlp.endpoint = Some("http://collector:4317".into());
             }
         };
-        assert_eq!(refused(elsewhere), "");
-        assert_eq!(refused(|s| s.production = true), "");
-        let refusal = refused(|s| {
-            elsewhere(s);
+        assert_eq!(check_with(listen_elsewhere), "");
+        assert_eq!(check_with(|s| s.production = true), "");
+        let refusal = check_with(|s| {
+            listen_elsewhere(s);
             s.production = true;
         });
-        let sections = match cfg!(feature = "otlp") {
-            true => &["kafka", "redis", "etcd", "scylla", "log.otlp"][..],
-            false => &["kafka", "redis", "etcd", "scylla"],
+        let sections = if cfg!(feature = "otlp") {
+            &["kafka", "redis", "etcd", "scylla", "log.otlp"][..]
+        } else {
+            &["kafka", "redis", "etcd", "scylla"]
         };
         assert_eq!(refusal.lines().count(), sections.len(), "{refusal}");
         for (part, line) in sections.iter().zip(refusal.lines()) {
             assert!(line.starts_with(&format!("{part}.tls.ca_file")), "{line}");
         }
-        let with_tls = refused(|s| {
-            elsewhere(s);
+        let with_tls = check_with(|s| {
+            listen_elsewhere(s);
             s.production = true;
             s.etcd.endpoints = vec!["https://etcd:2379".into()];
             s.scylla.tls.ca_file = Some("/ca".into());
@@ -429,7 +430,7 @@ mod tests {
 
     #[test]
     fn one_key_is_refused_once() {
-        let refusal = refused(|s| s.audit.settle = Duration::ZERO);
+        let refusal = check_with(|s| s.audit.settle = Duration::ZERO);
         assert_eq!(refusal.lines().count(), 1, "{refusal}");
         assert!(refusal.contains("At least 5s"), "{refusal}");
     }
@@ -438,31 +439,31 @@ mod tests {
     fn services_fit_each_other() {
         for (refusal, key) in [
             (
-                refused(|s| s.station.publish_deadline = s.boat.station_timeout),
+                check_with(|s| s.station.publish_deadline = s.boat.station_timeout),
                 "station.publish_deadline is 5s",
             ),
             (
-                refused(|s| s.boat.batch_items_max = 4097),
+                check_with(|s| s.boat.batch_items_max = 4097),
                 "boat.batch_items_max is 4097",
             ),
             (
-                refused(|s| s.embedded.queue.record_bytes_max = 64 * 1024 - 1),
+                check_with(|s| s.embedded.queue.record_bytes_max = 64 * 1024 - 1),
                 "embedded.queue.record_bytes_max is 65535",
             ),
             (
-                refused(|s| s.carrier.list_margin = Duration::from_secs(11)),
+                check_with(|s| s.carrier.list_margin = Duration::from_secs(11)),
                 "station.list_margin is 10s: carrier.list_margin is 11s",
             ),
             (
-                refused(|s| s.carrier.store_timeout = Duration::from_secs(6)),
+                check_with(|s| s.carrier.store_timeout = Duration::from_secs(6)),
                 "carrier.store_timeout is 6s",
             ),
             (
-                refused(|s| s.log.level = "[[".into()),
+                check_with(|s| s.log.level = "[[".into()),
                 "log.level is \"[[\"",
             ),
             (
-                refused(|s| s.station.auth.leeway = Duration::from_secs(61)),
+                check_with(|s| s.station.auth.leeway = Duration::from_secs(61)),
                 "station.auth.leeway is 1m 1s",
             ),
         ] {
@@ -472,9 +473,9 @@ mod tests {
 
     /// Checks each refusal, and that the values next to it pass.
     fn refuses(change: impl Fn(&mut Settings, bool), refusal: &str) {
-        let told = |is_over| refused(|s| change(s, is_over));
-        assert_eq!(told(false), "");
-        assert_eq!(told(true), refusal);
+        let refusal_text = |is_over| check_with(|s| change(s, is_over));
+        assert_eq!(refusal_text(false), "");
+        assert_eq!(refusal_text(true), refusal);
     }
 
     #[test]
@@ -549,14 +550,14 @@ mod tests {
     #[test]
     fn the_log_takes_what_stations_take() {
         let least = |bytes| {
-            refused(move |s| {
+            check_with(move |s| {
                 s.kafka.record_bytes_max = bytes;
                 s.carrier.retry_bytes_max = 64 * 1024;
             })
         };
         assert!(least(64 * 1024 - 1).starts_with("kafka.record_bytes_max is 65535"));
         assert_eq!(least(64 * 1024), "");
-        let retry = refused(|s| s.kafka.record_bytes_max = 64 * 1024);
+        let retry = check_with(|s| s.kafka.record_bytes_max = 64 * 1024);
         assert!(retry.contains("carrier.retry_bytes_max, 262144"), "{retry}");
     }
 }

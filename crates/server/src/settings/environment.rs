@@ -81,9 +81,12 @@ fn within(name: &str, table: &str) -> bool {
 }
 
 fn is_script(rest: &str) -> bool {
-    SCRIPTS.iter().any(|script| match script.ends_with('_') {
-        true => rest.starts_with(script),
-        false => rest == *script,
+    SCRIPTS.iter().any(|script| {
+        if script.ends_with('_') {
+            rest.starts_with(script)
+        } else {
+            rest == *script
+        }
     })
 }
 
@@ -156,7 +159,7 @@ mod tests {
 
     #[cfg(feature = "cluster")]
     #[test]
-    fn what_lies_in_a_table_passes() {
+    fn keys_within_tables_pass() {
         assert_eq!(refusal("PACKETBOAT_KAFKA__PROPERTIES__DEBUG", "all"), None);
         assert!(refusal("PACKETBOAT_KAFKA__PROPERTIESX__DEBUG", "all").is_some());
     }

@@ -47,7 +47,7 @@ impl Settings {
         }
         self.identity(problems);
         #[cfg(feature = "cluster")]
-        self.certificates_of_parts(problems);
+        self.check_certificates(problems);
         if let Err(error) = Operators::open(&self.admin, &StationProvers) {
             problems.refuse("admin", "", &format!("{error:#}"), "");
         }
@@ -66,7 +66,7 @@ impl Settings {
     }
 
     #[cfg(feature = "cluster")]
-    fn certificates_of_parts(&self, problems: &mut Problems) {
+    fn check_certificates(&self, problems: &mut Problems) {
         let now = backend::clock::Clock::now(&SystemClock);
         let scylla = self.scylla.tls.files();
         for (key, tls) in [
@@ -121,9 +121,9 @@ fn walk(path: &str, name: &str, value: &Value, problems: &mut Problems) {
 
 fn look(key: &str, file: &Path, problems: &mut Problems) {
     let reason = match std::fs::metadata(file) {
-        Ok(about) if !about.is_file() => "it is no file".into(),
-        Ok(about) if about.len() == 0 => "the file is empty".into(),
-        Ok(about) if about.len() > BYTES_MAX => "the file has more than 1 MiB".into(),
+        Ok(metadata) if !metadata.is_file() => "it is no file".into(),
+        Ok(metadata) if metadata.len() == 0 => "the file is empty".into(),
+        Ok(metadata) if metadata.len() > BYTES_MAX => "the file has more than 1 MiB".into(),
         Ok(_) => match std::fs::File::open(file) {
             Ok(_) => return,
             Err(error) => format!("the file cannot be read: {error}"),
@@ -138,7 +138,7 @@ fn look(key: &str, file: &Path, problems: &mut Problems) {
 mod tests {
     use super::*;
 
-    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+    fn check_with(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::default();
         change(&mut settings);
         settings.file_problems().to_string()
@@ -149,15 +149,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let empty = dir.path().join("empty");
         std::fs::write(&empty, "").expect("written");
-        let missing = refused(|s| s.station.auth.key_file = Some("/no/such/key".into()));
-        assert!(missing.starts_with("station.auth.key_file is /no/such/key: the file cannot"));
-        let refusal = refused(|s| s.horn.secret_file = Some(empty.clone()));
+        let missing_file = check_with(|s| s.station.auth.key_file = Some("/no/such/key".into()));
+        assert!(missing_file.starts_with("station.auth.key_file is /no/such/key: the file cannot"));
+        let refusal = check_with(|s| s.horn.secret_file = Some(empty.clone()));
         assert!(refusal.contains("the file is empty"), "{refusal}");
-        let refusal = refused(|s| s.horn.secret_file = Some(dir.path().into()));
+        let refusal = check_with(|s| s.horn.secret_file = Some(dir.path().into()));
         assert!(refusal.contains("it is no file"), "{refusal}");
         let short = dir.path().join("short");
         std::fs::write(&short, "0123456789").expect("written");
-        let refusal = refused(|s| s.station.auth.key_file = Some(short));
+        let refusal = check_with(|s| s.station.auth.key_file = Some(short));
         assert!(refusal.starts_with("station.auth.key_file: "), "{refusal}");
         assert!(!refusal.contains("0123456789"), "{refusal}");
     }
@@ -176,7 +176,7 @@ mod tests {
         let url = format!("http://{address}/keys");
         let file = tempfile::NamedTempFile::new().expect("a file");
         let with = |cache_dir: Option<&Path>| {
-            refused(|s| {
+            check_with(|s| {
                 s.station.auth.issuers = vec![issuer(&url)];
                 s.station.auth.cache_dir = cache_dir.map(Path::to_owned);
             })
@@ -198,7 +198,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("headers");
         std::fs::write(&file, "authorization: Bearer x\nhunter2\n").expect("written");
-        let refusal = refused(|s| s.log.otlp.headers_file = Some(file));
+        let refusal = check_with(|s| s.log.otlp.headers_file = Some(file));
         assert!(refusal.starts_with("log.otlp.headers_file: "), "{refusal}");
         assert!(
             refusal.contains("line 2") && !refusal.contains("hunter2"),
@@ -212,7 +212,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "hunter2").expect("written");
         let path = Some(file.path().to_owned());
-        let refusal = refused(|s| {
+        let refusal = check_with(|s| {
             s.redis.tls.ca_file = path.clone();
             s.scylla.tls.ca_file = path;
         });
@@ -225,7 +225,7 @@ mod tests {
     #[cfg(feature = "cluster")]
     #[test]
     fn each_of_several_files_is_named() {
-        let refusal = refused(|s| {
+        let refusal = check_with(|s| {
             let name = "ssl.key.password".to_owned();
             s.kafka.property_files.insert(name, "/no/such".into());
             s.redis.password_file = Some("/no/such".into());

@@ -10,7 +10,7 @@ use super::schema::sections;
 struct Limit {
     /// Label of the limit in `limits_total`.
     label: &'static str,
-    what: &'static str,
+    description: &'static str,
     /// Paths of settings, whose defaults the page shows.
     settings: &'static [&'static str],
     /// Code of a refusal. None: a client beyond the limit waits.
@@ -20,13 +20,13 @@ struct Limit {
 
 const fn boat(
     label: &'static str,
-    what: &'static str,
+    description: &'static str,
     settings: &'static [&'static str],
     code: Code,
 ) -> Limit {
     Limit {
         label,
-        what,
+        description,
         settings,
         code: Some(code),
         place: "boat",
@@ -36,12 +36,12 @@ const fn boat(
 /// A limit of the boat that slows clients and refuses none.
 const fn boat_pace(
     label: &'static str,
-    what: &'static str,
+    description: &'static str,
     settings: &'static [&'static str],
 ) -> Limit {
     Limit {
         label,
-        what,
+        description,
         settings,
         code: None,
         place: "boat",
@@ -50,13 +50,13 @@ const fn boat_pace(
 
 const fn station(
     label: &'static str,
-    what: &'static str,
+    description: &'static str,
     settings: &'static [&'static str],
     code: Code,
 ) -> Limit {
     Limit {
         place: "station",
-        ..boat(label, what, settings, code)
+        ..boat(label, description, settings, code)
     }
 }
 
@@ -143,7 +143,7 @@ pub fn limits_page() -> String {
         let _ = writeln!(
             page,
             "| {} | {} | {} | {} | `{}` |",
-            limit.what,
+            limit.description,
             settings.join(", "),
             code.unwrap_or_else(|| "–".to_owned()),
             limit.place,
@@ -174,9 +174,9 @@ mod tests {
         if std::env::var_os("PACKETBOAT_TEST_WRITE").is_some() {
             std::fs::write(&path, limits_page()).expect("written");
         }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        let contents = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
-            written == limits_page(),
+            contents == limits_page(),
             "docs/operations/limits.md is old: make settings"
         );
     }

@@ -49,15 +49,15 @@ pub fn lines() -> String {
 
 /// Settings that differ from their defaults once limits are lifted.
 fn rows() -> Vec<Row> {
-    let mut lifted = Settings::default();
-    lifted.lift_limits();
-    let of = |settings: &Settings| serde_json::to_value(settings).unwrap_or_default();
-    let (before, after) = (of(&Settings::default()), of(&lifted));
+    let mut high_limits = Settings::default();
+    high_limits.lift_limits();
+    let to_json = |settings: &Settings| serde_json::to_value(settings).unwrap_or_default();
+    let (default_values, raised_values) = (to_json(&Settings::default()), to_json(&high_limits));
     let mut rows = Vec::new();
     for section in SECTIONS {
-        let keys = after[section].as_object().into_iter().flatten();
-        let changed = keys.filter(|(key, value)| before[section][key] != **value);
-        rows.extend(changed.map(|(key, value): (&String, &Value)| Row {
+        let keys = raised_values[section].as_object().into_iter().flatten();
+        let changes = keys.filter(|(key, value)| default_values[section][key] != **value);
+        rows.extend(changes.map(|(key, value): (&String, &Value)| Row {
             section,
             key: key.clone(),
             value: value.to_string(),
@@ -75,11 +75,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("packetboat.toml");
         std::fs::write(&file, lines()).expect("written");
-        let loaded = Settings::load(Some(&file)).expect("settings");
-        let mut lifted = Settings::default();
-        lifted.lift_limits();
-        let of = |settings| serde_json::to_value(settings).expect("JSON");
-        assert_eq!(of(loaded), of(lifted));
+        let from_file = Settings::load(Some(&file)).expect("settings");
+        let mut high_limits = Settings::default();
+        high_limits.lift_limits();
+        let to_json = |settings| serde_json::to_value(settings).expect("JSON");
+        assert_eq!(to_json(from_file), to_json(high_limits));
         assert_eq!(variables().len(), lines().lines().count());
         let (name, value) = ("PACKETBOAT_BOAT__READ_BYTES_BURST", "1000000000");
         assert!(variables().contains(&(name.to_owned(), value.to_owned())));

@@ -114,13 +114,13 @@ fn bound(name: &str, zero: bool, table: &mut Map<String, Value>) {
             let min = table.get("minimum").and_then(Value::as_u64).unwrap_or(0);
             let min = if zero { min } else { min.max(1) };
             let max = table.get("maximum").and_then(Value::as_u64);
-            let most = match (name.contains("bytes"), format) {
+            let default_max = match (name.contains("bytes"), format) {
                 (true, Some("uint32")) => u64::from(u32::MAX),
                 (true, _) => BYTES_MAX,
                 (false, _) => COUNT_MAX,
             };
             table.insert("minimum".into(), min.into());
-            table.insert("maximum".into(), max.unwrap_or(most).into());
+            table.insert("maximum".into(), max.unwrap_or(default_max).into());
         }
         SPAN => {
             let min = if zero { "0s" } else { SPAN_MIN };

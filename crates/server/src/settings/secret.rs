@@ -37,8 +37,8 @@ mod tests {
                 .expect("TOML"),
         );
         redact(&mut value);
-        let shown = value.to_string();
-        assert!(!shown.contains("hunter2"), "{shown}");
-        assert!(shown.contains("/a/key") && shown.contains("msg"), "{shown}");
+        let text = value.to_string();
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(text.contains("/a/key") && text.contains("msg"), "{text}");
     }
 }

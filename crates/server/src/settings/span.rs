@@ -13,9 +13,10 @@ pub(super) fn write(time: Duration) -> String {
         1 => "1day".to_owned(),
         days => format!("{days}days"),
     };
-    match rest.is_zero() {
-        true => days,
-        false => format!("{days} {}", humantime::format_duration(rest)),
+    if rest.is_zero() {
+        days
+    } else {
+        format!("{days} {}", humantime::format_duration(rest))
     }
 }
 

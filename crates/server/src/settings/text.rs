@@ -22,7 +22,7 @@ pub fn template() -> String {
             path => write!(file, "\n{}[{path}]\n", comment(&summary(section))),
         };
         for key in &section.keys {
-            file.push_str(&comment(&about(key)));
+            file.push_str(&comment(&comment_text(key)));
             let _ = match (&key.default, example(key)) {
                 (Some(default), _) => writeln!(file, "{} = {}", key.name, toml(default)),
                 (None, Some(example)) => writeln!(file, "# {} = {}", key.name, toml(example)),
@@ -52,7 +52,7 @@ pub fn page() -> String {
                 page,
                 "| `{}` | {default} | {} |",
                 key.name,
-                cell(&about(key))
+                cell(&comment_text(key))
             );
         }
     }
@@ -80,18 +80,18 @@ fn summary(section: &Section) -> String {
 }
 
 /// Comment of a setting, with its choices and bounds.
-fn about(key: &Key) -> String {
-    let mut about = key.doc().trim().to_owned();
+fn comment_text(key: &Key) -> String {
+    let mut text = key.doc().trim().to_owned();
     if let Some(choices) = choices(&key.schema) {
-        let _ = write!(about, " One of {choices}.");
+        let _ = write!(text, " One of {choices}.");
     }
     if let Some(fields) = fields(&key.schema) {
-        let _ = write!(about, " Each has {fields}.");
+        let _ = write!(text, " Each has {fields}.");
     }
     if let Some(bounds) = bounds(key) {
-        let _ = write!(about, " {bounds}.");
+        let _ = write!(text, " {bounds}.");
     }
-    about.trim().to_owned()
+    text.trim().to_owned()
 }
 
 /// Choices of an enum, each with its text.
@@ -152,7 +152,7 @@ fn fields(schema: &Value) -> Option<String> {
 /// Bounds of a setting that differ from those of every number and duration.
 fn bounds(key: &Key) -> Option<String> {
     let schema = &key.schema;
-    let (least, most) = if key.is_span() {
+    let (lower, upper) = if key.is_span() {
         let bound = |name: &str| schema[name].as_str().map(str::to_owned);
         (
             bound("spanMinimum").filter(|it| it != SPAN_MIN && it != "0s"),
@@ -161,14 +161,14 @@ fn bounds(key: &Key) -> Option<String> {
     } else {
         let usual = [COUNT_MAX, BYTES_MAX, u8::MAX.into(), u32::MAX.into()];
         let is_usual = |max: &Value| max.as_u64().is_some_and(|max| usual.contains(&max));
-        let least = schema.get("minimum").filter(|it| it.as_u64() > Some(1));
-        let most = schema.get("maximum").filter(|it| !is_usual(it));
-        (least.map(Value::to_string), most.map(Value::to_string))
+        let lower = schema.get("minimum").filter(|it| it.as_u64() > Some(1));
+        let upper = schema.get("maximum").filter(|it| !is_usual(it));
+        (lower.map(Value::to_string), upper.map(Value::to_string))
     };
-    match (least, most) {
-        (Some(least), Some(most)) => Some(format!("{least} to {most}")),
-        (Some(least), None) => Some(format!("At least {least}")),
-        (None, Some(most)) => Some(format!("At most {most}")),
+    match (lower, upper) {
+        (Some(lower), Some(upper)) => Some(format!("{lower} to {upper}")),
+        (Some(lower), None) => Some(format!("At least {lower}")),
+        (None, Some(upper)) => Some(format!("At most {upper}")),
         (None, None) => None,
     }
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_commented_out_is_a_setting() {
+    fn commented_out_lines_are_settings() {
         let unset = |line: &str| {
             let (key, _) = line.strip_prefix("# ")?.split_once(" = ")?;
             (!key.contains(' ')).then(|| line[2..].to_owned())
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_has_a_comment_and_durations_are_as_people_write_them() {
+    fn every_setting_has_a_comment_and_readable_durations() {
         for section in sections().iter().filter(|section| !section.keys.is_empty()) {
             assert!(!section.doc.is_empty(), "[{}] has no comment", section.path);
             for key in &section.keys {
@@ -273,9 +273,9 @@ mod tests {
         if std::env::var_os("PACKETBOAT_TEST_WRITE").is_some() {
             std::fs::write(&path, page()).expect("written");
         }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        let contents = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
-            written == page(),
+            contents == page(),
             "docs/operations/settings.md is old: make settings"
         );
     }

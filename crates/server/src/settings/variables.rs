@@ -66,11 +66,11 @@ impl Variables {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let disabled = get("OTEL_SDK_DISABLED");
+        let sdk_disabled = get("OTEL_SDK_DISABLED");
         Ok(Variables {
             otlp,
             trace_share,
-            is_disabled: disabled.is_some_and(|it| it.trim().eq_ignore_ascii_case("true")),
+            is_disabled: sdk_disabled.is_some_and(|it| it.trim().eq_ignore_ascii_case("true")),
         })
     }
 }
@@ -157,13 +157,13 @@ pub(crate) fn pairs(text: Option<&str>) -> Vec<Option<(String, String)>> {
     let read = |pair: &str| {
         let (key, value) = pair.split_once('=')?;
         let key = key.trim();
-        let value = decoded(value.trim())?;
+        let value = percent_decode(value.trim())?;
         (!key.is_empty()).then(|| (key.to_owned(), value))
     };
     pairs.map(read).collect()
 }
 
-fn decoded(text: &str) -> Option<String> {
+fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -209,8 +209,8 @@ mod tests {
 
     fn read(variables: &[(&str, &str)], has_endpoint: bool) -> Result<Variables, Problems> {
         let get = |name: &str| {
-            let found = variables.iter().find(|(key, _)| *key == name);
-            found.map(|(_, value)| (*value).to_owned())
+            let pair = variables.iter().find(|(key, _)| *key == name);
+            pair.map(|(_, value)| (*value).to_owned())
         };
         Variables::read(get, has_endpoint)
     }
@@ -225,7 +225,7 @@ mod tests {
             .expect("settings")
     }
 
-    const ALL: [(&str, &str); 9] = [
+    const ALL_VARIABLES: [(&str, &str); 9] = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317"),
         ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://b:4317"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
@@ -242,13 +242,13 @@ mod tests {
 
     #[test]
     fn variables_of_opentelemetry_are_settings() {
-        let settings = settings(&ALL, "");
+        let settings = settings(&ALL_VARIABLES, "");
         let otlp = &settings.log.otlp;
-        let exposed = |link: &Option<protocol::settings::Link>| {
+        let expose = |link: &Option<protocol::settings::Link>| {
             link.as_ref().map(|link| link.expose().to_owned())
         };
-        assert_eq!(exposed(&otlp.endpoint).as_deref(), Some("http://a:4317"));
-        let metrics = exposed(&otlp.metrics_endpoint);
+        assert_eq!(expose(&otlp.endpoint).as_deref(), Some("http://a:4317"));
+        let metrics = expose(&otlp.metrics_endpoint);
         assert_eq!(metrics.as_deref(), Some("http://b:4317"));
         assert_eq!(otlp.traces_endpoint, None);
         assert_eq!(otlp.timeout, Duration::from_millis(2500));
@@ -263,7 +263,7 @@ mod tests {
     fn settings_win_over_variables() {
         let file = "[boat]\ntrace_share = 0.5\n[log.otlp]\nendpoint = 'http://c:1'\n\
                     service = 'pier'\ntimeout = '1s'\n[log.otlp.attributes]\nregion = 'south'\n";
-        let settings = settings(&ALL, file);
+        let settings = settings(&ALL_VARIABLES, file);
         let otlp = &settings.log.otlp;
         assert_eq!(otlp.endpoint, Some("http://c:1".into()));
         assert_eq!(
@@ -317,7 +317,7 @@ mod tests {
         };
         assert!(is_disabled("true") && is_disabled("TRUE"));
         assert!(!is_disabled("false") && !is_disabled("1"));
-        let mut otlp = settings(&ALL, "").log.otlp;
+        let mut otlp = settings(&ALL_VARIABLES, "").log.otlp;
         otlp.disable();
         assert_eq!((otlp.traces(), otlp.metrics()), (None, None));
     }

@@ -209,9 +209,9 @@ mod tests {
         if std::env::var_os("PACKETBOAT_TEST_WRITE").is_some() {
             std::fs::write(&path, page()).expect("written");
         }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        let contents = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
-            written == page(),
+            contents == page(),
             "docs/operations/metrics.md is old: make settings"
         );
     }
@@ -233,7 +233,7 @@ mod tests {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut files = Vec::new();
         sources(&crates, &mut files);
-        let mut found = 0;
+        let mut name_count = 0;
         for file in files {
             let text = std::fs::read_to_string(&file).expect("text");
             let own = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -242,10 +242,10 @@ mod tests {
                     let name = rest.split('"').next().unwrap_or_default();
                     let is_listed = METRICS.iter().any(|metric| metric.name == name);
                     assert!(is_listed, "{name} in {} has no line", file.display());
-                    found += 1;
+                    name_count += 1;
                 }
             }
         }
-        assert!(found > 80, "{found} is not all");
+        assert!(name_count > 80, "{name_count} is not all");
     }
 }

@@ -43,7 +43,7 @@ impl Visit for Part {
 }
 
 struct Place {
-    begun: Instant,
+    window_start: Instant,
     lines: u32,
     /// Lines left out and not yet reported.
     left_out: u64,
@@ -72,18 +72,19 @@ impl Places {
         let mut places = self.0.lock();
         let places = places.get_or_insert_default();
         let place = places.entry((metadata.callsite(), part)).or_insert(Place {
-            begun: now,
+            window_start: now,
             lines: 0,
             left_out: 0,
             metadata,
         });
-        if now.saturating_duration_since(place.begun) >= WINDOW {
-            (place.begun, place.lines) = (now, 0);
+        if now.saturating_duration_since(place.window_start) >= WINDOW {
+            (place.window_start, place.lines) = (now, 0);
         }
         let passes = place.lines < LINES_MAX;
-        match passes {
-            true => place.lines += 1,
-            false => place.left_out += 1,
+        if passes {
+            place.lines += 1
+        } else {
+            place.left_out += 1
         }
         passes
     }
@@ -158,10 +159,10 @@ mod tests {
         assert_eq!(SHOWN.load(Ordering::Relaxed), 20 + 1);
         assert_eq!(begin, 20 + 1 + 100);
         let left_out = PLACES.left_out();
-        let here = left_out.iter().filter(|(at, _)| at.file() == Some(file!()));
-        let mut here: Vec<_> = here.map(|(_, lines)| *lines).collect();
-        here.sort_unstable();
-        assert_eq!(here, [10, 980]);
+        let line_counts = left_out.iter().filter(|(at, _)| at.file() == Some(file!()));
+        let mut line_counts: Vec<_> = line_counts.map(|(_, lines)| *lines).collect();
+        line_counts.sort_unstable();
+        assert_eq!(line_counts, [10, 980]);
     }
 
     #[test]
@@ -177,14 +178,14 @@ mod tests {
             &META
         };
         let now = Instant::now();
-        let shown = |at: Instant| {
+        let count_passed = |at: Instant| {
             (0..30)
                 .filter(|_| places.pass(metadata, Part::default(), at))
                 .count()
         };
-        assert_eq!(shown(now), 20);
-        assert_eq!(shown(now + Duration::from_millis(4_999)), 0);
-        assert_eq!(shown(now + WINDOW), 20);
+        assert_eq!(count_passed(now), 20);
+        assert_eq!(count_passed(now + Duration::from_millis(4_999)), 0);
+        assert_eq!(count_passed(now + WINDOW), 20);
         assert_eq!(
             places.left_out().pop().map(|(_, lines)| lines),
             Some(10 + 30 + 10)

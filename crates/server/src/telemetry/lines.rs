@@ -18,7 +18,7 @@ type SetLevel = Box<dyn Fn(EnvFilter) -> Result<()> + Send + Sync>;
 static LINES: OnceLock<Lines> = OnceLock::new();
 
 struct Lines {
-    dropped: ErrorCounter,
+    drop_counter: ErrorCounter,
     /// Dropped at the end: the drop waits a second at most for the last lines.
     writer: Mutex<Option<WorkerGuard>>,
     set_level: SetLevel,
@@ -31,7 +31,7 @@ pub(super) fn start(set_level: SetLevel) -> Result<NonBlocking> {
         .thread_name("log")
         .finish(io::stderr());
     let lines = Lines {
-        dropped: sink.error_counter(),
+        drop_counter: sink.error_counter(),
         writer: Mutex::new(Some(writer)),
         set_level,
     };
@@ -41,10 +41,10 @@ pub(super) fn start(set_level: SetLevel) -> Result<NonBlocking> {
 }
 
 /// Lines that found no room, since the start.
-pub(super) fn dropped() -> u64 {
+pub(super) fn dropped_count() -> u64 {
     LINES
         .get()
-        .map_or(0, |lines| lines.dropped.dropped_lines() as u64)
+        .map_or(0, |lines| lines.drop_counter.dropped_lines() as u64)
 }
 
 pub(super) fn set_level(level: EnvFilter) -> Result<()> {
@@ -62,13 +62,13 @@ pub(super) fn end() {
 
 /// Logs a panic like any other line: the default hook writes to stderr itself, and waits for it.
 pub(super) fn log_panics() {
-    panic::set_hook(Box::new(|panicked| {
-        let payload = panicked.payload();
+    panic::set_hook(Box::new(|panic_info| {
+        let payload = panic_info.payload();
         let text = payload
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        let place = panicked.location().map(ToString::to_string);
+        let place = panic_info.location().map(ToString::to_string);
         let thread = std::thread::current();
         tracing::error!(
             place = place.as_deref(),

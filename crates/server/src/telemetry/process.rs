@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn status_and_stat_files_are_parsed() {
         let status = "Name:\tpacketboat\nVmSize:\t  9000 kB\nVmRSS:\t  1234 kB\nThreads:\t7\n";
         assert_eq!(field(status, "VmRSS:"), Some(1234));
         assert_eq!(field(status, "Threads:"), Some(7));
@@ -75,10 +75,10 @@ mod tests {
         let stat = "1 (a (b) c) S 0 1 1 0 -1 4194560 10 0 0 0 250 130 0 0 20 0 7 0 5 1 2";
         assert_eq!(ticks(stat), Some(380));
         assert_eq!(ticks(""), None);
-        let before = open_files().expect("Linux");
+        let files_before = open_files().expect("Linux");
         let _files: Vec<_> = (0..7).map(|_| fs::File::open("/proc/self/stat")).collect();
         assert!(
-            open_files().expect("Linux") >= before + 7 - 3,
+            open_files().expect("Linux") >= files_before + 7 - 3,
             "others close theirs"
         );
     }

@@ -61,13 +61,13 @@ impl Dir {
     /// Writes settings for `all`, with these addresses.
     pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
-        let lifted = load_limits::lines();
+        let limit_lines = load_limits::lines();
         let patient = PATIENT.iter().filter(|(key, _)| !more.contains(key));
         let patient: String = patient
             .map(|(key, wait)| format!("{key} = \"{wait}\"\n"))
             .collect();
         let text = format!(
-            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{lifted}{patient}{more}\n"
+            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{limit_lines}{patient}{more}\n"
         );
         let file = self.path("packetboat.toml");
         std::fs::write(&file, text).expect("a file");
@@ -126,7 +126,7 @@ impl All {
         let file = dir.settings(["127.0.0.1:0"; 3], "");
         set_level(&file, level);
         let process = Process::start(all(&file, &dir.path("data")).stderr(stderr));
-        All::of(process, dir)
+        All::from_process(process, dir)
     }
 
     /// Starts with settings in the environment, which win over the file's.
@@ -137,7 +137,7 @@ impl All {
         for (name, value) in settings {
             command.env(format!("PACKETBOAT_{name}"), value);
         }
-        All::of(Process::start(&mut command), dir)
+        All::from_process(Process::start(&mut command), dir)
     }
 
     /// Starts with a hard limit of open files; its log goes to `log`.
@@ -149,37 +149,37 @@ impl All {
         let mut command = Command::new("prlimit");
         command.stderr(log);
         command.arg(format!("--nofile={files}:{files}"));
-        All::of(Process::start(&mut through(command, &plain)), dir)
+        All::from_process(Process::start(&mut through(command, &plain)), dir)
     }
 
     /// Starts in this folder, on these ports.
     pub fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
         let file = dir.settings(ports, more);
         let process = Process::start(&mut all(&file, &dir.path("data")));
-        All::of(process, dir)
+        All::from_process(process, dir)
     }
 
     /// Wraps a process that was started with settings of `dir`.
-    pub fn of(process: Process, dir: Dir) -> All {
+    pub fn from_process(process: Process, dir: Dir) -> All {
         let line = process.line().expect("it says what it bound");
-        let bound: Value = serde_json::from_str(&line).expect("a JSON line");
-        let of = |name: &str| bound[name].as_str().expect("an address").to_owned();
+        let addresses: Value = serde_json::from_str(&line).expect("a JSON line");
+        let bound_address = |name: &str| addresses[name].as_str().expect("an address").to_owned();
         All {
             door: Door {
-                websocket: of("websocket"),
-                admin: of("admin"),
+                websocket: bound_address("websocket"),
+                admin: bound_address("admin"),
                 state: dir.path("state"),
             },
-            tcp: of("tcp"),
-            health: of("health"),
-            edges: bound["edges"].as_str().map(str::to_owned),
+            tcp: bound_address("tcp"),
+            health: bound_address("health"),
+            edges: addresses["edges"].as_str().map(str::to_owned),
             process,
             dir,
         }
     }
 
     /// Restarts on the same data and ports, after the process has ended.
-    pub fn again(self, more: &str) -> All {
+    pub fn restart(self, more: &str) -> All {
         let ports = [&self.door.websocket, &self.tcp, &self.door.admin];
         let ports = ports.map(|url| url.split_once("//").expect("a URL").1.to_owned());
         let dir = self.dir;

@@ -44,7 +44,7 @@ fn figures(parts: &[&str]) -> BTreeMap<(String, String), Value> {
 }
 
 #[test]
-fn connections_are_measured_plain_and_with_tls_beside_a_bare_accept() {
+fn connection_bench_compares_plain_tls_and_bare_accept() {
     let figures = figures(&["idle", "connect", "cycles"]);
     for door in ["plain", "TLS"] {
         let key = |part: &str, name: &str| (part.to_owned(), format!("{door}, {name}"));

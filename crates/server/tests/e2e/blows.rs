@@ -10,7 +10,7 @@ use crate::fleet::Fleet;
 use crate::real::{self, Down, eventually, tool};
 
 /// Number of the broker that leads a partition of topic `message`.
-pub fn leader_of_a_partition(fleet: &Fleet) -> String {
+pub fn partition_leader(fleet: &Fleet) -> String {
     leaders(fleet)[0].expect("a leader").to_string()
 }
 
@@ -38,12 +38,12 @@ pub fn messages(fleet: &Fleet) -> String {
 /// the writes it missed. The old master comes back as a replica.
 pub fn promote_without_the_tail() {
     let master = masters().remove(0);
-    let replica = replica_of(&master);
-    let stopped = pid_of(&replica);
-    tool("kill", &["-s", "STOP", &stopped]);
+    let replica = replica_address(&master);
+    let pid = redis_pid(&replica);
+    tool("kill", &["-s", "STOP", &pid]);
     thread::sleep(Duration::from_secs(2));
-    let down = Down::of("redis", &[master]);
-    tool("kill", &["-s", "CONT", &stopped]);
+    let down = Down::new("redis", &[master]);
+    tool("kill", &["-s", "CONT", &pid]);
     eventually("the replica is master", || {
         masters().contains(&replica).then_some(())
     });
@@ -53,8 +53,8 @@ pub fn promote_without_the_tail() {
 fn nodes() -> Vec<Vec<String>> {
     for address in real::addresses("redis-cluster") {
         let port = address.rsplit(':').next().expect("a port");
-        let told = tool("redis-cli", &["-p", port, "cluster", "nodes"]);
-        let lines: Vec<Vec<String>> = told
+        let node_table = tool("redis-cli", &["-p", port, "cluster", "nodes"]);
+        let lines: Vec<Vec<String>> = node_table
             .lines()
             .map(|line| line.split(' ').map(str::to_owned).collect())
             .filter(|fields: &Vec<String>| fields.len() > 7)
@@ -81,7 +81,7 @@ pub fn masters() -> Vec<String> {
 }
 
 /// Slots of Redis Cluster that a master holds.
-pub fn slots_of(master: &str) -> Vec<RangeInclusive<u16>> {
+pub fn shard_slots(master: &str) -> Vec<RangeInclusive<u16>> {
     let mut nodes = nodes().into_iter();
     let node = nodes.find(|fields| port(fields) == master);
     let node = node.expect("a node");
@@ -102,14 +102,14 @@ pub fn node_id(master: &str) -> String {
     node.expect("a node").remove(0)
 }
 
-pub fn replica_of(master: &str) -> String {
+pub fn replica_address(master: &str) -> String {
     let id = node_id(master);
     let mut nodes = nodes().into_iter();
     let replica = nodes.find(|fields| fields[3] == id && fields[2].contains("slave"));
     port(&replica.expect("a replica"))
 }
 
-fn pid_of(redis: &str) -> String {
+fn redis_pid(redis: &str) -> String {
     let info = tool("redis-cli", &["-p", redis, "info", "server"]);
     let pid = info
         .lines()
@@ -123,15 +123,15 @@ fn etcdctl(words: &[&str]) -> String {
 }
 
 fn etcd_says(words: &[&str]) -> Value {
-    let told = etcdctl(&[words, &["-w", "json"]].concat());
-    serde_json::from_str(&told).expect("etcdctl speaks JSON")
+    let json = etcdctl(&[words, &["-w", "json"]].concat());
+    serde_json::from_str(&json).expect("etcdctl speaks JSON")
 }
 
 /// Number of the leading member, counted from 1 in the order of the addresses.
 pub fn etcd_leader() -> String {
-    let told = etcd_says(&["endpoint", "status"]);
-    let leader = &told[0]["Status"]["leader"];
-    let members = told.as_array().expect("a list");
+    let status = etcd_says(&["endpoint", "status"]);
+    let leader = &status[0]["Status"]["leader"];
+    let members = status.as_array().expect("a list");
     let index = members
         .iter()
         .position(|member| member["Status"]["header"]["member_id"] == *leader)
@@ -144,20 +144,20 @@ pub fn compact_etcd() {
     let status = etcd_says(&["endpoint", "status"]);
     let revision = &status[0]["Status"]["header"]["revision"];
     let revision = revision.as_i64().expect("a revision").to_string();
-    let compacted = etcdctl(&["compact", &revision]);
-    assert!(compacted.contains("compacted"), "{compacted}");
+    let output = etcdctl(&["compact", &revision]);
+    assert!(output.contains("compacted"), "{output}");
 }
 
-pub fn revoke_lease_of(fleet: &Fleet, boat: &str) {
+pub fn revoke_boat_lease(fleet: &Fleet, boat: &str) {
     let prefix = format!("/{}", fleet.name());
-    let told = etcd_says(&["get", "--prefix", &prefix]);
-    let keys = told["kvs"].as_array().expect("keys").iter();
+    let entries = etcd_says(&["get", "--prefix", &prefix]);
+    let keys = entries["kvs"].as_array().expect("keys").iter();
     let lease = keys
         .filter(|kv| decoded(&kv["key"]).contains("boat") && decoded(&kv["key"]).ends_with(boat))
         .find_map(|kv| kv["lease"].as_i64())
         .expect("the boat has a lease");
-    let told = etcdctl(&["lease", "revoke", &format!("{lease:x}")]);
-    assert!(told.contains("revoked"), "{told}");
+    let output = etcdctl(&["lease", "revoke", &format!("{lease:x}")]);
+    assert!(output.contains("revoked"), "{output}");
 }
 
 fn decoded(value: &Value) -> String {

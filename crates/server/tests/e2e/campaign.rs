@@ -16,8 +16,8 @@ use server::compose::Around;
 use tokio::time::Instant;
 
 use crate::blows::{
-    compact_etcd, etcd_leader, leader_of_a_partition, masters, node_id, promote_without_the_tail,
-    revoke_lease_of,
+    compact_etcd, etcd_leader, masters, node_id, partition_leader, promote_without_the_tail,
+    revoke_boat_lease,
 };
 use crate::failpoints;
 use crate::fleet::{Fleet, SERVICES};
@@ -56,15 +56,15 @@ impl Chat {
     fn end(mut self) {
         assert!(self.0.is_running(), "the chat ended by itself");
         self.0.signal("TERM");
-        let found = self.0.line_within(Duration::from_secs(180));
-        let found = found.expect("it says what it found");
-        let found: Value = serde_json::from_str(&found).expect("JSON");
-        println!("the chat found {found}");
+        let findings = self.0.line_within(Duration::from_secs(180));
+        let findings = findings.expect("it says what it found");
+        let findings: Value = serde_json::from_str(&findings).expect("JSON");
+        println!("the chat found {findings}");
         for fault in ["twice", "out_of_order", "open"] {
-            assert_eq!(found[fault], 0, "{fault} in {found}");
+            assert_eq!(findings[fault], 0, "{fault} in {findings}");
         }
-        assert_eq!(found["missing"], Value::Array(Vec::new()), "{found}");
-        assert!(found["shown"].as_u64() > Some(0), "{found}");
+        assert_eq!(findings["missing"], Value::Array(Vec::new()), "{findings}");
+        assert!(findings["shown"].as_u64() > Some(0), "{findings}");
     }
 }
 
@@ -73,18 +73,18 @@ struct Campaign {
     fleet: Fleet,
     chat: Chat,
     /// Start of the time that no audit has covered yet.
-    unaudited: Instant,
+    audit_from: Instant,
 }
 
 impl Campaign {
     fn begin() -> Campaign {
         let fleet = Fleet::start("cluster");
-        let unaudited = Instant::now();
+        let audit_from = Instant::now();
         let chat = Chat::begin(&fleet);
         let mut campaign = Campaign {
             fleet,
             chat,
-            unaudited,
+            audit_from,
         };
         campaign.recovered("nothing");
         campaign
@@ -94,31 +94,31 @@ impl Campaign {
     /// everything since the blow before.
     fn recovered(&mut self, blow: &str) {
         let fleet = &self.fleet;
-        let over = Instant::now();
+        let start = Instant::now();
         let id = eventually(&format!("a message passes after {blow}"), || {
             let send = ["send", "--user", "1", "--to", "2", "--timeout", "5", blow];
-            let sent = run(&mut fleet.user(&send));
-            let line = sent.json_lines().into_iter().next();
-            line.filter(|_| sent.code == Some(0))
+            let output = run(&mut fleet.user(&send));
+            let line = output.json_lines().into_iter().next();
+            line.filter(|_| output.code == Some(0))
                 .map(|line| line["msg_id"].clone())
         });
-        let sent = over.elapsed();
+        let send_time = start.elapsed();
         // Sends whose answer was lost come first.
         within(SHOWN, &format!("it is shown after {blow}"), || {
             let listen = ["listen", "--user", "2", "--count", "1", "--timeout", "5"];
-            let shown = run(&mut fleet.user(&listen)).json_lines();
-            shown.iter().any(|line| line["msg_id"] == id).then_some(())
+            let lines = run(&mut fleet.user(&listen)).json_lines();
+            lines.iter().any(|line| line["msg_id"] == id).then_some(())
         });
-        let shown = over.elapsed();
-        let audited = Instant::now();
+        let show_time = start.elapsed();
+        let audit_start = Instant::now();
         eventually(&format!("the books balance after {blow}"), || {
-            let since = format!("{}s", self.unaudited.elapsed().as_secs() + 1);
-            let audit = run(&mut fleet.operator(&["audit", "--deep", "--last", &since]));
+            let period = format!("{}s", self.audit_from.elapsed().as_secs() + 1);
+            let audit = run(&mut fleet.operator(&["audit", "--deep", "--last", &period]));
             let balance = audit.stdout.lines().next().unwrap_or_default();
-            println!("after {blow}: sent in {sent:.1?}, shown in {shown:.1?}; {balance}");
+            println!("after {blow}: sent in {send_time:.1?}, shown in {show_time:.1?}; {balance}");
             (audit.code == Some(0)).then_some(())
         });
-        self.unaudited = audited;
+        self.audit_from = audit_start;
         thread::sleep(BREATH);
     }
 
@@ -133,7 +133,7 @@ impl Campaign {
 // proves S1-27 in part
 #[test]
 #[ignore = "needs the real parts: make campaign"]
-fn whatever_is_killed_nothing_accepted_is_lost() {
+fn killed_parts_lose_no_accepted_message() {
     let mut campaign = Campaign::begin();
     for service in SERVICES {
         let name = format!("{service}-1");
@@ -143,8 +143,8 @@ fn whatever_is_killed_nothing_accepted_is_lost() {
         campaign.recovered(&format!("kill -9 of {name}"));
     }
     if real::addresses("kafka").len() > 1 {
-        let broker = leader_of_a_partition(&campaign.fleet);
-        let down = Down::of("kafka", &[broker]);
+        let broker = partition_leader(&campaign.fleet);
+        let down = Down::new("kafka", &[broker]);
         thread::sleep(Duration::from_secs(10));
         campaign.recovered("kill -9 of a Kafka leader");
         drop(down);
@@ -153,17 +153,17 @@ fn whatever_is_killed_nothing_accepted_is_lost() {
     campaign.recovered("the promotion of a Redis replica that lacked its tail");
     for port in masters() {
         eventually("it is flushed", || {
-            let told = tool("redis-cli", &["-p", &port, "flushall"]);
-            (told.trim() == "OK").then_some(())
+            let answer = tool("redis-cli", &["-p", &port, "flushall"]);
+            (answer.trim() == "OK").then_some(())
         });
     }
     campaign.recovered("FLUSHALL");
-    let down = (real::addresses("etcd").len() > 1).then(|| Down::of("etcd", &[etcd_leader()]));
+    let down = (real::addresses("etcd").len() > 1).then(|| Down::new("etcd", &[etcd_leader()]));
     campaign.recovered("kill -9 of the etcd leader");
     drop(down);
-    revoke_lease_of(&campaign.fleet, "boat-1");
+    revoke_boat_lease(&campaign.fleet, "boat-1");
     campaign.recovered("the revocation of a boat's lease");
-    let down = Down::of("cql", &["1".to_owned()]);
+    let down = Down::new("cql", &["1".to_owned()]);
     thread::sleep(Duration::from_secs(20));
     drop(down);
     campaign.recovered("twenty seconds without the CQL node");
@@ -173,7 +173,7 @@ fn whatever_is_killed_nothing_accepted_is_lost() {
 /// Parts that hang or are away for a while resume their work.
 #[test]
 #[ignore = "needs the real parts: make campaign"]
-fn whatever_is_away_for_a_while_nothing_accepted_is_lost() {
+fn absent_parts_lose_no_accepted_message() {
     let mut campaign = Campaign::begin();
     for service in SERVICES {
         let name = format!("{service}-1");
@@ -192,7 +192,7 @@ fn whatever_is_away_for_a_while_nothing_accepted_is_lost() {
         ("etcd", first("etcd", 3)),
         ("redis", master),
     ] {
-        let down = Down::of(part, &nodes);
+        let down = Down::new(part, &nodes);
         thread::sleep(Duration::from_secs(15));
         drop(down);
         campaign.recovered(&format!("{} of {part} away", nodes.len()));
@@ -211,7 +211,7 @@ struct Clock(std::path::PathBuf);
 
 impl Clock {
     /// Restarts a member under this clock, which shows the true time at first.
-    fn of(fleet: &mut Fleet, name: &str) -> Clock {
+    fn new(fleet: &mut Fleet, name: &str) -> Clock {
         let clock = Clock(fleet.log(name).with_extension("clock"));
         clock.set(0);
         fleet.kill(name);
@@ -252,7 +252,7 @@ impl Around for WrongClocks {
 }
 
 #[test]
-#[ignore = "a process of whatever_clocks_and_etcd_do_nothing_accepted_is_lost"]
+#[ignore = "a process of clock_jumps_and_etcd_faults_lose_no_accepted_message"]
 fn member_with_a_wrong_clock() {
     let file = std::env::var_os(CLOCK).expect("a file");
     let wrong = Arc::new(AtomicI64::new(0));
@@ -272,9 +272,9 @@ fn member_with_a_wrong_clock() {
 // T-N2, T-E4, T-E2
 #[test]
 #[ignore = "needs the real parts: make campaign"]
-fn whatever_clocks_and_etcd_do_nothing_accepted_is_lost() {
+fn clock_jumps_and_etcd_faults_lose_no_accepted_message() {
     let mut campaign = Campaign::begin();
-    let clock = Clock::of(&mut campaign.fleet, "station-1");
+    let clock = Clock::new(&mut campaign.fleet, "station-1");
     campaign.recovered("a new clock of station-1");
     for step in [-30, 0, 3600] {
         clock.set(step);
@@ -303,7 +303,7 @@ fn whatever_clocks_and_etcd_do_nothing_accepted_is_lost() {
 
     let members = 1..=real::addresses("etcd").len();
     let members: Vec<String> = members.map(|member| member.to_string()).collect();
-    let down = Down::of("etcd", &members);
+    let down = Down::new("etcd", &members);
     thread::sleep(Duration::from_secs(150));
     campaign.recovered("half of five minutes without etcd");
     thread::sleep(Duration::from_secs(150));
@@ -321,14 +321,14 @@ fn resharding_loses_nothing() {
     let (first, second) = (&masters[0], &masters[1]);
     for (from, to) in [(first, second), (second, first)] {
         let (from_id, to_id) = (node_id(from), node_id(to));
-        let moved = Command::new("redis-cli")
+        let output = Command::new("redis-cli")
             .args(["--cluster", "reshard", &format!("127.0.0.1:{first}")])
             .args(["--cluster-from", &from_id, "--cluster-to", &to_id])
             .args(["--cluster-slots", "500", "--cluster-yes"])
             .output()
             .expect("redis-cli runs");
-        let said = String::from_utf8_lossy(&moved.stdout);
-        assert!(moved.status.success(), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
         campaign.recovered("resharding");
     }
     let fleet = campaign.end();

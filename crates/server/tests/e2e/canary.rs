@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status};
 use crate::all::{All, Dir, all};
 use crate::door::get;
 use crate::ports::free_ports;
-use crate::process::{Process, SOON, packetboat, run, within};
+use crate::process::{Process, WAIT_TIMEOUT, packetboat, run, within};
 
 /// Every log line, including those of third-party crates.
 const LEVEL: &str = "trace";
@@ -203,7 +203,7 @@ impl Suite {
         let lines = std::fs::File::create(&log).expect("a file");
         let mut command = all(&file, &dir.path("data"));
         command.env("PACKETBOAT_LOG__LEVEL", LEVEL).stderr(lines);
-        let all = All::of(Process::start(&mut command), dir);
+        let all = All::from_process(Process::start(&mut command), dir);
         Suite {
             all,
             log,
@@ -326,7 +326,7 @@ impl Suite {
     /// Operators who may list and not read letters, and commands that show settings.
     fn look(&mut self, outputs: &mut Outputs) {
         let operator = "canary-operator-0123456789";
-        within(SOON, || {
+        within(WAIT_TIMEOUT, || {
             let (_, stats) = self.operator(operator, &["dlq", "stats"]);
             String::from_utf8_lossy(&stats).contains("too-large")
         });
@@ -355,21 +355,23 @@ impl Suite {
 }
 
 fn contains(outputs: &Outputs, output: &str, word: &str) -> bool {
-    let of = outputs.iter().filter(|(name, _)| *name == output);
-    let mut of = of.map(|(_, bytes)| String::from_utf8_lossy(bytes));
-    of.any(|text| text.contains(word))
+    let texts = outputs.iter().filter(|(name, _)| *name == output);
+    let mut texts = texts.map(|(_, bytes)| String::from_utf8_lossy(bytes));
+    texts.any(|text| text.contains(word))
 }
 
 /// Runs a suite; returns all its outputs, and the secrets it knew.
 fn life(format: &str) -> (Outputs, Vec<(&'static str, Vec<u8>)>) {
     let mut suite = Suite::start(format);
     let mut outputs = suite.outputs();
-    let collected = |bytes: &Mutex<Vec<u8>>| bytes.lock().expect("no panic").clone();
-    within(SOON, || !collected(&suite.collector.metrics).is_empty());
+    let read_bytes = |bytes: &Mutex<Vec<u8>>| bytes.lock().expect("no panic").clone();
+    within(WAIT_TIMEOUT, || {
+        !read_bytes(&suite.collector.metrics).is_empty()
+    });
     suite.all.process.signal("TERM");
-    assert!(suite.all.process.ended(SOON).success());
-    outputs.push(("traces", collected(&suite.collector.traces)));
-    outputs.push(("metrics of OTLP", collected(&suite.collector.metrics)));
+    assert!(suite.all.process.ended(WAIT_TIMEOUT).success());
+    outputs.push(("traces", read_bytes(&suite.collector.traces)));
+    outputs.push(("metrics of OTLP", read_bytes(&suite.collector.metrics)));
     outputs.push(("log", std::fs::read(&suite.log).expect("lines")));
     (outputs, suite.secrets)
 }
@@ -399,12 +401,12 @@ fn nothing_leaks(format: &str) {
         assert!(contains(&outputs, output, word), "{output} has no {word:?}");
     }
     // The same search finds the word that is shown on purpose.
-    let shown = leaks(&outputs, &[("shown", SHOWN.into())]);
+    let shown_leaks = leaks(&outputs, &[("shown", SHOWN.into())]);
     for output in ["log", "traces", "metrics of OTLP", "config print"] {
         let begin = format!("shown in {output}:");
         assert!(
-            shown.iter().any(|leak| leak.starts_with(&begin)),
-            "{output}: {shown:#?}"
+            shown_leaks.iter().any(|leak| leak.starts_with(&begin)),
+            "{output}: {shown_leaks:#?}"
         );
     }
     let leaks = leaks(&outputs, &secrets);
@@ -413,13 +415,13 @@ fn nothing_leaks(format: &str) {
 
 // proves I16
 #[test]
-fn no_secret_and_no_body_is_in_lines_for_people_or_anything_else() {
+fn no_secret_or_body_leaks_with_plain_text_logs() {
     nothing_leaks("pretty");
 }
 
 // proves I16
 #[test]
-fn no_secret_and_no_body_is_in_lines_for_machines_or_anything_else() {
+fn no_secret_or_body_leaks_with_json_logs() {
     nothing_leaks("json");
 }
 
@@ -432,15 +434,15 @@ fn a_planted_secret_is_found_in_each_dress() {
     assert_eq!(leaks(&clean, &secrets), Vec::<String>::new());
     let debug = format!("{secret:?}");
     let bytes = format!("{:?}", bytes::Bytes::from(secret.clone()));
-    let planted = forms(&secret).into_iter().map(|form| (form, "a form"));
-    let planted = planted.chain([
+    let samples = forms(&secret).into_iter().map(|form| (form, "a form"));
+    let samples = samples.chain([
         (debug.into_bytes(), "Debug of a list"),
         (bytes.into_bytes(), "Debug of bytes"),
     ]);
-    for (form, dress) in planted {
+    for (form, dress) in samples {
         let line = [b"INFO boat: token=", &form[..], b" and more\n"].concat();
-        let found = leaks(&vec![("log", line)], &secrets);
-        assert_eq!(found.len(), 1, "{dress}");
-        assert!(found[0].starts_with("key in log"), "{}", found[0]);
+        let matches = leaks(&vec![("log", line)], &secrets);
+        assert_eq!(matches.len(), 1, "{dress}");
+        assert!(matches[0].starts_with("key in log"), "{}", matches[0]);
     }
 }

@@ -7,10 +7,13 @@ use backend::tls::CertificateFiles;
 /// Creates a certificate for 127.0.0.1 and its key, as files of this name.
 pub fn certificate(folder: &Path, stem: &str) -> CertificateFiles {
     let names = ["127.0.0.1".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let certified_key = rcgen::generate_simple_self_signed(names).expect("a certificate");
     let files = CertificateFiles::within(folder, stem);
-    let written = files.write(&made.cert.pem(), &made.signing_key.serialize_pem());
-    written.expect("files");
+    let result = files.write(
+        &certified_key.cert.pem(),
+        &certified_key.signing_key.serialize_pem(),
+    );
+    result.expect("files");
     files
 }
 

@@ -2,7 +2,7 @@
 
 use crate::all::All;
 use crate::door::get;
-use crate::process::{Process, SOON, run, within};
+use crate::process::{Process, WAIT_TIMEOUT, run, within};
 
 // proves S3-10, S3-16, S3-17 in part: the sender sees its message sent, delivered, read.
 #[test]
@@ -34,7 +34,7 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
     bea.line_is("[changed] 2: (hidden)");
     for chat in [&mut ada, &mut bea] {
         chat.feed(String::new());
-        assert!(chat.ended(SOON).success());
+        assert!(chat.ended(WAIT_TIMEOUT).success());
     }
 }
 
@@ -44,21 +44,21 @@ fn text_of_others_steers_no_terminal() {
     let strange = "hi \u{1b}[2J\u{9b}2J\u{1b}]52;c;aGk=\u{7}\n1: I owe you \u{202e}1000";
     all.send("1", "2", strange);
     let mut chat = Process::start(&mut all.user(&["chat", "--user", "2", "--to", "1"]));
-    let shown = r"hi \u001b[2J\u009b2J\u001b]52;c;aGk=\u0007\n1: I owe you \u202e1000";
-    chat.line_is(&format!("1: {shown}"));
+    let escaped_text = r"hi \u001b[2J\u009b2J\u001b]52;c;aGk=\u0007\n1: I owe you \u202e1000";
+    chat.line_is(&format!("1: {escaped_text}"));
     chat.type_line("/list");
-    chat.line_is(&format!("1  {shown}"));
+    chat.line_is(&format!("1  {escaped_text}"));
     chat.feed(String::new());
-    assert!(chat.ended(SOON).success());
+    assert!(chat.ended(WAIT_TIMEOUT).success());
     // JSON keeps the value.
     let listen = ["listen", "--user", "2", "--platform", "pad", "--count", "1"];
-    let heard = run(&mut all.user(&listen)).ok();
+    let output = run(&mut all.user(&listen)).ok();
     assert!(
-        !heard.stdout.trim_end().contains(char::is_control),
+        !output.stdout.trim_end().contains(char::is_control),
         "{}",
-        heard.stdout
+        output.stdout
     );
-    assert_eq!(heard.json_lines()[0]["text"], strange);
+    assert_eq!(output.json_lines()[0]["text"], strange);
 }
 
 // proves S3-17 in part, S3 Pitfall C: delivered is not read.
@@ -68,16 +68,16 @@ fn a_listener_has_it_delivered_and_not_read() {
     let _listener = Process::start(&mut all.user(&["listen", "--user", "2"]));
     // The listener must be online first: a later one would fetch the message, and no sample would
     // be taken.
-    within(SOON, || all.metric("boat_sessions") == 1);
+    within(WAIT_TIMEOUT, || all.metric("boat_sessions") == 1);
     let mut ada = Process::start(&mut all.user(&["chat", "--user", "1", "--to", "2"]));
     ada.type_line("hello");
     ada.line_is("[delivered] hello");
     ada.feed(String::new());
-    assert!(ada.ended(SOON).success());
+    assert!(ada.ended(WAIT_TIMEOUT).success());
     let rest: Vec<String> = std::iter::from_fn(|| ada.line()).collect();
     assert!(!rest.contains(&"[read] hello".to_owned()), "{rest:?}");
     // The listener's acknowledgement is one sample.
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         let (_, scrape) = get(&all.health, "/metrics");
         scrape.contains("carrier_ack_latency_seconds_count 1\n")
     });
@@ -86,11 +86,11 @@ fn a_listener_has_it_delivered_and_not_read() {
 #[test]
 fn a_message_that_can_never_be_sent_says_why() {
     let all = All::start();
-    let refused = run(&mut all.user(&["send", "--user", "1", "--to", "1", "me"]));
-    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
-    assert!((refused.stdout + &refused.stderr).contains("oneself"));
-    let forged =
+    let self_send = run(&mut all.user(&["send", "--user", "1", "--to", "1", "me"]));
+    assert_eq!(self_send.code, Some(1), "{}", self_send.stdout);
+    assert!((self_send.stdout + &self_send.stderr).contains("oneself"));
+    let forged_send =
         run(&mut all.user(&["send", "--user", "1", "--to", "2", "--token", "sesame", "x"]));
-    assert_eq!(forged.code, Some(1), "{}", forged.stdout);
-    assert!((forged.stdout + &forged.stderr).contains("unauthenticated"));
+    assert_eq!(forged_send.code, Some(1), "{}", forged_send.stdout);
+    assert!((forged_send.stdout + &forged_send.stderr).contains("unauthenticated"));
 }

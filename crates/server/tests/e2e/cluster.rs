@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::fleet::Fleet;
-use crate::process::{Process, SOON, run};
+use crate::process::{Process, WAIT_TIMEOUT, run};
 use crate::real::eventually;
 
 fn id(line: &Value) -> &str {
@@ -26,14 +26,14 @@ fn a_message_finds_its_receiver(redis: &str) {
     assert_eq!(fleet.listen("2", 1)[0]["text"], "are you new here?");
     fleet.at_rest();
 
-    let away = fleet.send("1", "2", "while you were away");
-    fleet.traced(&away, &["stored_offline", "notified"]);
+    let offline_id = fleet.send("1", "2", "while you were away");
+    fleet.traced(&offline_id, &["stored_offline", "notified"]);
     let listen = ["listen", "--user", "2", "--count", "2", "--timeout", "120"];
     let mut listen = fleet.user(&listen);
     listen.env("PACKETBOAT_URL", fleet.boat("boat-2"));
     let listen = Process::start(&mut listen);
     let first: Value = serde_json::from_str(&listen.line().expect("a message")).expect("JSON");
-    assert_eq!(id(&first), away);
+    assert_eq!(id(&first), offline_id);
     let present = fleet.send("1", "2", "now you are here");
     let second: Value = serde_json::from_str(&listen.line().expect("a message")).expect("JSON");
     assert_eq!(id(&second), present);
@@ -75,24 +75,24 @@ fn a_dead_letter_is_listed_shown_and_redriven() {
     fleet.send("1", "2", "small");
     assert_eq!(fleet.listen("2", 1)[0]["text"], "small");
     let large = "x".repeat(2000);
-    let sent = fleet.send("1", "2", &large);
-    fleet.traced(&sent, &["dead", "too_large"]);
+    let large_id = fleet.send("1", "2", &large);
+    fleet.traced(&large_id, &["dead", "too_large"]);
     let letter = fleet.letter("too-large");
     run(&mut fleet.operator(&["audit"])).ok();
 
     fleet.change_settings("station.record_bytes_max = 512", "");
     for desk in ["station-1", "station-2", "carrier-1", "carrier-2"] {
         fleet.process(desk).signal("TERM");
-        assert!(fleet.process(desk).ended(SOON).success());
+        assert!(fleet.process(desk).ended(WAIT_TIMEOUT).success());
         fleet.restart(desk);
     }
     run(&mut fleet.operator(&["dlq", "redrive", &letter])).ok();
-    let heard = fleet.listen("2", 1);
+    let messages = fleet.listen("2", 1);
     assert_eq!(
-        (id(&heard[0]), heard[0]["text"].as_str()),
-        (&*sent, Some(&*large))
+        (id(&messages[0]), messages[0]["text"].as_str()),
+        (&*large_id, Some(&*large))
     );
-    fleet.traced(&sent, &["redriven", "settled"]);
+    fleet.traced(&large_id, &["redriven", "settled"]);
     fleet.nothing_for("2");
     run(&mut fleet.operator(&["audit"])).ok();
 }
@@ -108,8 +108,8 @@ fn each_process_is_well_and_says_so_for_itself() {
     doctor.args(["--admin", &fleet.admins().join(",")]);
     // A busy machine may need a second try.
     let report = eventually("the doctor finds nothing wrong", || {
-        let examined = run(&mut doctor);
-        (examined.code == Some(0)).then_some(examined.stdout)
+        let output = run(&mut doctor);
+        (output.code == Some(0)).then_some(output.stdout)
     });
     let report: Value = serde_json::from_str(&report).expect("JSON");
     let processes = report["processes"].as_array().expect("processes");
@@ -153,14 +153,14 @@ fn a_group_talks_and_takes_back() {
     let group = fleet.group("1", &["2", "3"]);
     let say = |text| {
         let send = ["send", "--user", "1", "--to", &group, "--group", text];
-        let sent = run(&mut fleet.user(&send)).ok();
-        id(&sent.json_lines()[0]).to_owned()
+        let output = run(&mut fleet.user(&send)).ok();
+        id(&output.json_lines()[0]).to_owned()
     };
     let first = say("hello, all");
     for member in ["2", "3"] {
-        let heard = fleet.listen(member, 1);
+        let messages = fleet.listen(member, 1);
         assert_eq!(
-            (id(&heard[0]), &heard[0]["text"]),
+            (id(&messages[0]), &messages[0]["text"]),
             (&*first, &"hello, all".into())
         );
     }
@@ -178,12 +178,12 @@ fn a_group_talks_and_takes_back() {
         "--group",
         "still here?",
     ];
-    let refused = run(&mut fleet.user(&send));
-    match refused.code {
+    let result = run(&mut fleet.user(&send));
+    match result.code {
         // The group's writer refuses the message if the store of groups answers the station too
         // late.
-        Some(0) => fleet.traced(id(&refused.json_lines()[0]), &["refused"]),
-        code => assert_eq!(code, Some(1), "{}", refused.stdout),
+        Some(0) => fleet.traced(id(&result.json_lines()[0]), &["refused"]),
+        code => assert_eq!(code, Some(1), "{}", result.stdout),
     }
     fleet.nothing_for("2");
 
@@ -198,7 +198,7 @@ fn a_group_talks_and_takes_back() {
     bea.line_is("[changed] 1: (recalled)");
     for chat in [&mut ada, &mut bea] {
         chat.feed(String::new());
-        assert!(chat.ended(SOON).success());
+        assert!(chat.ended(WAIT_TIMEOUT).success());
     }
     fleet.at_rest();
 }
@@ -210,16 +210,19 @@ fn services_come_and_go_one_by_one() {
     let mut fleet = Fleet::start("cluster");
     fleet.send("1", "2", "hello");
     assert_eq!(fleet.listen("2", 1).len(), 1);
-    let mut sent = BTreeSet::new();
+    let mut sent_ids = BTreeSet::new();
     for name in ["carrier-1", "station-1", "horn-1", "boat-2"] {
         fleet.process(name).signal("TERM");
-        assert!(fleet.process(name).ended(SOON).success(), "{name}");
-        sent.insert(fleet.send("1", "2", name));
+        assert!(fleet.process(name).ended(WAIT_TIMEOUT).success(), "{name}");
+        sent_ids.insert(fleet.send("1", "2", name));
         fleet.restart(name);
-        sent.insert(fleet.send("1", "2", name));
+        sent_ids.insert(fleet.send("1", "2", name));
     }
-    let heard = fleet.listen("2", sent.len());
-    let heard: BTreeSet<String> = heard.iter().map(|line| id(line).to_owned()).collect();
-    assert_eq!(heard, sent);
+    let received_ids = fleet.listen("2", sent_ids.len());
+    let received_ids: BTreeSet<String> = received_ids
+        .iter()
+        .map(|line| id(line).to_owned())
+        .collect();
+    assert_eq!(received_ids, sent_ids);
     fleet.at_rest();
 }

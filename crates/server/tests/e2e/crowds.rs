@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::all::All;
 use crate::neighbours::Chat;
-use crate::process::{SOON, within};
+use crate::process::{WAIT_TIMEOUT, within};
 use crate::raw::RawClient;
 
 const CLIENTS: i64 = 300;
@@ -41,33 +41,33 @@ fn all_go_at_once_and_come_back_at_once() {
     let sessions = all.metric("boat_sessions");
     assert!(sessions >= CLIENTS as u64, "{sessions}");
     drop(first);
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         all.metric("boat_sessions") == sessions - CLIENTS as u64
     });
     chat.goes_on(&all);
-    let again = crowd(&all);
-    within(SOON, || all.metric("boat_sessions") == sessions);
+    let second_crowd = crowd(&all);
+    within(WAIT_TIMEOUT, || all.metric("boat_sessions") == sessions);
     chat.goes_on(&all);
     chat.end().undisturbed();
-    drop(again);
+    drop(second_crowd);
     // The store keeps no session either: every client that left has signed off.
-    within(SOON, || all.metric("boat_sessions") == 0);
+    within(WAIT_TIMEOUT, || all.metric("boat_sessions") == 0);
     all.at_rest();
 }
 
 // T-B1: killed with all of them aboard, under a chat.
 #[test]
-fn killed_with_a_crowd_it_loses_nothing_and_takes_all_of_them_again() {
+fn kill_under_a_crowd_loses_nothing_and_all_reconnect() {
     let mut all = All::start();
     let aboard = crowd(&all);
     let chat = Chat::beside(&all);
     all.process.kill();
-    let all = all.again("");
+    let all = all.restart("");
     drop(aboard);
-    let again = crowd(&all);
-    within(SOON, || all.metric("boat_sends_total") > 10);
+    let second_crowd = crowd(&all);
+    within(WAIT_TIMEOUT, || all.metric("boat_sends_total") > 10);
     let _clean = chat.end();
-    drop(again);
+    drop(second_crowd);
     all.at_rest();
 }
 
@@ -79,9 +79,11 @@ fn stopped_for_a_while_it_notices_and_loses_nothing() {
     all.process.signal("STOP");
     std::thread::sleep(Duration::from_secs(5));
     all.process.signal("CONT");
-    within(SOON, || all.metric("boat_pauses_total") > 0);
-    let sent = all.metric("boat_sends_total");
-    within(SOON, || all.metric("boat_sends_total") > sent + 10);
+    within(WAIT_TIMEOUT, || all.metric("boat_pauses_total") > 0);
+    let old_count = all.metric("boat_sends_total");
+    within(WAIT_TIMEOUT, || {
+        all.metric("boat_sends_total") > old_count + 10
+    });
     let _clean = chat.end();
     all.at_rest();
 }

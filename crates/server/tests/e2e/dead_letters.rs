@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::all::All;
 use crate::door::get;
-use crate::process::{Process, SOON, run, within};
+use crate::process::{Process, WAIT_TIMEOUT, run, within};
 use crate::webhook::Webhook;
 
 /// Waits short enough for a test.
@@ -17,17 +17,17 @@ fn the_message_of_a_listener_that_never_acknowledges_waits() {
     let all = All::with(QUICK);
     let deaf = ["listen", "--user", "2", "--device", "deaf", "--no-ack"];
     let mut deaf = Process::start(&mut all.user(&deaf));
-    within(SOON, || {
-        let told = run(&mut all.operator(&["doctor", "user", "2"])).stdout;
-        told.contains(": 1 sessions")
+    within(WAIT_TIMEOUT, || {
+        let report = run(&mut all.operator(&["doctor", "user", "2"])).stdout;
+        report.contains(": 1 sessions")
     });
     let id = all.send("1", "2", "are you there?");
-    let shown = deaf.look_for(SOON, |line| line.contains(&id));
-    shown.expect("it is shown");
+    let result = deaf.look_for(WAIT_TIMEOUT, |line| line.contains(&id));
+    result.expect("it is shown");
     all.traced(&id, &["no_ack", "stored_offline"]);
     deaf.kill();
     // Who acknowledges has all the time it takes.
-    let all = all.again("");
+    let all = all.restart("");
     assert_eq!(all.listen("2", 1)[0]["msg_id"], id.as_str());
     all.traced(&id, &["fetched"]);
     all.nothing_for("2");
@@ -36,7 +36,7 @@ fn the_message_of_a_listener_that_never_acknowledges_waits() {
 
 // proves S1-29, S1-30 in part
 #[test]
-fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
+fn dead_letter_is_listed_shown_and_redriven() {
     let mut all = All::with("station.record_bytes_max = 512");
     all.send("1", "2", "small");
     assert_eq!(all.listen("2", 1)[0]["text"], "small");
@@ -45,23 +45,23 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
     all.traced(&id, &["dead", "too_large"]);
 
     let letter = all.letter("too-large");
-    let shown = run(&mut all.operator(&["dlq", "show", &letter, "--body"])).ok();
+    let output = run(&mut all.operator(&["dlq", "show", &letter, "--body"])).ok();
     assert!(
-        shown.stdout.contains("too-large") && shown.stdout.contains(&id),
+        output.stdout.contains("too-large") && output.stdout.contains(&id),
         "{}",
-        shown.stdout
+        output.stdout
     );
     let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
     assert!(stats.contains("too-large"), "{stats}");
     run(&mut all.operator(&["audit"])).ok();
 
     all.process.signal("TERM");
-    all.process.ended(crate::process::SOON);
-    let all = all.again("");
+    all.process.ended(crate::process::WAIT_TIMEOUT);
+    let all = all.restart("");
     run(&mut all.operator(&["dlq", "redrive", &letter])).ok();
-    let heard = all.listen("2", 1);
+    let messages = all.listen("2", 1);
     assert_eq!(
-        (heard[0]["msg_id"].as_str(), heard[0]["text"].as_str()),
+        (messages[0]["msg_id"].as_str(), messages[0]["text"].as_str()),
         (Some(&*id), Some(&*large))
     );
     all.traced(&id, &["redriven", "settled"]);
@@ -72,50 +72,50 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
 /// Kills the program in the middle of an operator's task; the next process continues it, and nobody
 /// gets anything twice.
 #[test]
-fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
+fn killed_redrive_resumes_and_redrives_each_letter_once() {
     const LETTERS: usize = 30;
     let mut all = All::with("station.record_bytes_max = 512");
     all.send("1", "2", "small");
     all.listen("2", 1);
     let large = "x".repeat(1000);
-    let sent: BTreeSet<String> = (0..LETTERS).map(|_| all.send("1", "2", &large)).collect();
+    let sent_ids: BTreeSet<String> = (0..LETTERS).map(|_| all.send("1", "2", &large)).collect();
     let count = format!("message too-large: {LETTERS} letters");
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
         stats.contains(&count)
     });
     all.process.signal("TERM");
-    all.process.ended(crate::process::SOON);
-    let mut all = all.again("");
+    all.process.ended(crate::process::WAIT_TIMEOUT);
+    let mut all = all.restart("");
     let redrive = [
         "dlq", "redrive", "--all", "--rate", "10", "--task", "night", "--detach",
     ];
     run(&mut all.operator(&redrive)).ok();
     // In the middle of it: the rest takes seconds more.
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         let text = get(&all.admin, "/metrics").1;
         let mut lines = text.lines();
-        let done = lines
+        let done_count = lines
             .find_map(|line| line.strip_prefix("desk_redrives_total{outcome=\"to_message\"} "));
-        done.is_some_and(|done| done != "0")
+        done_count.is_some_and(|done_count| done_count != "0")
     });
     all.process.kill();
-    let all = all.again("");
+    let all = all.restart("");
     let watch = ["dlq", "task", "watch", "night", "--output", "json"];
-    let told = run(&mut all.operator(&watch)).ok().json_lines();
-    assert_eq!(told[0]["items"].as_array().expect("a list").len(), LETTERS);
-    let heard = all.listen("2", LETTERS);
-    let heard: Vec<&str> = heard
+    let task = run(&mut all.operator(&watch)).ok().json_lines();
+    assert_eq!(task[0]["items"].as_array().expect("a list").len(), LETTERS);
+    let received_ids = all.listen("2", LETTERS);
+    let received_ids: Vec<&str> = received_ids
         .iter()
         .filter_map(|line| line["msg_id"].as_str())
         .collect();
-    assert_eq!(heard.len(), LETTERS, "each once");
+    assert_eq!(received_ids.len(), LETTERS, "each once");
     assert_eq!(
-        heard
+        received_ids
             .iter()
             .map(|id| id.to_string())
             .collect::<BTreeSet<_>>(),
-        sent
+        sent_ids
     );
     all.nothing_for("2");
     // A second request under the same name is the same task.
@@ -142,10 +142,10 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
     assert!(plan.contains("3  would die again: too-large"), "{plan}");
 
     let discard = ["dlq", "discard", "--cause", cause, "--why", "a test"];
-    let refused = run(&mut all.operator(&discard));
-    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
-    let confirmed = [&discard[..], &["--confirm", "3"]].concat();
-    run(&mut all.operator(&confirmed)).ok();
+    let output = run(&mut all.operator(&discard));
+    assert_eq!(output.code, Some(1), "{}", output.stdout);
+    let confirmation = [&discard[..], &["--confirm", "3"]].concat();
+    run(&mut all.operator(&confirmation)).ok();
     let open = run(&mut all.operator(&["dlq", "list", "--open"]))
         .ok()
         .stdout;
@@ -198,11 +198,11 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
         "--why",
         "a client that sends too much",
     ];
-    let looked = run(all.operator(&edit).env("VISUAL", &editor)).ok();
+    let output = run(all.operator(&edit).env("VISUAL", &editor)).ok();
     assert!(
-        looked.stderr.contains("Nothing changed"),
+        output.stderr.contains("Nothing changed"),
         "{}",
-        looked.stderr
+        output.stderr
     );
     let text = std::fs::read_to_string(&page).expect("it was shown");
     assert!(
@@ -210,47 +210,57 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
         "{text}"
     );
 
-    let data = |line: &str| match line.trim_start().starts_with("\"data\"") {
-        true => "      \"data\": \"aGVsbG8=\",".to_owned(),
-        false => line.to_owned(),
+    let data = |line: &str| {
+        if line.trim_start().starts_with("\"data\"") {
+            "      \"data\": \"aGVsbG8=\",".to_owned()
+        } else {
+            line.to_owned()
+        }
     };
-    let mended: Vec<String> = text.lines().map(data).collect();
-    std::fs::write(&page, mended.join("\n")).expect("written");
+    let edited_lines: Vec<String> = text.lines().map(data).collect();
+    std::fs::write(&page, edited_lines.join("\n")).expect("written");
     let page = page.to_string_lossy().into_owned();
     let from_file = [&edit[..], &["--file", &page]].concat();
-    let unasked = run(&mut all.operator(&from_file));
-    assert_eq!(unasked.code, Some(1), "{}", unasked.stdout);
-    assert!(unasked.stderr.contains("--yes"), "{}", unasked.stderr);
+    let unconfirmed_run = run(&mut all.operator(&from_file));
+    assert_eq!(unconfirmed_run.code, Some(1), "{}", unconfirmed_run.stdout);
+    assert!(
+        unconfirmed_run.stderr.contains("--yes"),
+        "{}",
+        unconfirmed_run.stderr
+    );
     let open = run(&mut all.operator(&["dlq", "show", &letter]))
         .ok()
         .stdout;
     assert!(!open.contains("edited"), "{open}");
-    let kept = [&from_file[..], &["--yes"]].concat();
-    let kept = run(&mut all.operator(&kept)).ok().stdout;
-    for told in [
+    let edit_output = [&from_file[..], &["--yes"]].concat();
+    let edit_output = run(&mut all.operator(&edit_output)).ok().stdout;
+    for expected in [
         "+      \"data\": \"aGVsbG8=\"",
         "A carrier would read it",
         "holds this now",
     ] {
-        assert!(kept.contains(told), "{told}: {kept}");
+        assert!(edit_output.contains(expected), "{expected}: {edit_output}");
     }
     let log = run(&mut all.operator(&["dlq", "log", "--decisions"]))
         .ok()
         .stdout;
-    let edited = format!("edits {letter}: message.message.data");
-    assert!(log.contains(&edited) && !log.contains("aGVsbG8"), "{log}");
+    let audit_line = format!("edits {letter}: message.message.data");
+    assert!(
+        log.contains(&audit_line) && !log.contains("aGVsbG8"),
+        "{log}"
+    );
 
     all.process.signal("TERM");
-    all.process.ended(crate::process::SOON);
-    let all = all.again("station.record_bytes_max = 512");
+    all.process.ended(crate::process::WAIT_TIMEOUT);
+    let all = all.restart("station.record_bytes_max = 512");
     let plan = run(&mut all.operator(&["dlq", "plan", &letter]))
         .ok()
         .stdout;
     assert!(plan.contains("would get a place"), "{plan}");
     run(&mut all.operator(&["dlq", "redrive", &letter])).ok();
-    let heard = all.listen("2", 1);
-    assert_eq!(heard[0]["msg_id"], id.as_str());
-    assert_ne!(heard[0]["text"], "x".repeat(2000));
+    let messages = all.listen("2", 1);
+    assert_eq!(messages[0]["msg_id"], id.as_str());
+    assert_ne!(messages[0]["text"], "x".repeat(2000));
     let late = run(&mut all.operator(&edit));
     assert!(late.stderr.contains("it was redriven"), "{}", late.stderr);
     metric(
@@ -266,37 +276,37 @@ fn metric(all: &All, line: &str) {
     let mut text = String::new();
     for _ in 0..3000 {
         text = get(&all.admin, "/metrics").1;
-        if text.lines().any(|told| told.starts_with(line)) {
+        if text.lines().any(|text_line| text_line.starts_with(line)) {
             return;
         }
-        std::thread::sleep(crate::process::PAUSE);
+        std::thread::sleep(crate::process::POLL_INTERVAL);
     }
-    let told = text.lines().filter(|line| line.starts_with("desk_"));
-    panic!("{line}: {:#?}", told.collect::<Vec<_>>());
+    let desk_metrics = text.lines().filter(|line| line.starts_with("desk_"));
+    panic!("{line}: {:#?}", desk_metrics.collect::<Vec<_>>());
 }
 
 /// Exported letters go back to their origin, and nowhere else.
 #[test]
 fn letters_are_exported_and_come_back() {
     let all = All::with("station.record_bytes_max = 512");
-    let sent: Vec<String> = (0..3)
+    let sent_ids: Vec<String> = (0..3)
         .map(|_| all.send("1", "2", &"x".repeat(700)))
         .collect();
-    for id in &sent {
+    for id in &sent_ids {
         all.traced(id, &["dead", "too_large"]);
     }
-    let exported = run(&mut all.operator(&["dlq", "export", "--reason", "too-large"])).ok();
-    assert_eq!(exported.json_lines().len(), 3);
+    let export = run(&mut all.operator(&["dlq", "export", "--reason", "too-large"])).ok();
+    assert_eq!(export.json_lines().len(), 3);
     let file = all.dir.path("letters.jsonl");
-    std::fs::write(&file, &exported.stdout).expect("written");
+    std::fs::write(&file, &export.stdout).expect("written");
     let file = file.to_string_lossy().into_owned();
     let import = ["dlq", "import", &file, "--why", "a test"];
-    let known = run(&mut all.operator(&import)).ok().stdout;
-    assert_eq!(known, "0 letters are back, 3 were there already\n");
+    let report = run(&mut all.operator(&import)).ok().stdout;
+    assert_eq!(report, "0 letters are back, 3 were there already\n");
 
     let other = All::start();
-    let refused = run(&mut other.operator(&import)).stderr;
-    assert!(refused.contains("another installation"), "{refused}");
+    let error_text = run(&mut other.operator(&import)).stderr;
+    assert!(error_text.contains("another installation"), "{error_text}");
     let log = run(&mut all.operator(&["dlq", "log"])).ok().stdout;
     assert!(
         log.contains("takes 3 letters with what is in them"),
@@ -307,12 +317,8 @@ fn letters_are_exported_and_come_back() {
         "{\"cluster\":1,\"id\":\"message-0-0\",\"headers\":[],\"key\":\"\",\"value\":\"\"}\n",
     )
     .expect("written");
-    let refused = run(&mut other.operator(&import));
-    assert!(
-        refused.stderr.contains("is no letter"),
-        "{}",
-        refused.stderr
-    );
+    let output = run(&mut other.operator(&import));
+    assert!(output.stderr.contains("is no letter"), "{}", output.stderr);
 }
 
 /// Without a token an operator sees nothing; with one, only what it allows.
@@ -325,8 +331,8 @@ fn operators_sign_in_where_there_are_some() {
     let settings = format!("admin.operators = [{ann}]");
     let all = All::with(&settings);
     let stats = ["dlq", "stats"];
-    let refused = run(&mut all.operator(&stats));
-    assert_eq!(refused.code, Some(1));
+    let output = run(&mut all.operator(&stats));
+    assert_eq!(output.code, Some(1));
     let with_token = |arguments: &[&str]| {
         let mut command = all.operator(arguments);
         command.env("PACKETBOAT_ADMIN_TOKEN", "a-token-of-some-length");
@@ -336,8 +342,8 @@ fn operators_sign_in_where_there_are_some() {
     // A file keeps the token out of the process list.
     let token = token.to_string_lossy();
     let from_file = ["dlq", "--operator-token-file", &token, "stats"];
-    let told = run(&mut all.operator(&from_file)).ok().stdout;
-    assert_eq!(told, "Nothing is dead.\n");
+    let report = run(&mut all.operator(&from_file)).ok().stdout;
+    assert_eq!(report, "Nothing is dead.\n");
     let mut guess = all.operator(&stats);
     guess.env("PACKETBOAT_ADMIN_TOKEN", "a-token-of-nobody-here");
     assert_eq!(run(&mut guess).code, Some(1));
@@ -349,7 +355,7 @@ fn operators_sign_in_where_there_are_some() {
     assert_eq!(with_token(&["dlq", "redrive", "message-0-0"]).code, Some(1));
     // The file is reread periodically: an operator with the old token is refused.
     std::fs::write(&*token, "a-token-of-another-day\n").expect("written");
-    within(2 * SOON, || with_token(&stats).code == Some(1));
+    within(2 * WAIT_TIMEOUT, || with_token(&stats).code == Some(1));
     run(&mut all.operator(&from_file)).ok();
 }
 
@@ -365,24 +371,27 @@ fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
     let id = all.send("1", "2", "are you there?");
     all.traced(&id, &["stored_offline", "\"ok\":false"]);
 
-    let of = |topic: &str| {
+    let list_letters = |topic: &str| {
         let list = ["dlq", "list", "--topic", topic, "--output", "json"];
         let list = run(&mut all.operator(&list)).ok().stdout;
         serde_json::from_str::<serde_json::Value>(&list).expect("JSON")["items"].clone()
     };
-    assert_eq!(of("message"), serde_json::json!([]));
-    let letters = of("notification");
+    assert_eq!(list_letters("message"), serde_json::json!([]));
+    let letters = list_letters("notification");
     let letter = letters[0]["id"].as_str().expect("a letter");
     assert!(letter.starts_with("notification-"), "{letter}");
     assert_eq!(letters[0]["reason"], "refused");
     assert_eq!(letters[0]["targets"], serde_json::json!(["2/desktop"]));
-    let both = run(&mut all.operator(&["dlq", "list"])).ok().stdout;
-    assert!(both.contains(letter) && both.contains(&id), "{both}");
-    let shown = run(&mut all.operator(&["dlq", "show", letter, "--body"])).ok();
-    let shown = shown.stdout;
+    let letter_list = run(&mut all.operator(&["dlq", "list"])).ok().stdout;
     assert!(
-        shown.contains("answered 400") && shown.contains("NotificationTask"),
-        "{shown}"
+        letter_list.contains(letter) && letter_list.contains(&id),
+        "{letter_list}"
+    );
+    let details = run(&mut all.operator(&["dlq", "show", letter, "--body"])).ok();
+    let details = details.stdout;
+    assert!(
+        details.contains("answered 400") && details.contains("NotificationTask"),
+        "{details}"
     );
     let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
     assert!(stats.contains("notification refused: 1 letters"), "{stats}");
@@ -392,7 +401,7 @@ fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
     let redriven = run(&mut all.operator(&redrive)).ok().stdout;
     assert!(redriven.contains("told again"), "{redriven}");
     all.traced(&id, &["redriven", "\"ok\":true"]);
-    let again = run(&mut all.operator(&redrive)).ok().stdout;
-    assert!(again.contains("No letter matches"), "{again}");
+    let retry = run(&mut all.operator(&redrive)).ok().stdout;
+    assert!(retry.contains("No letter matches"), "{retry}");
     all.at_rest();
 }

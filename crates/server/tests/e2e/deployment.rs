@@ -11,7 +11,7 @@ use toml::{Table, Value};
 
 use crate::all::Dir;
 use crate::ports::free_ports;
-use crate::process::{PAUSE, SOON, packetboat, run};
+use crate::process::{POLL_INTERVAL, WAIT_TIMEOUT, packetboat, run};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -63,8 +63,8 @@ fn the_deployment_files_start() {
     let key = dir.path("token-key");
     fs::write(&key, "0123456789abcdef0123456789abcdef\n").expect("a key");
     let tickets = dir.path("ticket.keys");
-    let made = packetboat(&["keys", "new", &tickets.to_string_lossy()]);
-    run(&mut { made }).ok();
+    let command = packetboat(&["keys", "new", &tickets.to_string_lossy()]);
+    run(&mut { command }).ok();
     let identity = dir.path("identity");
     let identity = identity.to_string_lossy();
     let variables = environment();
@@ -93,8 +93,8 @@ fn the_deployment_files_start() {
             let file = format!("{identity}/{name}");
             check.env(format!("PACKETBOAT_IDENTITY__{variable}"), file);
         }
-        let ended = run(&mut check);
-        assert_eq!(ended.code, Some(0), "{file}: {}", ended.stderr);
+        let output = run(&mut check);
+        assert_eq!(output.code, Some(0), "{file}: {}", output.stderr);
     }
 }
 
@@ -119,7 +119,7 @@ fn the_production_file_keeps_the_promise() {
 fn an_open_desk_is_published_on_loopback_only() {
     let table: Table = text("deploy/packetboat.toml").parse().expect("TOML");
     assert_eq!(table["admin"]["anybody"], Value::from(true));
-    let mut published = 0;
+    let mut published_count = 0;
     for line in text("deploy/compose.yaml").lines() {
         let Some(ports) = line.trim().strip_prefix("ports: [") else {
             assert_ne!(line.trim(), "ports:", "a list that this test does not read");
@@ -127,10 +127,10 @@ fn an_open_desk_is_published_on_loopback_only() {
         };
         for port in ports.trim_end_matches(']').split(", ") {
             assert!(port.starts_with("\"127.0.0.1:"), "{port}");
-            published += 1;
+            published_count += 1;
         }
     }
-    assert_eq!(published, 6);
+    assert_eq!(published_count, 6);
     for manifest in [
         "k8s/settings/packetboat.toml",
         "k8s/overlays/dev/packetboat.toml",
@@ -153,9 +153,9 @@ fn directives(path: &str) -> Vec<(String, String)> {
 #[test]
 fn redis_files_keep_what_was_taken() {
     let value = |directives: &[(String, String)], name: &str| {
-        let found: Vec<_> = directives.iter().filter(|(own, _)| own == name).collect();
-        assert!(found.len() <= 1, "{name} stands twice");
-        found.first().map(|(_, value)| value.clone())
+        let matches: Vec<_> = directives.iter().filter(|(own, _)| own == name).collect();
+        assert!(matches.len() <= 1, "{name} stands twice");
+        matches.first().map(|(_, value)| value.clone())
     };
     for file in ["deploy/redis/single.conf", "deploy/redis/replicated.conf"] {
         let own = directives(file);
@@ -167,13 +167,13 @@ fn redis_files_keep_what_was_taken() {
             assert_eq!(value(&own, name).as_deref(), Some(wanted), "{file}: {name}");
         }
     }
-    let replicated = directives("deploy/redis/replicated.conf");
+    let replicated_conf = directives("deploy/redis/replicated.conf");
     assert_eq!(
-        value(&replicated, "min-replicas-to-write").as_deref(),
+        value(&replicated_conf, "min-replicas-to-write").as_deref(),
         Some("1")
     );
     assert_eq!(
-        value(&replicated, "min-replicas-max-lag").as_deref(),
+        value(&replicated_conf, "min-replicas-max-lag").as_deref(),
         Some("10")
     );
     assert!(text("deploy/compose.yaml").contains("./redis/single.conf:"));
@@ -200,8 +200,8 @@ fn the_file_of_real_up_is_taken_as_it_is() {
         let file = file.to_string_lossy();
         run(&mut packetboat(&["--config", &file, "config", "check"])).ok();
         let print = run(&mut packetboat(&["--config", &file, "config", "print"])).ok();
-        let wanted = format!("min_insync_replicas = {in_sync}\n");
-        assert!(print.stdout.contains(&wanted), "{}", print.stdout);
+        let expected_line = format!("min_insync_replicas = {in_sync}\n");
+        assert!(print.stdout.contains(&expected_line), "{}", print.stdout);
     }
 }
 
@@ -289,8 +289,8 @@ impl Redis {
             });
             match answer {
                 Ok(line) => return line,
-                Err(error) if begun.elapsed() > SOON => panic!("{command}: {error}"),
-                Err(_) => std::thread::sleep(PAUSE),
+                Err(error) if begun.elapsed() > WAIT_TIMEOUT => panic!("{command}: {error}"),
+                Err(_) => std::thread::sleep(POLL_INTERVAL),
             }
         }
     }

@@ -8,16 +8,18 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::process::{PAUSE, Process, SOON, packetboat, run, within};
+use crate::process::{POLL_INTERVAL, Process, WAIT_TIMEOUT, packetboat, run, within};
 
 /// Polls before a test gives up: a minute at least, as real parts need it after a failure.
-const LOOKS: u32 = 1500;
+const MAX_POLLS: u32 = 1500;
 
 /// Status and body of an answer.
 pub fn get(url: &str, path: &str) -> (u16, String) {
     let address = url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.set_read_timeout(Some(SOON)).expect("a socket");
+    stream
+        .set_read_timeout(Some(WAIT_TIMEOUT))
+        .expect("a socket");
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = String::new();
@@ -87,12 +89,12 @@ impl Door {
     /// Makes a user known: signs in, and leaves.
     pub fn becomes_known(&self, user: &str) {
         let mut visit = Process::start(&mut self.user(&["listen", "--user", user]));
-        within(SOON, || {
+        within(WAIT_TIMEOUT, || {
             let told = run(&mut self.operator(&["doctor", "user", user])).stdout;
             told.contains(": 1 sessions")
         });
         visit.signal("INT");
-        visit.ended(SOON);
+        visit.ended(WAIT_TIMEOUT);
     }
 
     /// Asserts that no (further) message comes for this user.
@@ -104,13 +106,13 @@ impl Door {
     /// Waits until the audit is even, with nothing in flight.
     pub fn at_rest(&self) {
         let mut report = String::new();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_POLLS {
             report = run(&mut self.operator(&["audit", "--deep", "--output", "json"])).stdout;
             let told: Value = serde_json::from_str(&report).unwrap_or_default();
             if told["balanced"] == true && told["in_flight"] == 0 && told["truncated"] == 0 {
                 return;
             }
-            thread::sleep(PAUSE * 2);
+            thread::sleep(POLL_INTERVAL * 2);
         }
         panic!("it does not come to rest: {report}");
     }
@@ -128,16 +130,19 @@ impl Door {
     /// pieces of JSON.
     pub fn traced(&self, id: &str, events: &[&str]) {
         let mut told = String::new();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_POLLS {
             told = run(&mut self.operator(&["trace", id, "--output", "json"])).stdout;
-            let contains = |event: &&str| match event.contains('"') {
-                true => told.contains(*event),
-                false => told.contains(&format!("\"{event}\"")),
+            let contains = |event: &&str| {
+                if event.contains('"') {
+                    told.contains(*event)
+                } else {
+                    told.contains(&format!("\"{event}\""))
+                }
             };
             if events.iter().all(contains) {
                 return;
             }
-            thread::sleep(PAUSE * 2);
+            thread::sleep(POLL_INTERVAL * 2);
         }
         panic!("{events:?} are not all in {told}");
     }

@@ -11,9 +11,9 @@ use crate::real::eventually;
 
 const CLIENTS: i64 = 30;
 
-fn boat_of(all: &All) -> Value {
-    let listed = run(&mut all.operator(&["drain", "--output", "json"])).ok();
-    listed.json_lines().remove(0)["items"][0].clone()
+fn boat_row(all: &All) -> Value {
+    let output = run(&mut all.operator(&["drain", "--output", "json"])).ok();
+    output.json_lines().remove(0)["items"][0].clone()
 }
 
 /// Answer to a hello: `None` for a welcome, or the code of the refusal.
@@ -34,21 +34,21 @@ fn a_boat_is_emptied_and_takes_clients_again() {
         .map(|user| RawClient::tcp(all.tcp()).signed_in(user))
         .collect();
     let boat = eventually("a boat that is open", || {
-        Some(boat_of(&all)).filter(|boat| boat["state"] == "open")
+        Some(boat_row(&all)).filter(|boat| boat["state"] == "open")
     });
     let name = boat["name"].as_str().expect("a name");
 
     // Nobody can be asked here, and the clients would have no other boat.
-    let refused = run(&mut all.operator(&["drain", name]));
-    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    let refusal = run(&mut all.operator(&["drain", name]));
+    assert_eq!(refusal.code, Some(1), "{}", refusal.stdout);
     for words in ["the only boat", "--force"] {
-        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        assert!(refusal.stderr.contains(words), "{}", refusal.stderr);
     }
-    assert_eq!(boat_of(&all)["state"], "open");
+    assert_eq!(boat_row(&all)["state"], "open");
 
     let drain = ["drain", name, "--force", "--wait", "--output", "json"];
-    let drained = run(&mut all.operator(&drain)).ok();
-    let progress = drained.json_lines().remove(0);
+    let drain_output = run(&mut all.operator(&drain)).ok();
+    let progress = drain_output.json_lines().remove(0);
     assert_eq!(progress["state"], "draining", "{progress}");
     assert_eq!(progress["connections"], 0, "{progress}");
     for client in &mut clients {
@@ -56,8 +56,12 @@ fn a_boat_is_emptied_and_takes_clients_again() {
     }
     assert_eq!(sign_in(&all, 1), Some(Code::Draining));
 
-    let cancelled = run(&mut all.operator(&["drain", name, "--cancel"])).ok();
-    assert!(cancelled.stdout.contains("is open"), "{}", cancelled.stdout);
+    let cancel_output = run(&mut all.operator(&["drain", name, "--cancel"])).ok();
+    assert!(
+        cancel_output.stdout.contains("is open"),
+        "{}",
+        cancel_output.stdout
+    );
     assert_eq!(sign_in(&all, 1), None);
 
     let unknown = run(&mut all.operator(&["drain", "boat-x"]));

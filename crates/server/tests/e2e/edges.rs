@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::all::{All, Dir};
 use crate::door::get;
 use crate::ports::free_ports;
-use crate::process::{Process, SOON, run};
+use crate::process::{Process, WAIT_TIMEOUT, run};
 
 /// Waits until the list names exactly these addresses, each with room.
 fn becomes(edges: &str, expected: &[&str]) {
@@ -24,7 +24,7 @@ fn becomes(edges: &str, expected: &[&str]) {
         if status == 200 && urls == expected && edges.iter().all(is_open) {
             return;
         }
-        assert!(began.elapsed() < SOON, "{status} {text}");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "{status} {text}");
         sleep(Duration::from_millis(300));
     }
 }
@@ -43,16 +43,19 @@ fn a_boat_that_is_emptied_is_named_to_nobody() {
     becomes(&edges, &[&url]);
 
     // Neither client is given the address of a boat.
-    let over = |arguments: &[&str]| {
+    let user_command = |arguments: &[&str]| {
         let mut command = all.user(arguments);
         command.args(["--edges", &edges, "--zone", "west"]);
         command.env_remove("PACKETBOAT_URL");
         command
     };
     let listen = ["listen", "--user", "2", "--count", "1"];
-    let listen = Process::start(&mut over(&listen));
-    run(&mut over(&["send", "--user", "1", "--to", "2", "hello"])).ok();
-    let line = listen.line_within(SOON).expect("a message");
+    let listen = Process::start(&mut user_command(&listen));
+    run(&mut user_command(&[
+        "send", "--user", "1", "--to", "2", "hello",
+    ]))
+    .ok();
+    let line = listen.line_within(WAIT_TIMEOUT).expect("a message");
     assert!(line.contains("hello"), "{line}");
 
     let boats = run(&mut all.operator(&["drain", "--output", "json"])).ok();

@@ -20,7 +20,7 @@ use self::scenario::Scenario;
 use crate::all::{self, Dir};
 use crate::door::Door;
 use crate::ports::free_ports;
-use crate::process::{PAUSE, Process, run};
+use crate::process::{POLL_INTERVAL, Process, run};
 use crate::webhook::Webhook;
 
 /// Time within which a minute is closed, once it is over, on the slowest machine.
@@ -68,7 +68,7 @@ pub fn within(command: &Command, test: &str) -> Command {
 /// `packetboat all` that dies at a failpoint, and is restarted without one.
 struct Survivor {
     died: Arc<AtomicBool>,
-    over: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
     door: Door,
     // Dropped after all its users.
@@ -81,12 +81,12 @@ impl Survivor {
         let [websocket, tcp, admin] = free_ports().map(|port: u16| format!("127.0.0.1:{port}"));
         let file = dir.settings([&websocket, &tcp, &admin], settings);
         let data = dir.path("data");
-        let (died, over) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (died, is_over) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let first = dying(&all::all(&file, &data), failpoint);
-        let keeper = keep(first, all::all(&file, &data), &died, &over);
+        let keeper = keep_running(first, all::all(&file, &data), &died, &is_over);
         Survivor {
             died,
-            over,
+            is_over,
             keeper: Some(keeper),
             door: Door {
                 websocket: format!("ws://{websocket}"),
@@ -104,29 +104,29 @@ impl Survivor {
 
 impl Drop for Survivor {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::SeqCst);
-        let ended = self.keeper.take().map(JoinHandle::join);
-        assert!(ended.is_none_or(|ended| ended.is_ok()) || thread::panicking());
+        self.is_over.store(true, Ordering::SeqCst);
+        let join_result = self.keeper.take().map(JoinHandle::join);
+        assert!(join_result.is_none_or(|join_result| join_result.is_ok()) || thread::panicking());
     }
 }
 
 /// Runs the first command and, once that has died, the second, until it is over.
-fn keep(
+fn keep_running(
     mut first: Command,
     mut second: Command,
     died: &Arc<AtomicBool>,
-    over: &Arc<AtomicBool>,
+    is_over: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
-    let (died, over) = (died.clone(), over.clone());
+    let (died, is_over) = (died.clone(), is_over.clone());
     thread::spawn(move || {
         let mut process = Process::start(first.stderr(Stdio::null()));
-        while !over.load(Ordering::SeqCst) {
+        while !is_over.load(Ordering::SeqCst) {
             if !process.is_running() {
-                let again = died.swap(true, Ordering::SeqCst);
-                assert!(!again, "it ended once more, without a failpoint");
+                let had_died = died.swap(true, Ordering::SeqCst);
+                assert!(!had_died, "it ended once more, without a failpoint");
                 process = Process::start(&mut second);
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
     })
 }
@@ -222,7 +222,7 @@ fn it_may_die_after_each_effect_of_what_follows_a_send() {
 }
 
 #[test]
-fn it_may_die_after_each_effect_of_a_dead_letter_and_of_its_redrive() {
+fn crash_after_each_effect_of_a_dead_letter_and_its_redrive() {
     survives(&[
         ("queue.publish.dead", 1),
         // Requested, claimed, done.
@@ -244,20 +244,20 @@ fn it_may_die_after_each_effect_of_the_audit() {
         Scenario::begin(&all.door, 0).run(&webhook);
         while !all.has_died() {
             assert!(began.elapsed() < CLOSED, "{effect}: it was never passed");
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
-        let verified = || {
+        let is_verified = || {
             let verify = ["audit", "verify", "--deep", "--output", "json"];
-            let told = run(&mut all.door.operator(&verify)).stdout;
-            let told: Value = serde_json::from_str(&told).unwrap_or_default();
-            told["intact"] == true && told["minutes"].as_u64() > Some(0)
+            let report = run(&mut all.door.operator(&verify)).stdout;
+            let report: Value = serde_json::from_str(&report).unwrap_or_default();
+            report["intact"] == true && report["minutes"].as_u64() > Some(0)
         };
-        while !verified() {
+        while !is_verified() {
             assert!(
                 began.elapsed() < CLOSED * 2,
                 "{effect}: the chain does not hold"
             );
-            thread::sleep(PAUSE * 10);
+            thread::sleep(POLL_INTERVAL * 10);
         }
     };
     thread::scope(|scope| {
@@ -275,7 +275,7 @@ mod on_real_parts {
 
     use super::{Scenario, dying, settings};
     use crate::fleet::Fleet;
-    use crate::process::{PAUSE, SOON};
+    use crate::process::{POLL_INTERVAL, WAIT_TIMEOUT};
     use crate::webhook::Webhook;
 
     const STATIONS: &[&str] = &["station-1", "station-2"];
@@ -343,33 +343,33 @@ mod on_real_parts {
         let webhook = Webhook::refusing();
         let mut fleet = Fleet::with("cluster", &settings(&webhook));
         let door = (*fleet).clone();
-        let mut armed: Vec<&str> = Vec::new();
+        let mut armed_members: Vec<&str> = Vec::new();
         let from = std::env::var("FAILPOINTS_FROM")
             .ok()
             .and_then(|n| n.parse().ok());
         for (number, (members, effect, count)) in (0..).zip(EFFECTS).skip(from.unwrap_or(0)) {
             webhook.refuse();
             // A member that did not reach the previous effect would die of it later, unwatched.
-            for name in armed.drain(..) {
+            for name in armed_members.drain(..) {
                 fleet.process(name).signal("TERM");
-                fleet.process(name).ended(SOON);
+                fleet.process(name).ended(WAIT_TIMEOUT);
                 fleet.restart(name);
             }
             for name in *members {
                 fleet.process(name).signal("TERM");
-                fleet.process(name).ended(SOON);
+                fleet.process(name).ended(WAIT_TIMEOUT);
                 fleet.restart_as(name, |command| dying(command, &format!("{effect}:{count}")));
             }
-            let (over, fleet) = (AtomicBool::new(false), &mut fleet);
+            let (is_over, fleet) = (AtomicBool::new(false), &mut fleet);
             let dead = thread::scope(|scope| {
-                let over = &over;
-                let watch = scope.spawn(move || watch(fleet, members, over));
-                let ends = Over(over);
+                let is_over = &is_over;
+                let watch = scope.spawn(move || watch(fleet, members, is_over));
+                let ends = Over(is_over);
                 Scenario::begin(&door, 10 * number).run(&webhook);
                 drop(ends);
                 watch.join().expect("it does not fail")
             });
-            armed = (members.iter().copied())
+            armed_members = (members.iter().copied())
                 .filter(|name| !dead.contains(name))
                 .collect();
             let died = dead.len();
@@ -381,17 +381,17 @@ mod on_real_parts {
         }
     }
 
-    /// Restarts members that died, until `over`. Returns which of them did.
-    fn watch<'a>(fleet: &mut Fleet, members: &[&'a str], over: &AtomicBool) -> HashSet<&'a str> {
+    /// Restarts members that died, until `is_over`. Returns those that died.
+    fn watch<'a>(fleet: &mut Fleet, members: &[&'a str], is_over: &AtomicBool) -> HashSet<&'a str> {
         let mut dead = HashSet::new();
-        while !over.load(Ordering::SeqCst) {
+        while !is_over.load(Ordering::SeqCst) {
             for name in members {
                 if !fleet.process(name).is_running() {
                     dead.insert(*name);
                     fleet.restart(name);
                 }
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
         dead
     }

@@ -9,7 +9,7 @@ use protocol::Code;
 
 use crate::all::All;
 use crate::neighbours::Chat;
-use crate::process::{SOON, run, within};
+use crate::process::{WAIT_TIMEOUT, run, within};
 use crate::raw::{RawClient, connect};
 
 const FILES: u32 = 600;
@@ -19,7 +19,9 @@ const CROWD: usize = 700;
 fn probed(all: &All, path: &str) -> Option<u16> {
     let address = all.health.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(SOON)).expect("a socket");
+    stream
+        .set_read_timeout(Some(WAIT_TIMEOUT))
+        .expect("a socket");
     let head = format!("GET {path} HTTP/1.1\r\nhost: boat\r\nconnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).ok()?;
     let mut answer = [0; 12];
@@ -43,20 +45,20 @@ fn without_files_it_waits_and_recovers() {
         .status();
     assert!(limit.expect("prlimit runs").success());
     let crowd: Vec<TcpStream> = (0..CROWD).map(|_| connect(all.tcp())).collect();
-    within(SOON, || ready(&all) == Some(503));
+    within(WAIT_TIMEOUT, || ready(&all) == Some(503));
     for _ in 0..30 {
         std::thread::sleep(Duration::from_millis(200));
         let answer = probed(&all, "/livez");
         assert!(answer.is_some());
         // A process that the machine has stalled says so for a while.
-        within(SOON, || probed(&all, "/livez") == Some(200));
+        within(WAIT_TIMEOUT, || probed(&all, "/livez") == Some(200));
     }
     assert!(all.process.is_running());
-    within(SOON, || ready(&all) == Some(503));
+    within(WAIT_TIMEOUT, || ready(&all) == Some(503));
     chat.goes_on(&all);
     assert!(all.metric("boat_accept_pauses_total") > 0);
     drop(crowd);
-    within(SOON, || ready(&all) == Some(200));
+    within(WAIT_TIMEOUT, || ready(&all) == Some(200));
     for client in [
         RawClient::tcp(all.tcp()),
         RawClient::websocket(&all.websocket),
@@ -77,7 +79,7 @@ fn started_with_few_files_it_serves_few_and_says_so() {
     let mut next = RawClient::tcp(all.tcp());
     assert_eq!(next.closing(), Some(Code::Full));
     assert_eq!(all.metric("boat_accept_pauses_total"), 0);
-    within(SOON, || ready(&all) == Some(200));
+    within(WAIT_TIMEOUT, || ready(&all) == Some(200));
     neighbour.ping();
     let told = run(&mut all.operator(&["doctor"])).stdout;
     assert!(told.contains("600 files may be open"), "{told}");
@@ -90,7 +92,7 @@ fn started_with_few_files_it_serves_few_and_says_so() {
         assert!(warning.contains(words), "{words}: {warning}");
     }
     drop(seated);
-    within(SOON, || all.metric("boat_connections") == 1);
+    within(WAIT_TIMEOUT, || all.metric("boat_connections") == 1);
     drop(RawClient::websocket(&all.websocket).signed_in(2));
     neighbour.ping();
 }

@@ -54,11 +54,11 @@ impl Fleet {
 
     /// A fleet with more settings, as `section.key = value` lines.
     pub fn with(redis: &str, more: &str) -> Fleet {
-        Fleet::of_boats(redis, 2, more)
+        Fleet::with_boats(redis, 2, more)
     }
 
     /// A fleet with this many boats, and two of each other service.
-    pub fn of_boats(redis: &str, boats: u32, more: &str) -> Fleet {
+    pub fn with_boats(redis: &str, boats: u32, more: &str) -> Fleet {
         Fleet::new(redis, boats, more, true).at_work()
     }
 
@@ -87,7 +87,7 @@ impl Fleet {
         for service in SERVICES {
             let count = if service == "boat" { boats } else { 2 };
             for number in 1..=count {
-                members.insert(format!("{service}-{number}"), Member::of(service));
+                members.insert(format!("{service}-{number}"), Member::new(service));
             }
         }
         let door = Door {
@@ -136,7 +136,7 @@ impl Fleet {
     }
 
     /// Address at which other services call a member.
-    pub fn address_of(&self, name: &str) -> String {
+    pub fn member_address(&self, name: &str) -> String {
         format!("127.0.0.1:{}", self.members[name].listen)
     }
 
@@ -290,7 +290,7 @@ impl Drop for Fleet {
 }
 
 impl Member {
-    fn of(service: &'static str) -> Member {
+    fn new(service: &'static str) -> Member {
         let [websocket, tcp, listen, admin] = free_ports();
         Member {
             process: None,
@@ -318,7 +318,7 @@ fn settings(name: &str, redis: &str, more: &str) -> String {
         real::list("etcd"),
         real::list("cql"),
     );
-    let (lifted, secrets) = (load_limits::lines(), real::secrets());
+    let (limit_lines, secrets) = (load_limits::lines(), real::secrets());
     format!(
         r#"log.level = "warn"
 kafka.brokers = {brokers:?}
@@ -335,7 +335,7 @@ scylla.contact_points = {cql}
 scylla.keyspace = "packetboat_{name}"
 scylla.replication.factor = 1
 {secrets}
-{lifted}{more}
+{limit_lines}{more}
 "#
     )
 }

@@ -41,8 +41,8 @@ fn empty_fragments() -> Vec<u8> {
 fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
     let all = All::start();
     let chat = Chat::beside(&all);
-    let before = all.process.resident();
-    let closed = |code| all.metric(&format!("boat_disconnects_total{{code=\"{code}\"}}"));
+    let old_memory = all.process.resident();
+    let disconnects = |code| all.metric(&format!("boat_disconnects_total{{code=\"{code}\"}}"));
     let websocket: [(&str, Vec<u8>, Code); 6] = [
         ("noise", vec![0xff; 4096], Code::Malformed),
         ("fragments without end", fragments(), Code::TooLarge),
@@ -75,14 +75,15 @@ fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
         ),
     ];
     for user in [None, Some(50)] {
-        let mut expected = (closed("malformed"), closed("too_large"));
+        let mut expected = (disconnects("malformed"), disconnects("too_large"));
         let clients = websocket.iter().map(|case| (true, case));
         for (on_websocket, (what, bytes, code)) in
             clients.chain(tcp.iter().map(|case| (false, case)))
         {
-            let client = match on_websocket {
-                true => RawClient::websocket(&all.websocket),
-                false => RawClient::tcp(all.tcp()),
+            let client = if on_websocket {
+                RawClient::websocket(&all.websocket)
+            } else {
+                RawClient::tcp(all.tcp())
             };
             let mut client = match user {
                 Some(user) => client.signed_in(user),
@@ -95,8 +96,8 @@ fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
                 _ => expected.1 += 1,
             }
         }
-        crate::process::within(crate::process::SOON, || {
-            (closed("malformed"), closed("too_large")) == expected
+        crate::process::within(crate::process::WAIT_TIMEOUT, || {
+            (disconnects("malformed"), disconnects("too_large")) == expected
         });
         chat.goes_on(&all);
     }
@@ -107,7 +108,7 @@ fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
         client.send_bytes(Bytes::from(vec![0; 8 << 20]));
         assert_eq!(client.closing(), Some(Code::TooLarge), "eight mebibytes");
     }
-    let grown = all.process.resident().saturating_sub(before);
+    let grown = all.process.resident().saturating_sub(old_memory);
     assert!(grown < 64 << 20, "{grown} bytes");
     chat.end().undisturbed();
     all.at_rest();
@@ -118,11 +119,11 @@ fn garbage_of_every_kind_ends_its_own_connection_with_its_code() {
 fn fragments_of_nothing_are_bounded_by_time_and_memory() {
     let all = All::with("boat.session.heartbeat = \"1s\"");
     let mut client = RawClient::websocket(&all.websocket).signed_in(1);
-    let before = all.process.resident();
+    let old_memory = all.process.resident();
     client.send_raw(&empty_fragments());
     // The client has sent no complete frame since its hello.
     assert_eq!(client.closing(), Some(Code::HeartbeatMissed));
-    let grown = all.process.resident().saturating_sub(before);
+    let grown = all.process.resident().saturating_sub(old_memory);
     assert!(grown < 32 << 20, "{grown} bytes");
     let other = RawClient::websocket(&all.websocket);
     drop(other.signed_in(2));
@@ -135,7 +136,7 @@ fn an_offer_to_compress_is_not_taken_and_no_harm() {
     let offer = "permessage-deflate; client_max_window_bits, x-webkit-deflate-frame";
     let headers = [("Sec-WebSocket-Extensions", offer)];
     let answer = RawClient::websocket_with(&all.websocket, &headers);
-    let (client, agreed) = answer.expect("upgraded");
-    assert_eq!(agreed, None);
+    let (client, protocol) = answer.expect("upgraded");
+    assert_eq!(protocol, None);
     drop(client.signed_in(1));
 }

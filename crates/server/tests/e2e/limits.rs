@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::all::{self, All, Dir};
 use crate::door::get;
-use crate::process::{Process, SOON, run, within};
+use crate::process::{Process, WAIT_TIMEOUT, run, within};
 use crate::raw::{RawClient, connect_from, hello_with, message};
 
 fn neighbour(all: &All) -> RawClient {
@@ -33,7 +33,7 @@ fn send(number: u8, bytes: usize) -> ClientFrame {
     message(1, [number; 16], bytes)
 }
 
-/// True if the boat has closed this connection, on which it never said anything.
+/// Whether the boat has closed this connection, on which it never said anything.
 fn has_ended(client: &RawClient) -> bool {
     let socket = client.socket();
     socket.set_nonblocking(true).expect("a socket");
@@ -42,7 +42,7 @@ fn has_ended(client: &RawClient) -> bool {
 }
 
 /// Labels of the page, in order.
-fn labels_of_the_page() -> BTreeSet<String> {
+fn page_labels() -> BTreeSet<String> {
     let page = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../docs/operations/limits.md"
@@ -68,9 +68,9 @@ fn each_limit_of_the_page_is_counted_and_no_other_one() {
         });
         labels.collect::<BTreeSet<_>>()
     };
-    let page = labels_of_the_page();
+    let page = page_labels();
     // The memory watch starts in a task, perhaps after the first scrape.
-    let until = Instant::now() + SOON;
+    let until = Instant::now() + WAIT_TIMEOUT;
     while labels_of_a_scrape() != page && Instant::now() < until {
         thread::sleep(Duration::from_millis(20));
     }
@@ -86,7 +86,7 @@ fn one_address_has_so_many_connections() {
     command
         .env("PACKETBOAT_BOAT__CONNECTIONS_PER_ADDRESS_MAX", "3")
         .stderr(log);
-    let all = All::of(Process::start(&mut command), dir);
+    let all = All::from_process(Process::start(&mut command), dir);
     let mut neighbour = neighbour(&all);
     let _held = [2, 3, 4].map(|user| RawClient::tcp(all.tcp()).signed_in(user));
     for mut next in [
@@ -95,7 +95,7 @@ fn one_address_has_so_many_connections() {
     ] {
         assert_eq!(next.closing(), Some(Code::RateLimited));
     }
-    within(SOON, || closed(&all, "rate_limited") == 2);
+    within(WAIT_TIMEOUT, || closed(&all, "rate_limited") == 2);
     assert_eq!(counted(&all, "connections_per_address"), 2);
     neighbour.ping();
 
@@ -126,12 +126,12 @@ fn one_address_arrives_so_often() {
     let mut arrivals: Vec<RawClient> = (0..30).map(|_| RawClient::tcp(all.tcp())).collect();
     // As many more as the machine took seconds.
     let allowed = || 3 + begun.elapsed().as_secs() + 1;
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         counted(&all, "arrivals_per_address") + allowed() >= 30
     });
     // Refused ones are dropped before any frame: the others wait for a hello.
     let mut dropped = 0;
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         let before = arrivals.len();
         arrivals.retain(|next| !has_ended(next));
         dropped += before - arrivals.len();
@@ -191,7 +191,7 @@ fn a_session_sends_so_many_bytes_and_frames_and_bodies() {
     // At once, lest they fall into several seconds.
     client.send_together((0..200).map(|nonce| ClientFrame::Ping { nonce }));
     assert_eq!(client.closing(), Some(Code::RateLimited));
-    within(SOON, || closed(&all, "rate_limited") == 1);
+    within(WAIT_TIMEOUT, || closed(&all, "rate_limited") == 1);
     assert_eq!(counted(&all, "session_frames"), 1);
     assert_eq!(counted(&all, "body_bytes"), 1);
     drop(neighbour);

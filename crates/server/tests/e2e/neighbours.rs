@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::all::All;
 use crate::door::Door;
-use crate::process::{Process, SOON, within};
+use crate::process::{Process, WAIT_TIMEOUT, within};
 
 pub const PAIRS: u32 = 4;
 /// Messages per second over all pairs.
@@ -21,7 +21,7 @@ pub const DELIVERED: &str = "boat_deliveries_total{outcome=\"done\"}";
 /// A running `bench steady`.
 pub struct Chat {
     process: Process,
-    since: Instant,
+    started_at: Instant,
 }
 
 /// Findings of the chat's clients: nothing was missing, repeated or out of order.
@@ -30,13 +30,15 @@ pub struct ChatFindings(Value);
 impl Chat {
     /// Starts a chat over both links; all are there and messages are flowing when this returns.
     pub fn beside(all: &All) -> Chat {
-        let before = all.metric("boat_sends_total");
+        let old_sends = all.metric("boat_sends_total");
         let sessions = all.metric("boat_sessions") + 2 * u64::from(PAIRS);
         let chat = Chat::over(all, &[&all.websocket, all.tcp()], 1_000_000);
-        within(SOON, || all.metric("boat_sends_total") > before + 4);
-        within(SOON, || all.metric("boat_sessions") >= sessions);
+        within(WAIT_TIMEOUT, || {
+            all.metric("boat_sends_total") > old_sends + 4
+        });
+        within(WAIT_TIMEOUT, || all.metric("boat_sessions") >= sessions);
         Chat {
-            since: Instant::now(),
+            started_at: Instant::now(),
             ..chat
         }
     }
@@ -53,7 +55,7 @@ impl Chat {
         command.args(["--settle", "120", "--output", "json"]);
         Chat {
             process: Process::start(&mut command),
-            since: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 
@@ -64,25 +66,25 @@ impl Chat {
     }
 
     /// The same, with the number of messages delivered so far.
-    pub fn goes_on_by(&self, delivered: impl Fn() -> u64) {
-        let before = delivered();
-        within(SOON, || delivered() >= before + MORE);
+    pub fn goes_on_by(&self, delivered_count: impl Fn() -> u64) {
+        let old_count = delivered_count();
+        within(WAIT_TIMEOUT, || delivered_count() >= old_count + MORE);
     }
 
     pub fn end(mut self) -> ChatFindings {
         // A shorter chat proves nothing.
-        thread::sleep(Duration::from_secs(2).saturating_sub(self.since.elapsed()));
+        thread::sleep(Duration::from_secs(2).saturating_sub(self.started_at.elapsed()));
         assert!(self.process.is_running(), "the chat ended by itself");
         self.process.signal("TERM");
-        let found = self.process.line_within(SOON * 4);
-        let found = found.expect("it says what it found");
-        let found: Value = serde_json::from_str(&found).expect("JSON");
-        println!("the chat found {found}");
+        let findings = self.process.line_within(WAIT_TIMEOUT * 4);
+        let findings = findings.expect("it says what it found");
+        let findings: Value = serde_json::from_str(&findings).expect("JSON");
+        println!("the chat found {findings}");
         for fault in ["twice", "out_of_order", "open", "resets"] {
-            assert_eq!(found[fault], 0, "{fault} in {found}");
+            assert_eq!(findings[fault], 0, "{fault} in {findings}");
         }
-        assert_eq!(found["missing"], Value::Array(Vec::new()), "{found}");
-        ChatFindings(found)
+        assert_eq!(findings["missing"], Value::Array(Vec::new()), "{findings}");
+        ChatFindings(findings)
     }
 }
 
@@ -90,7 +92,7 @@ impl ChatFindings {
     /// Asserts that the chat went on, and that no message waited as long as one that is held up.
     pub fn undisturbed(self) {
         self.went_on();
-        let held_up = SOON.as_millis() as u64;
+        let held_up = WAIT_TIMEOUT.as_millis() as u64;
         assert!(self.number("p99_ms") < held_up, "{}", self.0);
     }
 

@@ -64,30 +64,33 @@ fn an_operator_clears_up_after_a_night() {
     let sends: Vec<Process> = PAIRS.iter().map(|&pair| sending(&fleet, pair)).collect();
 
     let key = damage_mailbox(&fleet);
-    let mut poisoned = BTreeSet::new();
-    poisoned.extend(several(&fleet, DAMAGED, "hello"));
-    poisoned.extend(several(&fleet, LARGE, &"x".repeat(5000)));
+    let mut poison_ids = BTreeSet::new();
+    poison_ids.extend(several(&fleet, DAMAGED, "hello"));
+    poison_ids.extend(several(&fleet, LARGE, &"x".repeat(5000)));
     fleet.process("boat-2").signal("STOP");
     webhook.fail();
     thread::sleep(Duration::from_secs(10));
     fleet.process("boat-2").signal("CONT");
-    webhook.refuse_of(REFUSED);
-    let refused = several(&fleet, REFUSED, "are you there?");
+    webhook.refuse_user(REFUSED);
+    let refused_ids = several(&fleet, REFUSED, "are you there?");
     let whole = produce_garbage(&fleet);
     produce_misplaced(&fleet, whole);
-    let accepted: Vec<BTreeSet<String>> = sends.into_iter().map(accepted_of).collect();
-    assert_eq!(accepted.iter().map(BTreeSet::len).sum::<usize>(), 10 * EACH);
+    let accepted_ids: Vec<BTreeSet<String>> = sends.into_iter().map(accepted_of).collect();
+    assert_eq!(
+        accepted_ids.iter().map(BTreeSet::len).sum::<usize>(),
+        10 * EACH
+    );
 
     // Letters by cause.
-    let mut seen = Vec::new();
+    let mut last_causes = Vec::new();
     let causes = within(
         Duration::from_secs(180),
         "all five causes are there",
         || {
             let causes = causes(&fleet);
-            if causes != seen {
+            if causes != last_causes {
                 println!("so far {causes:?}");
-                seen.clone_from(&causes);
+                last_causes.clone_from(&causes);
             }
             let reasons = [
                 "undecodable",
@@ -98,15 +101,15 @@ fn an_operator_clears_up_after_a_night() {
             ];
             let all = reasons
                 .iter()
-                .all(|reason| of_reason(&causes, reason) >= POISONED as u64);
+                .all(|reason| reason_count(&causes, reason) >= POISONED as u64);
             all.then_some(causes)
         },
     );
     println!("the operator finds {causes:#?}");
 
     // A plan forecasts failure: the causes are still present.
-    let before = plan(&fleet, "too-large");
-    assert!(before.contains("would die again"), "{before}");
+    let forecast = plan(&fleet, "too-large");
+    assert!(forecast.contains("would die again"), "{forecast}");
 
     // Remove the causes.
     webhook.accept();
@@ -114,7 +117,12 @@ fn an_operator_clears_up_after_a_night() {
     fleet.change_settings(LIMIT, "");
     for desk in ["station-1", "station-2", "carrier-1", "carrier-2"] {
         fleet.process(desk).signal("TERM");
-        assert!(fleet.process(desk).ended(crate::process::SOON).success());
+        assert!(
+            fleet
+                .process(desk)
+                .ended(crate::process::WAIT_TIMEOUT)
+                .success()
+        );
         fleet.restart(desk);
     }
     for reason in ["too-large", "max-retries", "misplaced", "refused"] {
@@ -131,34 +139,38 @@ fn an_operator_clears_up_after_a_night() {
         "--why",
         "garbage of a night",
     ];
-    let count = of_reason(&causes, "undecodable").to_string();
-    let confirmed = [&undecodable[..], &["--confirm", &count]].concat();
-    run(&mut fleet.operator(&confirmed)).ok();
+    let count = reason_count(&causes, "undecodable").to_string();
+    let confirmation = [&undecodable[..], &["--confirm", &count]].concat();
+    run(&mut fleet.operator(&confirmation)).ok();
     within(Duration::from_secs(180), "nothing is dead", || {
         let open = run(&mut fleet.operator(&["dlq", "list", "--open"])).stdout;
         (open == "Nothing is dead.\n").then_some(())
     });
 
     // Every receiver has every message, once.
-    for ((_, to), accepted) in PAIRS.iter().zip(&accepted).filter(|((_, to), _)| *to > 20) {
+    for ((_, to), accepted_ids) in PAIRS
+        .iter()
+        .zip(&accepted_ids)
+        .filter(|((_, to), _)| *to > 20)
+    {
         assert_eq!(
             &ids(fleet.listen(&to.to_string(), EACH)),
-            accepted,
+            accepted_ids,
             "user {to}"
         );
     }
-    for (listener, accepted) in present.iter().zip(&accepted) {
-        let shown: BTreeSet<String> = (0..EACH)
+    for (listener, accepted_ids) in present.iter().zip(&accepted_ids) {
+        let shown_ids: BTreeSet<String> = (0..EACH)
             .map(|_| id_of(&listener.line().expect("a line")))
             .collect();
-        assert_eq!(&shown, accepted);
+        assert_eq!(&shown_ids, accepted_ids);
     }
     for user in [DAMAGED, LARGE] {
-        let heard = ids(fleet.listen(user, POISONED));
-        assert!(heard.is_subset(&poisoned), "user {user}");
+        let received_ids = ids(fleet.listen(user, POISONED));
+        assert!(received_ids.is_subset(&poison_ids), "user {user}");
         fleet.nothing_for(user);
     }
-    assert_eq!(ids(fleet.listen(REFUSED, POISONED)), refused);
+    assert_eq!(ids(fleet.listen(REFUSED, POISONED)), refused_ids);
     within(Duration::from_secs(300), "the books balance", || {
         let audit = run(&mut fleet.operator(&["audit", "--all"]));
         println!("{}", audit.stdout.lines().next().unwrap_or_default());
@@ -185,8 +197,8 @@ fn sending(fleet: &Fleet, (from, to): (i64, i64)) -> Process {
 fn accepted_of(send: Process) -> BTreeSet<String> {
     let patience = Duration::from_secs(300);
     let lines: Vec<String> = std::iter::from_fn(|| send.line_within(patience)).collect();
-    let refused = lines.iter().find(|line| !line.contains("\"accepted\""));
-    assert_eq!(refused, None);
+    let refusal_line = lines.iter().find(|line| !line.contains("\"accepted\""));
+    assert_eq!(refusal_line, None);
     lines.iter().map(|line| id_of(line)).collect()
 }
 
@@ -194,9 +206,9 @@ fn several(fleet: &Fleet, to: &str, text: &str) -> BTreeSet<String> {
     let mut send = fleet.user(&["send", "--user", "9", "--to", to, "--stdin"]);
     let mut send = Process::start(&mut send);
     send.feed(format!("{text}\n").repeat(POISONED));
-    let sent = accepted_of(send);
-    assert_eq!(sent.len(), POISONED);
-    sent
+    let ids = accepted_of(send);
+    assert_eq!(ids.len(), POISONED);
+    ids
 }
 
 /// Send_id of a printed message: if Redis was too slow to recognize a resend, the message was
@@ -290,15 +302,15 @@ fn causes(fleet: &Fleet) -> Vec<(String, u64)> {
         .as_array()
         .cloned()
         .unwrap_or_default();
-    let told = |cause: &Value| {
+    let parse_cause = |cause: &Value| {
         let reason = cause["cause"].as_str()?.split(':').next()?.to_owned();
         Some((reason, cause["summary"]["letters"].as_u64()?))
     };
-    causes.iter().filter_map(told).collect()
+    causes.iter().filter_map(parse_cause).collect()
 }
 
-fn of_reason(causes: &[(String, u64)], reason: &str) -> u64 {
-    let letters = causes.iter().filter(|(of, _)| of == reason);
+fn reason_count(causes: &[(String, u64)], reason: &str) -> u64 {
+    let letters = causes.iter().filter(|(cause, _)| cause == reason);
     letters.map(|(_, letters)| letters).sum()
 }
 
@@ -313,7 +325,7 @@ fn plan(fleet: &Fleet, reason: &str) -> String {
 fn redrive(fleet: &Fleet, reason: &str) {
     let redrive = ["dlq", "redrive", "--reason", reason, "--rate", "100"];
     within(Duration::from_secs(180), "they are redriven", || {
-        let told = run(&mut fleet.operator(&redrive)).stdout;
-        told.contains("No letter matches").then_some(())
+        let report = run(&mut fleet.operator(&redrive)).stdout;
+        report.contains("No letter matches").then_some(())
     });
 }

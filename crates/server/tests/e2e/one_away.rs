@@ -10,7 +10,7 @@ use protocol::keys::{bucket_of, crc16, partition_of, record_key};
 use protocol::{ConversationId, UserId};
 use serde_json::Value;
 
-use crate::blows::{leaders, masters, messages, replica_of, slots_of};
+use crate::blows::{leaders, masters, messages, replica_address, shard_slots};
 use crate::fleet::Fleet;
 use crate::process::{Process, run};
 use crate::real::{self, Down, eventually};
@@ -32,7 +32,7 @@ const BROKER: &str = "3";
 /// Rate and latency of a chat that ran for a while.
 #[derive(Debug)]
 struct Load {
-    accepted: u64,
+    accepted_count: u64,
     p99_ms: u64,
 }
 
@@ -63,7 +63,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Measures a chat of users that no fault concerns.
-    fn measure(&mut self, what: &str) -> Load {
+    fn measure(&mut self, case: &str) -> Load {
         let users = self.folder.path().join("users");
         std::fs::write(&users, healthy(self.first, &self.slots)).expect("a file");
         // New users each time, as earlier messages would count.
@@ -74,26 +74,26 @@ impl Bench<'_> {
         command.arg("--users").arg(&users).args(["--away", "0"]);
         command.args(["--url", &boats[0], "--url", &boats[1]]);
         command.args(["--seconds", &seconds, "--settle", "20", "--output", "json"]);
-        let ended = run(&mut command);
-        println!("{what}: {}", ended.stdout.trim());
-        let figures: Value = serde_json::from_str(&ended.stdout).expect("JSON");
-        assert_eq!(ended.code, Some(0), "{what}: {figures}");
+        let output = run(&mut command);
+        println!("{case}: {}", output.stdout.trim());
+        let figures: Value = serde_json::from_str(&output.stdout).expect("JSON");
+        assert_eq!(output.code, Some(0), "{case}: {figures}");
         Load {
-            accepted: figures["accepted"].as_u64().expect("a count"),
+            accepted_count: figures["accepted"].as_u64().expect("a count"),
             p99_ms: figures["p99_ms"].as_u64().expect("a latency"),
         }
     }
 
     /// Measures again while something is away, and compares with the time before.
-    fn compare(&mut self, what: &str, before: &Load) {
-        let during = self.measure(what);
+    fn compare(&mut self, case: &str, baseline: &Load) {
+        let load = self.measure(case);
         assert!(
-            during.accepted * SLOWER >= before.accepted,
-            "{what}: {during:?}, before {before:?}"
+            load.accepted_count * SLOWER >= baseline.accepted_count,
+            "{case}: {load:?}, before {baseline:?}"
         );
         assert!(
-            during.p99_ms <= before.p99_ms * SLOWER,
-            "{what}: {during:?}, before {before:?}"
+            load.p99_ms <= baseline.p99_ms * SLOWER,
+            "{case}: {load:?}, before {baseline:?}"
         );
     }
 }
@@ -107,32 +107,32 @@ fn whole_chat(fleet: &Fleet) -> Process {
     Process::start(&mut command)
 }
 
-fn balances(fleet: &Fleet, after: &str) {
-    eventually(&format!("the books balance after {after}"), || {
+fn balances(fleet: &Fleet, step: &str) {
+    eventually(&format!("the books balance after {step}"), || {
         let audit = run(&mut fleet.operator(&["audit", "--deep", "--last", "1h"]));
         let balance = audit.stdout.lines().next().unwrap_or_default();
-        println!("after {after}: {balance}");
+        println!("after {step}: {balance}");
         (audit.code == Some(0)).then_some(())
     });
 }
 
-fn partition_without_leader(fleet: &Fleet, bench: &mut Bench<'_>, before: &Load) {
+fn partition_without_leader(fleet: &Fleet, bench: &mut Bench<'_>, baseline: &Load) {
     // With fewer than two copies in sync, brokers would keep the old replicas in the partition's
     // list of eligible leaders, and never elect the only one that has it.
     real::configure(&messages(fleet), "min.insync.replicas=1");
     real::place(&messages(fleet), HURT, &[BROKER]);
-    let down = Down::of("kafka", &[BROKER.to_owned()]);
+    let down = Down::new("kafka", &[BROKER.to_owned()]);
     eventually("all other partitions have leaders", || {
         let leaders = leaders(fleet);
-        let others = leaders
+        let is_rest_led = leaders
             .iter()
             .skip(1)
             .all(|leader| leader.is_some_and(|leader| leader.to_string() != BROKER));
-        (leaders[HURT as usize].is_none() && others).then_some(())
+        (leaders[HURT as usize].is_none() && is_rest_led).then_some(())
     });
-    let since = tokio::time::Instant::now();
-    bench.compare("one partition without leader", before);
-    thread::sleep(AWAY.saturating_sub(since.elapsed()));
+    let start = tokio::time::Instant::now();
+    bench.compare("one partition without leader", baseline);
+    thread::sleep(AWAY.saturating_sub(start.elapsed()));
     drop(down);
     real::place(&messages(fleet), HURT, &[BROKER, "1", "2"]);
     real::configure(&messages(fleet), "min.insync.replicas=2");
@@ -159,8 +159,8 @@ fn one_part_away_delays_only_its_own() {
     let mut chat = whole_chat(&fleet);
     let folder = tempfile::tempdir().expect("a folder");
     let mut first = 5_000_000;
-    let slots = slots_of(&shard);
-    let before = {
+    let slots = shard_slots(&shard);
+    let baseline = {
         let mut bench = Bench {
             fleet: &fleet,
             first,
@@ -168,10 +168,10 @@ fn one_part_away_delays_only_its_own() {
             folder,
         };
         bench.measure("warming up");
-        let before = bench.measure("before");
-        partition_without_leader(&fleet, &mut bench, &before);
+        let baseline = bench.measure("before");
+        partition_without_leader(&fleet, &mut bench, &baseline);
         first = bench.first;
-        before
+        baseline
     };
     balances(&fleet, "one partition without leader");
 
@@ -182,14 +182,14 @@ fn one_part_away_delays_only_its_own() {
         slots,
         folder: tempfile::tempdir().expect("a folder"),
     };
-    bench.compare("etcd emptied", &before);
+    bench.compare("etcd emptied", &baseline);
     balances(&fleet, "etcd emptied and started anew");
 
-    let down = Down::of("redis", &[replica_of(&shard), shard.clone()]);
-    let since = tokio::time::Instant::now();
+    let down = Down::new("redis", &[replica_address(&shard), shard.clone()]);
+    let start = tokio::time::Instant::now();
     thread::sleep(Duration::from_secs(5));
-    bench.compare("one Redis shard away", &before);
-    thread::sleep(AWAY.saturating_sub(since.elapsed()));
+    bench.compare("one Redis shard away", &baseline);
+    thread::sleep(AWAY.saturating_sub(start.elapsed()));
     drop(down);
     balances(&fleet, "one Redis shard away");
 

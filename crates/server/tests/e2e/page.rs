@@ -53,15 +53,15 @@ fn the_page_of_the_cluster_ends_in_a_delivered_message() {
     }
     shell.env("PATH", format!("{}:{path}", dir.path("bin").display()));
     shell.env("XDG_STATE_HOME", dir.path("state"));
-    let ended = run(&mut shell).ok();
-    let lines = ended.stdout.lines();
-    let shown: Vec<Value> = lines
+    let output = run(&mut shell).ok();
+    let lines = output.stdout.lines();
+    let messages: Vec<Value> = lines
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    let sent = shown.iter().find(|line| line.get("text").is_none());
-    let id = &sent.expect("what was accepted")["msg_id"];
-    let heard = shown
+    let accepted_line = messages.iter().find(|line| line.get("text").is_none());
+    let id = &accepted_line.expect("what was accepted")["msg_id"];
+    let is_received = messages
         .iter()
         .any(|line| line["text"] == "hello" && line["msg_id"] == *id);
-    assert!(heard, "{}", ended.stdout);
+    assert!(is_received, "{}", output.stdout);
 }

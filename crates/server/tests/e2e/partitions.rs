@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::all::All;
 use crate::neighbours::{Chat, PAIRS};
-use crate::process::{SOON, within};
+use crate::process::{WAIT_TIMEOUT, within};
 use crate::relay::Relay;
 
 const HEARTBEAT: &str = "boat.session.heartbeat = \"1s\"";
@@ -17,22 +17,22 @@ fn survives(clients: bool, boat: bool) {
     let sessions = all.metric("boat_sessions");
     let relay = Relay::to(&all.websocket);
     let chat = Chat::over(&all, &[&relay.url], 2_000_000);
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         all.metric("boat_sessions") == sessions + 2 * u64::from(PAIRS)
     });
     thread::sleep(Duration::from_secs(1));
-    let ended = all.metric("boat_disconnects_total");
+    let old_disconnects = all.metric("boat_disconnects_total");
     relay.stall(clients, boat);
     neighbours.goes_on(&all);
     // All of the chat's clients, whichever side notices.
-    within(SOON, || {
-        all.metric("boat_disconnects_total") >= ended + 2 * u64::from(PAIRS)
+    within(WAIT_TIMEOUT, || {
+        all.metric("boat_disconnects_total") >= old_disconnects + 2 * u64::from(PAIRS)
     });
     relay.stall(false, false);
     thread::sleep(Duration::from_secs(1));
     let _clean = chat.end();
     neighbours.end().undisturbed();
-    within(SOON, || all.metric("boat_sessions") == 0);
+    within(WAIT_TIMEOUT, || all.metric("boat_sessions") == 0);
     all.at_rest();
 }
 
@@ -62,9 +62,9 @@ fn a_network_that_delays_and_cuts_loses_nothing() {
     let relay = Relay::to(&all.websocket);
     relay.worsen();
     let chat = Chat::over(&all, &[&relay.url], 2_000_000);
-    let before = all.metric("boat_connections_accepted_total");
-    within(SOON, || {
-        all.metric("boat_connections_accepted_total") > before + 3 * u64::from(PAIRS)
+    let old_count = all.metric("boat_connections_accepted_total");
+    within(WAIT_TIMEOUT, || {
+        all.metric("boat_connections_accepted_total") > old_count + 3 * u64::from(PAIRS)
     });
     neighbours.goes_on(&all);
     let _clean = chat.end();

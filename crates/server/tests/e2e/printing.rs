@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::all::{All, Dir, all};
 use crate::door::get;
 use crate::ports::free_ports;
-use crate::process::{Process, SOON, packetboat, within};
+use crate::process::{Process, WAIT_TIMEOUT, packetboat, within};
 
 /// Exit code that a shell has for a program which SIGPIPE ended.
 const READER_LEFT: Option<i32> = Some(141);
@@ -119,11 +119,11 @@ fn a_service_outlives_its_standard_output() {
         let mut command = all(&file, &dir.path("data"));
         command.env("PACKETBOAT_HEALTH__LISTEN", &address);
         let mut process = Process::printing_to(&mut command, stdout);
-        within(SOON, || {
+        within(WAIT_TIMEOUT, || {
             assert!(process.is_running(), "it ended");
             TcpStream::connect(&address).is_ok() && get(&address, "/readyz").0 == 200
         });
         process.signal("TERM");
-        assert!(process.ended(SOON).success());
+        assert!(process.ended(WAIT_TIMEOUT).success());
     }
 }

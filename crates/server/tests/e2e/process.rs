@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 /// Time limit, on the slowest machine, for anything that should happen soon. Only a failing test
 /// waits that long.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Polling interval.
-pub const PAUSE: Duration = Duration::from_millis(20);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A command without the variables of the tests' own environment.
 pub fn packetboat(arguments: &[&str]) -> Command {
@@ -124,44 +124,44 @@ impl Process {
 
     /// Next line of the output; `None` at the end.
     pub fn line(&self) -> Option<String> {
-        self.line_within(SOON)
+        self.line_within(WAIT_TIMEOUT)
     }
 
-    pub fn line_within(&self, patience: Duration) -> Option<String> {
-        match self.lines.recv_timeout(patience) {
+    pub fn line_within(&self, timeout: Duration) -> Option<String> {
+        match self.lines.recv_timeout(timeout) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => panic!("no line in time"),
         }
     }
 
-    /// Skips lines up to `wanted`.
-    pub fn line_is(&self, wanted: &str) {
-        if let Err(seen) = self.look_for(SOON, |line| line == wanted) {
-            panic!("{wanted:?} is not among {seen:#?}");
+    /// Skips lines up to `expected`.
+    pub fn line_is(&self, expected: &str) {
+        if let Err(seen_lines) = self.look_for(WAIT_TIMEOUT, |line| line == expected) {
+            panic!("{expected:?} is not among {seen_lines:#?}");
         }
     }
 
     /// Skips lines up to a match. Returns the lines seen instead, if none matches in time.
     pub fn look_for(
         &self,
-        patience: Duration,
+        timeout: Duration,
         is_it: impl Fn(&str) -> bool,
     ) -> Result<(), Vec<String>> {
-        let mut seen = Vec::new();
-        while let Ok(line) = self.lines.recv_timeout(patience) {
+        let mut seen_lines = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(timeout) {
             if is_it(&line) {
                 return Ok(());
             }
-            seen.push(line);
+            seen_lines.push(line);
         }
-        Err(seen)
+        Err(seen_lines)
     }
 
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(sent.expect("kill runs").success());
+        let status = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(status.expect("kill runs").success());
     }
 
     pub fn pid(&self) -> u32 {
@@ -202,16 +202,16 @@ impl Process {
     }
 
     /// Waits for the end of the process.
-    pub fn ended(&mut self, within: Duration) -> ExitStatus {
-        let mut waited = Duration::ZERO;
-        while waited < within {
+    pub fn ended(&mut self, timeout: Duration) -> ExitStatus {
+        let mut elapsed = Duration::ZERO;
+        while elapsed < timeout {
             if let Some(status) = self.child.try_wait().expect("it is ours") {
                 return status;
             }
-            thread::sleep(PAUSE);
-            waited += PAUSE;
+            thread::sleep(POLL_INTERVAL);
+            elapsed += POLL_INTERVAL;
         }
-        panic!("it has not ended within {within:?}");
+        panic!("it has not ended within {timeout:?}");
     }
 }
 
@@ -224,10 +224,10 @@ impl Drop for Process {
 }
 
 /// Waits until `is_so` is true.
-pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) {
+pub fn within(timeout: Duration, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < patience, "not within {patience:?}");
-        std::thread::sleep(PAUSE);
+        assert!(began.elapsed() < timeout, "not within {timeout:?}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -31,13 +31,13 @@ fn spent(fleet: &Fleet, round: usize) -> Duration {
         "json",
     ]);
     chat.args(["--first-user", &(round * 1000).to_string()]);
-    let before = fleet.cpu();
+    let old_cpu = fleet.cpu();
     let figures = run(&mut chat).ok().json_lines().remove(0);
-    let used = fleet.cpu() - before;
+    let cpu_time = fleet.cpu() - old_cpu;
     assert_eq!(figures["open"], 0, "{figures}");
     assert_eq!(figures["missing"], Value::Array(Vec::new()), "{figures}");
-    let shown = figures["shown"].as_u64().expect("a count");
-    used / u32::try_from(shown).expect("messages of a minute")
+    let message_count = figures["shown"].as_u64().expect("a count");
+    cpu_time / u32::try_from(message_count).expect("messages of a minute")
 }
 
 #[test]

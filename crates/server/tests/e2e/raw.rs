@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 use tokio_util::codec::{Decoder, Encoder};
 
-use crate::process::SOON;
+use crate::process::WAIT_TIMEOUT;
 
 const FRAME_MAX: usize = 1 << 20;
 
@@ -95,7 +95,9 @@ impl RawClient {
     }
 
     pub fn tcp_over(stream: TcpStream) -> RawClient {
-        stream.set_read_timeout(Some(SOON)).expect("a socket");
+        stream
+            .set_read_timeout(Some(WAIT_TIMEOUT))
+            .expect("a socket");
         RawClient::Tcp(stream, BytesMut::new())
     }
 
@@ -114,7 +116,9 @@ impl RawClient {
             request.headers_mut().insert(*name, value);
         }
         let stream = connect(url);
-        stream.set_read_timeout(Some(SOON)).expect("a socket");
+        stream
+            .set_read_timeout(Some(WAIT_TIMEOUT))
+            .expect("a socket");
         let handshake = tungstenite::client::client(request, stream);
         let (socket, response) = handshake.map_err(|error| match error {
             tungstenite::HandshakeError::Failure(error) => error,

@@ -60,9 +60,10 @@ fn nodes(part: &str, verb: &str, nodes: &[String]) -> Result<(), String> {
         .join(part);
     let mut command = Command::new(script);
     let status = command.arg(verb).args(nodes).stdin(Stdio::null()).status();
-    match status.expect("the script runs").success() {
-        true => Ok(()),
-        false => Err(format!("{part} {verb} {nodes:?} failed")),
+    if status.expect("the script runs").success() {
+        Ok(())
+    } else {
+        Err(format!("{part} {verb} {nodes:?} failed"))
     }
 }
 
@@ -73,7 +74,7 @@ pub struct Down {
 }
 
 impl Down {
-    pub fn of(part: &'static str, names: &[String]) -> Down {
+    pub fn new(part: &'static str, names: &[String]) -> Down {
         let down = Down {
             part,
             nodes: names.to_owned(),
@@ -82,9 +83,9 @@ impl Down {
         down
     }
 
-    /// Like `of`; the nodes come back without their data.
+    /// Like `new`; the nodes come back without their data.
     pub fn without_data(part: &'static str, names: &[String]) -> Down {
-        let down = Down::of(part, names);
+        let down = Down::new(part, names);
         nodes(part, "wipe", names).expect("their data is removed");
         down
     }
@@ -127,19 +128,19 @@ pub fn tool(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Polls until `seen` answers, for a minute.
-pub fn eventually<T>(what: &str, seen: impl FnMut() -> Option<T>) -> T {
-    within(Duration::from_secs(60), what, seen)
+/// Calls `poll` until it returns a value, for up to a minute.
+pub fn eventually<T>(condition: &str, poll: impl FnMut() -> Option<T>) -> T {
+    within(Duration::from_secs(60), condition, poll)
 }
 
-/// Polls until `seen` answers. A poll that begins in time may end after it.
-pub fn within<T>(patience: Duration, what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+/// Calls `poll` until it returns a value. A call that begins in time may end later.
+pub fn within<T>(timeout: Duration, condition: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
-    while began.elapsed() < patience {
-        if let Some(found) = seen() {
-            return found;
+    while began.elapsed() < timeout {
+        if let Some(value) = poll() {
+            return value;
         }
         thread::sleep(Duration::from_millis(200));
     }
-    panic!("not within {patience:?}: {what}");
+    panic!("not within {timeout:?}: {condition}");
 }

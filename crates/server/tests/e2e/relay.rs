@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::process::PAUSE;
+use crate::process::POLL_INTERVAL;
 use crate::raw::address;
 
 /// A relay to one address.
@@ -19,7 +19,7 @@ pub struct Relay {
 #[derive(Default)]
 struct Network {
     /// True while bytes of clients, or of the boat, are held back, as if no packet passed.
-    stalled: [AtomicBool; 2],
+    is_stalled: [AtomicBool; 2],
     is_bad: AtomicBool,
     /// Number of pieces that passed.
     pieces: AtomicU32,
@@ -47,7 +47,7 @@ impl Relay {
 
     /// Stalls the bytes of clients, and those of the boat.
     pub fn stall(&self, clients: bool, boat: bool) {
-        for (stalled, is_so) in self.network.stalled.iter().zip([clients, boat]) {
+        for (stalled, is_so) in self.network.is_stalled.iter().zip([clients, boat]) {
             stalled.store(is_so, Ordering::Relaxed);
         }
     }
@@ -86,8 +86,8 @@ impl Network {
 
     /// Waits as long as the network stalls or delays. False: it cuts the connection.
     fn pass(&self, direction: usize) -> bool {
-        while self.stalled[direction].load(Ordering::Relaxed) {
-            thread::sleep(PAUSE);
+        while self.is_stalled[direction].load(Ordering::Relaxed) {
+            thread::sleep(POLL_INTERVAL);
         }
         if !self.is_bad.load(Ordering::Relaxed) {
             return true;

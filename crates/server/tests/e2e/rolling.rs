@@ -31,7 +31,7 @@ const PACE: u32 = 150;
 /// missed.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Time for a crowd to sign in, or to come back.
-const PATIENCE: Duration = Duration::from_secs(300);
+const ROLLING_TIMEOUT: Duration = Duration::from_secs(300);
 /// Limit for nearly every client, from the last frame of its boat to its next welcome.
 const BACK_WITHIN_MS: u64 = 10_000;
 
@@ -72,7 +72,7 @@ impl Crowds {
         }
         let answers = self.0.iter().map(|crowd| {
             loop {
-                let line = crowd.line_within(PATIENCE).expect("it answers");
+                let line = crowd.line_within(ROLLING_TIMEOUT).expect("it answers");
                 // The harness prints lines of its own.
                 if line.starts_with('{') {
                     break serde_json::from_str(&line).expect("JSON");
@@ -96,39 +96,44 @@ fn a_rolling_restart_costs_nobody_a_sign_in() {
     let clients = std::env::var("PACKETBOAT_CROWD_CLIENTS");
     let clients = clients.map_or(CLIENTS, |text| text.parse().expect("a number"));
     let more = format!("boat.drain_notice = \"2s\"\nboat.drain_pace = {PACE}\n");
-    let mut fleet = Fleet::of_boats("single", BOATS, &more);
-    let audited = Instant::now();
+    let mut fleet = Fleet::with_boats("single", BOATS, &more);
+    let audit_start = Instant::now();
     let mut crowds = Crowds::begin(&fleet, clients);
     let all = u64::from(clients);
-    within(PATIENCE, "all have signed in", || {
+    within(ROLLING_TIMEOUT, "all have signed in", || {
         (crowds.sum("count", "ready") == all).then_some(())
     });
-    println!("{clients} clients after {:?}", audited.elapsed());
+    println!("{clients} clients after {:?}", audit_start.elapsed());
     let stations = ["station-1", "station-2"].map(|name| fleet.admin_of(name));
     let sign_ins = || count_at(&stations, "station_connects_total{result=\"admitted\"}");
-    let before = sign_ins();
+    let old_sign_ins = sign_ins();
 
     for number in 1..=BOATS {
         sleep(SETTLE);
         let name = format!("boat-{number}");
         let began = Instant::now();
         fleet.process(&name).signal("TERM");
-        assert!(fleet.process(&name).ended(PATIENCE).success(), "{name}");
-        let left = began.elapsed();
+        assert!(
+            fleet.process(&name).ended(ROLLING_TIMEOUT).success(),
+            "{name}"
+        );
+        let stop_time = began.elapsed();
         fleet.restart(&name);
-        within(PATIENCE, &format!("all are back after {name}"), || {
-            (crowds.sum("count", "ready") == all).then_some(())
-        });
+        within(
+            ROLLING_TIMEOUT,
+            &format!("all are back after {name}"),
+            || (crowds.sum("count", "ready") == all).then_some(()),
+        );
         println!(
-            "{name} left in {left:.1?}, all back after {:.1?}",
+            "{name} left in {stop_time:.1?}, all back after {:.1?}",
             began.elapsed()
         );
     }
 
     let (mut back_ms, mut broken) = (Vec::new(), 0);
-    for found in crowds.ask("end") {
-        let mut found = found;
-        let times = found["back_ms"].take();
+    for findings in crowds.ask("end") {
+        let mut findings = findings;
+        let times = findings["back_ms"].take();
         back_ms.extend(
             times
                 .as_array()
@@ -136,22 +141,22 @@ fn a_rolling_restart_costs_nobody_a_sign_in() {
                 .iter()
                 .filter_map(Value::as_u64),
         );
-        println!("a crowd found {found}");
-        let reasons = found["reasons"].as_object().expect("reasons");
+        println!("a crowd found {findings}");
+        let reasons = findings["reasons"].as_object().expect("reasons");
         let count = |(reason, count): (&String, &Value)| match reason.as_str() {
             "draining" => 0,
             _ => count.as_u64().expect("a count"),
         };
         broken += reasons.iter().map(count).sum::<u64>();
-        assert_eq!(found["missing"], 0, "{found}");
-        assert_eq!(found["twice"], 0, "{found}");
-        assert!(found["shown"].as_u64() > Some(0), "{found}");
-        assert_eq!(found["open"], 0, "{found}");
+        assert_eq!(findings["missing"], 0, "{findings}");
+        assert_eq!(findings["twice"], 0, "{findings}");
+        assert!(findings["shown"].as_u64() > Some(0), "{findings}");
+        assert_eq!(findings["open"], 0, "{findings}");
     }
-    let returned = sign_ins() - before;
-    let resumed = count_at(&stations, "station_sessions_resumed_total");
+    let new_sign_ins = sign_ins() - old_sign_ins;
+    let resumed_count = count_at(&stations, "station_sessions_resumed_total");
     println!(
-        "{returned} more sign-ins, {resumed} of them with a ticket; {broken} connections broke"
+        "{new_sign_ins} more sign-ins, {resumed_count} of them with a ticket; {broken} connections broke"
     );
     back_ms.sort_unstable();
     let share = |percent: usize| back_ms[(back_ms.len() * percent / 100).min(back_ms.len() - 1)];
@@ -164,7 +169,7 @@ fn a_rolling_restart_costs_nobody_a_sign_in() {
     );
     // A socket that breaks on an overloaded machine brings no ticket.
     assert!(
-        returned - resumed <= broken,
+        new_sign_ins - resumed_count <= broken,
         "nobody's token was looked at twice for a drain"
     );
     // A client that moved to a boat restarted later has moved more than once.
@@ -172,8 +177,8 @@ fn a_rolling_restart_costs_nobody_a_sign_in() {
     assert!(share(99) <= BACK_WITHIN_MS, "{}", share(99));
 
     eventually("the books balance", || {
-        let since = format!("{}s", audited.elapsed().as_secs() + 1);
-        let audit = run(&mut fleet.operator(&["audit", "--deep", "--last", &since]));
+        let period = format!("{}s", audit_start.elapsed().as_secs() + 1);
+        let audit = run(&mut fleet.operator(&["audit", "--deep", "--last", &period]));
         println!("{}", audit.stdout.lines().next().unwrap_or_default());
         (audit.code == Some(0)).then_some(())
     });

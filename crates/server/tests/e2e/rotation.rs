@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::all::{All, Dir};
 use crate::certificate::certificate;
 use crate::neighbours::{Chat, PAIRS};
-use crate::process::{SOON, packetboat, run, within};
+use crate::process::{WAIT_TIMEOUT, packetboat, run, within};
 
 /// Lines of the first block of a section.
 ///
@@ -63,25 +63,25 @@ fn new_keys_of_tickets_refuse_nothing() {
     );
     let all = All::over(dir, ["127.0.0.1:0"; 3], &more);
     let chat = Chat::beside(&all);
-    let reloaded = "station_ticket_keys_reloads_total{result=\"reloaded\"}";
+    let reloads = "station_ticket_keys_reloads_total{result=\"reloaded\"}";
     let mut steps = 0;
     for line in &lines {
         if line.starts_with("sleep ") {
             // Two whole passes over all sessions, and two more for calls in flight.
-            let asserted = || all.metric("boat_recover_total");
-            let passes = asserted() + 4 * 2 * u64::from(PAIRS);
-            within(SOON, || asserted() >= passes);
+            let recover_count = || all.metric("boat_recover_total");
+            let passes = recover_count() + 4 * 2 * u64::from(PAIRS);
+            within(WAIT_TIMEOUT, || recover_count() >= passes);
             continue;
         }
-        let before = std::fs::read(&keys).expect("keys");
+        let old_keys = std::fs::read(&keys).expect("keys");
         type_line(&folder, line);
         assert_ne!(
             std::fs::read(&keys).expect("keys"),
-            before,
+            old_keys,
             "{line} changed nothing"
         );
         steps += 1;
-        within(SOON, || all.metric(reloaded) == steps);
+        within(WAIT_TIMEOUT, || all.metric(reloads) == steps);
         chat.goes_on(&all);
     }
     assert_eq!(steps, 3);
@@ -115,7 +115,7 @@ fn a_new_token_of_an_operator_replaces_the_old_one() {
     for line in &lines {
         type_line(&folder, line);
     }
-    within(SOON, || !may(&old) && may(&file));
+    within(WAIT_TIMEOUT, || !may(&old) && may(&file));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_new_certificate_of_the_desk_needs_no_restart() {
     }
     let files = certificate(&folder.join("desk"), "desk");
     certificate(&folder.join("renewed"), "desk");
-    let renewed = std::fs::read(folder.join("renewed/desk.crt")).expect("a certificate");
+    let new_cert = std::fs::read(folder.join("renewed/desk.crt")).expect("a certificate");
     let more = format!(
         "admin.tls.cert_file = {:?}\nadmin.tls.key_file = {:?}",
         files.cert_file.display().to_string(),
@@ -144,8 +144,8 @@ fn a_new_certificate_of_the_desk_needs_no_restart() {
     }
     assert_eq!(
         std::fs::read(&files.cert_file).expect("a certificate"),
-        renewed
+        new_cert
     );
-    within(SOON, || trusts(&files.cert_file));
+    within(WAIT_TIMEOUT, || trusts(&files.cert_file));
     assert_eq!(all.metric("tls_reloads_total{result=\"reloaded\"}"), 1);
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use crate::all::All;
 use crate::certificate::{certificate, tls};
-use crate::process::{PAUSE, SOON, packetboat, run};
+use crate::process::{POLL_INTERVAL, WAIT_TIMEOUT, packetboat, run};
 
 // proves S1-06: clients reach both ports through TLS, and nobody whom they do not trust.
 #[test]
@@ -31,17 +31,17 @@ fn messages_go_through_tls_and_a_stranger_is_named() {
         let told = [1, 4, 16, 64].iter().any(|seconds| {
             let mut send = all.user(&send);
             let patience = ["--timeout", &seconds.to_string()];
-            let failed = run(send.args(stranger).args(patience));
-            assert_eq!(failed.code, Some(1), "{}", failed.stdout);
-            failed.stderr.contains("--ca-file")
+            let output = run(send.args(stranger).args(patience));
+            assert_eq!(output.code, Some(1), "{}", output.stdout);
+            output.stderr.contains("--ca-file")
         });
         assert!(told, "{stranger:?}");
     }
     let plain = all.websocket.replace("wss://", "ws://");
     let mut send = all.user(&["send", "--user", "1", "--to", "2", "x", "--url", &plain]);
-    let failed = run(send.args(trust));
-    assert_eq!(failed.code, Some(1), "{}", failed.stdout);
-    assert!(failed.stderr.contains("leave it out"), "{}", failed.stderr);
+    let output = run(send.args(trust));
+    assert_eq!(output.code, Some(1), "{}", output.stdout);
+    assert!(output.stderr.contains("leave it out"), "{}", output.stderr);
 }
 
 // proves S3-03: clients' bytes are encrypted where others can reach a boat, on either port, or nothing starts; the words for it
@@ -51,10 +51,10 @@ fn a_boat_that_others_reach_speaks_tls_or_does_not_start() {
     for port in ["WEBSOCKET", "TCP"] {
         let listen = (format!("PACKETBOAT_BOAT__{port}"), "0.0.0.0:0");
         let mut start = packetboat(&["all", "--memory"]);
-        let ended = run(start.envs([(&*listen.0, listen.1)]));
-        assert_eq!(ended.code, Some(3), "{port}: {}", ended.stderr);
+        let output = run(start.envs([(&*listen.0, listen.1)]));
+        assert_eq!(output.code, Some(3), "{port}: {}", output.stderr);
         for word in ["boat.tls", "certificates", "offloaded"] {
-            assert!(ended.stderr.contains(word), "{port}: {}", ended.stderr);
+            assert!(output.stderr.contains(word), "{port}: {}", output.stderr);
         }
     }
     let page = include_str!("../../../../docs/operations/running.md");
@@ -66,12 +66,12 @@ fn a_boat_that_others_reach_speaks_tls_or_does_not_start() {
 /// Error of an operator's command at this port; empty on success.
 fn told(admin: &str, more: &[&str]) -> String {
     let mut audit = packetboat(&["audit", "--all", "--admin", admin]);
-    let ended = run(audit.args(more));
-    match ended.code {
+    let output = run(audit.args(more));
+    match output.code {
         Some(0) => String::new(),
         code => {
-            assert_eq!(code, Some(1), "{admin}: {}", ended.stderr);
-            ended.stderr
+            assert_eq!(code, Some(1), "{admin}: {}", output.stderr);
+            output.stderr
         }
     }
 }
@@ -94,14 +94,14 @@ fn a_desk_with_tls_is_asked_over_tls_and_mistakes_are_named() {
     let lasts = all.metric("cert_expiry_seconds{listener=\"desk\"}");
     assert!(lasts > 86_400, "{lasts}");
 
-    let named = admin.replace("127.0.0.1", "localhost");
+    let localhost_url = admin.replace("127.0.0.1", "localhost");
     let plain = admin.replace("https://", "http://");
     let probes = all.health.replace("http://", "https://");
     let stranger = other.cert_file.display().to_string();
     for (admin, more, word) in [
         (&admin, &[][..], "--ca-file"),
         (&admin, &["--ca-file", &stranger], "nobody whom you trust"),
-        (&named, &trust, "bears another name"),
+        (&localhost_url, &trust, "bears another name"),
         (&plain, &[], "this port speaks TLS"),
         (&plain, &trust, "leave it out"),
         (&probes, &trust, "it speaks no TLS"),
@@ -113,11 +113,11 @@ fn a_desk_with_tls_is_asked_over_tls_and_mistakes_are_named() {
 
     // Renewed without a restart, within ten seconds.
     certificate(files.path(), "desk");
-    let mut looks = SOON.as_millis() / PAUSE.as_millis();
+    let mut looks = WAIT_TIMEOUT.as_millis() / POLL_INTERVAL.as_millis();
     while !told(&admin, &trust).is_empty() {
         looks -= 1;
         assert!(looks > 0, "{}", told(&admin, &trust));
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
     assert_eq!(all.metric("tls_reloads_total{result=\"reloaded\"}"), 1);
 }

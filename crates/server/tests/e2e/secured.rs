@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::cluster::count_at;
 use crate::fleet::Fleet;
 use crate::neighbours::{Chat, DELIVERED};
-use crate::process::{SOON, run};
+use crate::process::{WAIT_TIMEOUT, run};
 use crate::real;
 use crate::rotation::{runbook, type_line_with};
 
@@ -21,10 +21,10 @@ fn a_message_finds_its_receiver_over_parts_with_tls() {
     assert_eq!(fleet.listen("2", 1)[0]["text"], "are you new here?");
     fleet.at_rest();
 
-    let told = run(&mut fleet.operator(&["doctor"])).ok().stdout;
+    let report = run(&mut fleet.operator(&["doctor"])).ok().stdout;
     for part in ["Kafka", "Redis", "etcd", "ScyllaDB"] {
-        let seen = format!("{part} is spoken to with TLS");
-        assert!(told.contains(&seen), "{told}");
+        let expected = format!("{part} is spoken to with TLS");
+        assert!(report.contains(&expected), "{report}");
     }
     let dial = ["config", "check", "--connect"];
     run(&mut fleet.command(&dial)).ok();
@@ -40,17 +40,17 @@ fn a_message_finds_its_receiver_over_parts_with_tls() {
     ] {
         let mut wrong = fleet.command(&dial);
         wrong.env(format!("PACKETBOAT_{variable}"), &*file);
-        let ended = run(&mut wrong);
-        assert_eq!(ended.code, Some(1), "{variable}: {}", ended.stderr);
-        let line = ended
+        let output = run(&mut wrong);
+        assert_eq!(output.code, Some(1), "{variable}: {}", output.stderr);
+        let line = output
             .stdout
             .lines()
             .find(|line| line.starts_with(&format!("{part}: ")));
         let line = line.unwrap_or_default();
-        assert!(line.contains(setting), "{variable}: {}", ended.stdout);
+        assert!(line.contains(setting), "{variable}: {}", output.stdout);
     }
     fleet.process("station-1").signal("TERM");
-    fleet.process("station-1").ended(SOON);
+    fleet.process("station-1").ended(WAIT_TIMEOUT);
 }
 
 /// Password of Packetboat's user at a Redis Cluster; the drop restores the one of the other tests.
@@ -111,20 +111,20 @@ impl Drop for Password {
 #[test]
 #[ignore = "needs the real parts with TLS=1: scripts/e2e secured"]
 fn a_new_password_of_redis_refuses_nothing() {
-    let shared = std::env::var("PACKETBOAT_REAL_TLS").expect("TLS=1") + "/redis.password";
+    let password_file = std::env::var("PACKETBOAT_REAL_TLS").expect("TLS=1") + "/redis.password";
     let password = Password::new();
     let own = password.folder.path().join("redis/password");
-    let fleet = Fleet::with_other_settings("cluster", &shared, &own.display().to_string());
+    let fleet = Fleet::with_other_settings("cluster", &password_file, &own.display().to_string());
     let urls = ["boat-1", "boat-2"].map(|name| fleet.boat(name));
     let chat = Chat::over(&fleet, &[&urls[0], &urls[1]], 1_000_000);
-    let delivered = || count_at(&fleet.admins(), DELIVERED);
+    let delivered_count = || count_at(&fleet.admins(), DELIVERED);
     for line in runbook("A new password of Redis") {
         password.type_line(line);
-        chat.goes_on_by(delivered);
+        chat.goes_on_by(delivered_count);
     }
     // Live connections do not sign in again; the next ones do.
     password.type_line("redis-cli $REDIS CLIENT KILL USER packetboat");
-    chat.goes_on_by(delivered);
+    chat.goes_on_by(delivered_count);
     fleet.send("1", "2", "are you there yet?");
     assert_eq!(fleet.listen("2", 1)[0]["text"], "are you there yet?");
     chat.end().went_on();

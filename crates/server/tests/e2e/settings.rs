@@ -75,20 +75,20 @@ fn settings_that_cannot_be_end_with_3_and_name_the_key() {
         std::fs::write(&file, text).expect("a file");
         let file = file.to_string_lossy();
         for command in [&["config", "check"][..], &["all", "--memory"]] {
-            let ended = run(packetboat(&["--config", &file]).args(command));
-            assert_eq!(ended.code, Some(3), "{text}: {}", ended.stderr);
-            assert!(ended.stderr.contains(named), "{text}: {}", ended.stderr);
+            let output = run(packetboat(&["--config", &file]).args(command));
+            assert_eq!(output.code, Some(3), "{text}: {}", output.stderr);
+            assert!(output.stderr.contains(named), "{text}: {}", output.stderr);
         }
     }
-    let ended = run(packetboat(&["config", "check"]).env("PACKETBOAT_BOAT__NONSENSE", "1"));
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
-    let ended = run(&mut packetboat(&[
+    let output = run(packetboat(&["config", "check"]).env("PACKETBOAT_BOAT__NONSENSE", "1"));
+    assert_eq!(output.code, Some(3), "{}", output.stderr);
+    let output = run(&mut packetboat(&[
         "--config",
         "/no/such/file",
         "config",
         "check",
     ]));
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert_eq!(output.code, Some(3), "{}", output.stderr);
 }
 
 #[test]
@@ -107,13 +107,13 @@ fn a_wrong_command_line_ends_with_2() {
         &["audit", "--since", "yesterday"],
         &["all", "--memory", "--data", "here"],
     ] {
-        let ended = run(&mut packetboat(arguments));
+        let output = run(&mut packetboat(arguments));
         assert_eq!(
-            (ended.code, ended.stdout.as_str()),
+            (output.code, output.stdout.as_str()),
             (Some(2), ""),
             "{arguments:?}"
         );
-        assert!(!ended.stderr.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
     }
 }
 
@@ -138,10 +138,10 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn nobody_there_is_an_error_that_says_where() {
-    let ended = run(packetboat(&["audit"]).env("PACKETBOAT_ADMIN", "http://127.0.0.1:1"));
-    assert_eq!(ended.code, Some(1));
-    assert!(ended.stderr.contains("127.0.0.1:1"), "{}", ended.stderr);
+fn unreachable_desk_is_an_error_that_names_its_address() {
+    let output = run(packetboat(&["audit"]).env("PACKETBOAT_ADMIN", "http://127.0.0.1:1"));
+    assert_eq!(output.code, Some(1));
+    assert!(output.stderr.contains("127.0.0.1:1"), "{}", output.stderr);
 }
 
 #[cfg(feature = "cluster")]
@@ -164,35 +164,35 @@ fn settings_of_parts_that_break_the_promise_end_with_3() {
         ),
     ] {
         std::fs::write(&file, text).expect("a file");
-        let ended = run(&mut packetboat(&[
+        let output = run(&mut packetboat(&[
             "--config",
             &file.to_string_lossy(),
             "config",
             "check",
         ]));
-        assert_eq!(ended.code, Some(3), "{text}: {}", ended.stderr);
-        assert!(ended.stderr.contains(named), "{text}: {}", ended.stderr);
-        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+        assert_eq!(output.code, Some(3), "{text}: {}", output.stderr);
+        assert!(output.stderr.contains(named), "{text}: {}", output.stderr);
+        assert!(!output.stderr.contains("hunter2"), "{}", output.stderr);
     }
 }
 
 #[test]
 fn all_problems_are_named_at_once() {
-    let ended = run(packetboat(&["config", "check"])
+    let output = run(packetboat(&["config", "check"])
         .env("PACKETBOAT_STATION__LISTEN", "0.0.0.0:9100")
         .env("PACKETBOAT_LOG__LEVEL", "[["));
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert_eq!(output.code, Some(3), "{}", output.stderr);
     for key in ["station.listen", "log.level"] {
-        assert!(ended.stderr.contains(key), "{}", ended.stderr);
+        assert!(output.stderr.contains(key), "{}", output.stderr);
     }
 }
 
 #[test]
-fn a_variable_that_would_do_nothing_ends_with_3_and_the_nearest_name() {
-    let ended = run(packetboat(&["config", "check"]).env("PACKETBOAT_ADMIN_LISTEN", "0.0.0.0:1"));
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+fn unknown_variable_exits_with_3_and_names_the_nearest() {
+    let output = run(packetboat(&["config", "check"]).env("PACKETBOAT_ADMIN_LISTEN", "0.0.0.0:1"));
+    assert_eq!(output.code, Some(3), "{}", output.stderr);
     let nearest = "PACKETBOAT_ADMIN__LISTEN";
-    assert!(ended.stderr.contains(nearest), "{}", ended.stderr);
+    assert!(output.stderr.contains(nearest), "{}", output.stderr);
     run(packetboat(&["config", "check"])
         .env("PACKETBOAT_STATION_SERVICE_HOST", "10.0.0.1")
         .env("PACKETBOAT_STATION_PORT_9100_TCP_ADDR", "10.0.0.1"))
@@ -201,12 +201,12 @@ fn a_variable_that_would_do_nothing_ends_with_3_and_the_nearest_name() {
 
 #[test]
 fn a_file_that_settings_name_must_be_there() {
-    let ended =
+    let output =
         run(packetboat(&["config", "check"])
             .env("PACKETBOAT_STATION__AUTH__KEY_FILE", "/no/such/key"));
-    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert_eq!(output.code, Some(3), "{}", output.stderr);
     let key = "station.auth.key_file";
-    assert!(ended.stderr.contains(key), "{}", ended.stderr);
+    assert!(output.stderr.contains(key), "{}", output.stderr);
 }
 
 #[test]

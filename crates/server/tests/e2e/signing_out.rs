@@ -7,15 +7,15 @@ use protocol::Code;
 use protocol::frame::ServerFrame;
 
 use crate::all::All;
-use crate::process::{SOON, packetboat, run, within};
+use crate::process::{WAIT_TIMEOUT, packetboat, run, within};
 use crate::raw::{RawClient, hello_with};
 
 const THEFT: &str = "the phone was stolen";
 
 fn token(user: i64) -> String {
     let user = user.to_string();
-    let signed = run(&mut packetboat(&["token", "--user", &user])).ok();
-    signed.stdout.trim().to_owned()
+    let output = run(&mut packetboat(&["token", "--user", &user])).ok();
+    output.stdout.trim().to_owned()
 }
 
 /// Waits for the next second: a token carries the second in which it was signed.
@@ -42,8 +42,8 @@ fn a_user_who_is_signed_out_comes_back_with_a_new_token_only() {
     let mut other = sign_in(&all, &token(8)).expect("a good token");
     next_second();
     let kick = ["kick", "--user", "7", "--revoke", "--reason", THEFT];
-    let kicked = run(all.operator(&kick).args(["--output", "json"])).ok();
-    let answer = kicked.json_lines().remove(0);
+    let output = run(all.operator(&kick).args(["--output", "json"])).ok();
+    let answer = output.json_lines().remove(0);
     assert_eq!(answer["sessions"], 1);
     assert!(
         answer["revoked_before"]["ms"].as_i64().is_some(),
@@ -60,12 +60,12 @@ fn a_user_who_is_signed_out_comes_back_with_a_new_token_only() {
     let log = run(&mut all.operator(&["dlq", "log", "--decisions"])).ok();
     let line = format!("signs user 7 out and revokes the tokens until now: {THEFT}");
     assert!(log.stdout.contains(&line), "{}", log.stdout);
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         let doctor = run(&mut all.operator(&["doctor", "user", "8"]));
         doctor.code == Some(0) && doctor.stdout.contains("1 sessions")
     });
 
-    all = all.again("");
+    all = all.restart("");
     assert_eq!(code(&all, &stolen), Some(Code::Unauthenticated));
     assert_eq!(code(&all, &token(7)), None);
 }
@@ -96,11 +96,11 @@ fn a_kick_of_one_platform_leaves_the_others() {
 }
 
 #[test]
-fn a_kick_without_a_reason_or_of_one_platforms_tokens_is_refused() {
+fn kick_without_a_reason_or_for_one_platform_is_refused() {
     let all = All::start();
-    let refused = run(&mut all.operator(&["kick", "--user", "7", "--reason", " "]));
-    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
-    assert!(refused.stderr.contains("say why"), "{}", refused.stderr);
+    let output = run(&mut all.operator(&["kick", "--user", "7", "--reason", " "]));
+    assert_eq!(output.code, Some(1), "{}", output.stdout);
+    assert!(output.stderr.contains("say why"), "{}", output.stderr);
     let usage = [
         "kick",
         "--user",

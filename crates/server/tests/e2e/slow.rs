@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use crate::all::All;
 use crate::certificate::{certificate, tls};
 use crate::neighbours::Chat;
-use crate::process::{SOON, within};
+use crate::process::{WAIT_TIMEOUT, within};
 use crate::raw::{RawClient, connect_from, hello};
 
-const PAUSE: Duration = Duration::from_millis(200);
-/// Bytes within which a connection ends: half a minute and more. Any wait but its own lasts longer,
-/// and what is sent is not complete by then.
+const DRIP_INTERVAL: Duration = Duration::from_millis(200);
+/// Upper bound of the bytes sent before a connection ends: more than half a minute. Every other
+/// timeout is longer, and the bytes sent by then make no complete message.
 const BYTES_MAX: usize = 150;
 /// Last byte of the loopback address of balancers, which neighbours never use.
 const BALANCER: u8 = 2;
@@ -26,7 +26,7 @@ const CLIENT: u8 = 1;
 
 /// A drip: its stage, its bytes, and the time after which the connection ends.
 struct Drip<'a> {
-    what: &'static str,
+    stage: &'static str,
     url: &'a str,
     from: u8,
     /// Bytes sent at once.
@@ -39,42 +39,44 @@ struct Drip<'a> {
 impl Drip<'_> {
     fn run(&self) {
         // Before the boat begins to count, however slow the machine is.
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut stream = connect_from(self.url, self.from, None);
         stream.write_all(&self.first).expect("taken");
-        let taken = drip(&mut stream, &self.bytes);
-        let elapsed = begun.elapsed();
-        let (what, earliest) = (self.what, self.ends.saturating_sub(PAUSE * 2));
-        println!("{what}: closed after {elapsed:.1?} and {taken} bytes");
-        assert!(elapsed >= earliest, "{what} after {elapsed:?}");
-        assert!(taken < BYTES_MAX, "{what} after {taken} bytes");
+        let byte_count = drip(&mut stream, &self.bytes);
+        let elapsed = start.elapsed();
+        let (stage, earliest) = (self.stage, self.ends.saturating_sub(DRIP_INTERVAL * 2));
+        println!("{stage}: closed after {elapsed:.1?} and {byte_count} bytes");
+        assert!(elapsed >= earliest, "{stage} after {elapsed:?}");
+        assert!(byte_count < BYTES_MAX, "{stage} after {byte_count} bytes");
     }
 }
 
 /// Number of bytes until the peer closes.
 fn drip(stream: &mut TcpStream, bytes: &[u8]) -> usize {
-    stream.set_read_timeout(Some(PAUSE)).expect("a socket");
-    for (taken, byte) in bytes.iter().enumerate() {
+    stream
+        .set_read_timeout(Some(DRIP_INTERVAL))
+        .expect("a socket");
+    for (byte_count, byte) in bytes.iter().enumerate() {
         if stream.write_all(&[*byte]).is_err() {
-            return taken;
+            return byte_count;
         }
-        let written = Instant::now();
+        let written_at = Instant::now();
         match stream.read(&mut [0; 4096]) {
-            Ok(0) => return taken,
-            Ok(_) => thread::sleep(PAUSE.saturating_sub(written.elapsed())),
+            Ok(0) => return byte_count,
+            Ok(_) => thread::sleep(DRIP_INTERVAL.saturating_sub(written_at.elapsed())),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(_) => return taken,
+            Err(_) => return byte_count,
         }
     }
     panic!("all {} bytes were taken", bytes.len());
 }
 
-fn all_at_once(drips: &[Drip<'_>], meanwhile: impl FnOnce()) {
+fn all_at_once(drips: &[Drip<'_>], action: impl FnOnce()) {
     thread::scope(|scope| {
         for drip in drips {
             scope.spawn(|| drip.run());
         }
-        meanwhile();
+        action();
     });
 }
 
@@ -116,14 +118,14 @@ fn upgrade() -> Vec<u8> {
 
 // T-B8: proxy header, head, frame and message, each within its own time.
 #[test]
-fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
+fn slow_senders_at_a_plain_port_are_closed_while_a_chat_runs() {
     let all = All::with(&format!(
         "boat.proxy.header = \"proxy-v2\"\nboat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\n\
          boat.upgrade_timeout = \"6s\"\nboat.session.handshake = \"8s\"\nboat.session.heartbeat = \"2s\""
     ));
     let chat = Chat::beside(&all);
-    let drip = |what, url, from, first, bytes, seconds| Drip {
-        what,
+    let drip = |stage, url, from, first, bytes, seconds| Drip {
+        stage,
         url,
         from,
         first,
@@ -133,10 +135,10 @@ fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
     let (tcp, websocket) = (all.tcp(), &*all.websocket);
     let proxy = endless_proxy_header;
     // A session's first frame, and a later one: bytes without a complete frame count as silence.
-    let mut framed = encode_client(&hello(50)).to_vec();
-    let length = framed.len();
+    let mut frame = encode_client(&hello(50)).to_vec();
+    let length = frame.len();
     assert!((128..16_384).contains(&length), "two bytes of length");
-    framed.splice(0..0, [(length & 0x7f) as u8 | 0x80, (length >> 7) as u8]);
+    frame.splice(0..0, [(length & 0x7f) as u8 | 0x80, (length >> 7) as u8]);
     let drips = [
         drip("a PROXY header, TCP", tcp, BALANCER, vec![], proxy(), 2),
         drip(
@@ -157,13 +159,13 @@ fn who_drips_at_a_plain_port_is_closed_in_time_and_a_chat_goes_on() {
             half_message(),
             8,
         ),
-        drip("a later frame", tcp, CLIENT, framed, half_frame(), 5),
+        drip("a later frame", tcp, CLIENT, frame, half_frame(), 5),
     ];
     all_at_once(&drips, || chat.goes_on(&all));
-    let ended = |code| all.metric(&format!("boat_disconnects_total{{code=\"{code}\"}}"));
+    let disconnects = |code| all.metric(&format!("boat_disconnects_total{{code=\"{code}\"}}"));
     // An end is counted after its client has seen it. A stalled machine may end some of the chat.
-    within(SOON, || ended("heartbeat_missed") >= 1);
-    within(SOON, || ended("handshake_timeout") >= 2);
+    within(WAIT_TIMEOUT, || disconnects("heartbeat_missed") >= 1);
+    within(WAIT_TIMEOUT, || disconnects("handshake_timeout") >= 2);
     chat.end().undisturbed();
     all.at_rest();
 }
@@ -177,17 +179,17 @@ fn half_record() -> Vec<u8> {
 
 // T-B8: TLS records, alone, and at the end of an arrival bounded as a whole.
 #[test]
-fn who_drips_below_tls_is_closed_in_time() {
+fn slow_sender_below_tls_is_closed_in_time() {
     let files = tempfile::tempdir().expect("a directory");
     // Nobody here verifies the certificate.
     let certificate = tls(&certificate(files.path(), "boat"));
     let all = All::with(&format!("{certificate}\nboat.tls_timeout = \"3s\""));
-    let bounded = All::with(&format!(
+    let server = All::with(&format!(
         "{certificate}\nboat.proxy.header = \"proxy-v2\"\n\
          boat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\nboat.arrival_timeout = \"4s\""
     ));
-    let drip = |what, url, from, bytes, seconds| Drip {
-        what,
+    let drip = |stage, url, from, bytes, seconds| Drip {
+        stage,
         url,
         from,
         first: vec![],
@@ -196,9 +198,9 @@ fn who_drips_below_tls_is_closed_in_time() {
     };
     // A header that takes a time of its own, and then a record. On a stalled machine the header may
     // take all the time that one has.
-    let mut both = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00".to_vec();
-    let slow_head = both.split_off(9);
-    let both = [slow_head, half_record()].concat();
+    let mut payload = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00".to_vec();
+    let slow_head = payload.split_off(9);
+    let payload = [slow_head, half_record()].concat();
     let drips = [
         drip("a record, TCP", all.tcp(), CLIENT, half_record(), 3),
         drip(
@@ -210,17 +212,19 @@ fn who_drips_below_tls_is_closed_in_time() {
         ),
         Drip {
             first: b"\r\n\r\n\0\r\nQU".to_vec(),
-            ..drip("a header and a record", bounded.tcp(), BALANCER, both, 2)
+            ..drip("a header and a record", server.tcp(), BALANCER, payload, 2)
         },
     ];
     all_at_once(&drips, || {});
-    within(SOON, || all.metric("boat_tls_handshakes_failed_total") >= 2);
-    within(SOON, || all.metric("boat_sessions") == 0);
+    within(WAIT_TIMEOUT, || {
+        all.metric("boat_tls_handshakes_failed_total") >= 2
+    });
+    within(WAIT_TIMEOUT, || all.metric("boat_sessions") == 0);
 }
 
 // A silent client gets the reason, once there is a session to send it.
 #[test]
-fn who_says_nothing_is_told_that_no_hello_came() {
+fn silent_client_is_told_that_no_hello_came() {
     let all = All::with("boat.session.handshake = \"1s\"");
     for mut silent in [
         RawClient::tcp(all.tcp()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::all::{All, all, set_level};
 use crate::door::get;
-use crate::process::{Process, SOON, packetboat, run, within};
+use crate::process::{Process, WAIT_TIMEOUT, packetboat, run, within};
 
 #[test]
 fn a_signal_ends_it_in_order_and_its_data_can_be_used_again() {
@@ -15,8 +15,12 @@ fn a_signal_ends_it_in_order_and_its_data_can_be_used_again() {
         let mut all = All::start();
         let id = all.send("1", "2", "before the end");
         all.process.signal(signal);
-        assert_eq!(all.process.ended(SOON).code(), Some(0), "SIG{signal}");
-        let all = all.again("");
+        assert_eq!(
+            all.process.ended(WAIT_TIMEOUT).code(),
+            Some(0),
+            "SIG{signal}"
+        );
+        let all = all.restart("");
         assert_eq!(all.listen("2", 1)[0]["msg_id"], id.as_str());
     }
 }
@@ -36,11 +40,11 @@ fn a_second_signal_does_not_wait() {
     }
     all.process.signal("TERM");
     // Two signals that find it stalled would count as one.
-    within(SOON, || get(&all.health, "/readyz").0 != 200);
+    within(WAIT_TIMEOUT, || get(&all.health, "/readyz").0 != 200);
     std::thread::sleep(Duration::from_millis(500));
     assert!(all.process.is_running(), "it waits for the acknowledgement");
     all.process.signal("TERM");
-    assert_eq!(all.process.ended(SOON).code(), Some(1));
+    assert_eq!(all.process.ended(WAIT_TIMEOUT).code(), Some(1));
 }
 
 // Regression: SIGHUP ended the process at once, without a drain.
@@ -49,35 +53,39 @@ fn a_hangup_reads_the_log_level_again_and_ends_nothing() {
     let log = tempfile::NamedTempFile::new().expect("a file");
     let mut all = All::logging("warn", log.reopen().expect("a file"));
     let file = all.dir.path("packetboat.toml");
-    let said = |text: &str| {
+    let log_count = |text: &str| {
         let log = std::fs::read_to_string(&log).expect("a log");
         log.lines().filter(|line| line.contains(text)).count()
     };
     all.send("1", "2", "not a word of it");
-    assert_eq!(said(" DEBUG "), 0);
+    assert_eq!(log_count(" DEBUG "), 0);
     set_level(&file, "debug");
     all.process.signal("HUP");
-    within(SOON, || said("the settings were read again") == 1);
+    within(WAIT_TIMEOUT, || {
+        log_count("the settings were read again") == 1
+    });
     for text in ["log.level = [", "no.such = 1\n"] {
-        let before = said("the settings cannot be read again");
+        let old_count = log_count("the settings cannot be read again");
         std::fs::write(&file, text).expect("a file");
         all.process.signal("HUP");
-        within(SOON, || said("the settings cannot be read again") > before);
+        within(WAIT_TIMEOUT, || {
+            log_count("the settings cannot be read again") > old_count
+        });
     }
     all.send("1", "2", "still there");
     assert!(all.process.is_running());
     all.process.signal("TERM");
-    assert_eq!(all.process.ended(SOON).code(), Some(0));
+    assert_eq!(all.process.ended(WAIT_TIMEOUT).code(), Some(0));
 }
 
 // Regression: log lines were written by the logging thread, so that a full pipe on stderr held up
 // probes and sends.
 #[test]
-fn nobody_reads_its_log_and_it_serves() {
+fn unread_log_does_not_block_service() {
     let (_unread, stderr) = std::io::pipe().expect("a pipe");
     rustix::pipe::fcntl_setpipe_size(&stderr, 4096).expect("a small pipe");
     let all = All::logging("trace", stderr);
-    let dropped = || {
+    let dropped_count = || {
         let (_, scrape) = get(&all.health, "/metrics");
         let count = scrape
             .lines()
@@ -86,23 +94,23 @@ fn nobody_reads_its_log_and_it_serves() {
     };
     // Each request logs a line of its own.
     let address = all.health.trim_start_matches("http://");
-    within(SOON * 4, || {
+    within(WAIT_TIMEOUT * 4, || {
         for _ in 0..2_000 {
             let mut stream = TcpStream::connect(address).expect("it listens");
             stream.write_all(b"no request\r\n\r\n").expect("sent");
             // Waits until it is answered and logged.
             let _ = stream.read(&mut [0; 16]);
         }
-        dropped() > 0
+        dropped_count() > 0
     });
     // A process that the machine has stalled says so for a while.
     for _ in 0..400 {
-        within(SOON, || {
+        within(WAIT_TIMEOUT, || {
             get(&all.health, "/livez") == (200, "live\n".to_owned())
         });
     }
     all.send("1", "2", "who reads this?");
-    within(SOON, || get(&all.health, "/readyz").0 == 200);
+    within(WAIT_TIMEOUT, || get(&all.health, "/readyz").0 == 200);
 }
 
 // Regression: the process had no port at all until every part had answered.
@@ -123,8 +131,8 @@ fn a_process_that_waits_for_a_part_is_live_and_not_ready() {
     let mut boat = packetboat(&["--config"]);
     boat.arg(&file).args(["boat", "--listen", "127.0.0.1:0"]);
     let _boat = Process::start(boat.args(["--health", &health]));
-    within(SOON, || TcpStream::connect(&health).is_ok());
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || TcpStream::connect(&health).is_ok());
+    within(WAIT_TIMEOUT, || {
         get(&health, "/livez") == (200, "live\n".to_owned())
     });
     assert_eq!(get(&health, "/readyz"), (503, "starting\n".to_owned()));
@@ -133,7 +141,7 @@ fn a_process_that_waits_for_a_part_is_live_and_not_ready() {
 #[test]
 fn each_service_says_whether_it_is_ready() {
     let all = All::start();
-    within(SOON, || get(&all.health, "/readyz").0 == 200);
+    within(WAIT_TIMEOUT, || get(&all.health, "/readyz").0 == 200);
     let (status, text) = get(&all.health, "/readyz");
     assert_eq!(status, 200, "{text}");
     let lines: Vec<&str> = text.lines().collect();
@@ -149,7 +157,7 @@ fn each_service_says_whether_it_is_ready() {
 }
 
 #[test]
-fn every_metric_of_a_scrape_has_a_line_of_help_and_stands_in_the_docs() {
+fn every_scraped_metric_has_help_and_is_documented() {
     let all = All::start();
     all.becomes_known("2");
     all.send("1", "2", "to be counted");
@@ -192,9 +200,15 @@ fn two_cannot_have_the_same_data() {
     let second = run(&mut all(&file, &first.dir.path("data")));
     assert_eq!((second.code, second.stdout.as_str()), (Some(1), ""));
     let data = first.dir.path("data");
-    let told = &second.stderr;
-    assert!(told.contains(&*data.to_string_lossy()), "{told}");
-    assert!(told.contains("another packetboat runs"), "{told}");
+    let error_text = &second.stderr;
+    assert!(
+        error_text.contains(&*data.to_string_lossy()),
+        "{error_text}"
+    );
+    assert!(
+        error_text.contains("another packetboat runs"),
+        "{error_text}"
+    );
     first.send("1", "2", "the first goes on");
 }
 
@@ -202,13 +216,13 @@ fn two_cannot_have_the_same_data() {
 fn a_port_that_is_taken_is_named() {
     let first = All::start();
     let holds = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let taken = holds.local_addr().expect("bound").to_string();
+    let used_address = holds.local_addr().expect("bound").to_string();
     let file = first.dir.path("taken.toml");
     let text = format!(
-        "admin.listen = \"127.0.0.1:0\"\nhealth.listen = \"127.0.0.1:0\"\nboat.websocket = \"{taken}\"\nboat.tcp = \"{taken}\"\n"
+        "admin.listen = \"127.0.0.1:0\"\nhealth.listen = \"127.0.0.1:0\"\nboat.websocket = \"{used_address}\"\nboat.tcp = \"{used_address}\"\n"
     );
     std::fs::write(&file, text).expect("a file");
     let second = run(&mut all(&file, &first.dir.path("elsewhere")));
     assert_eq!(second.code, Some(1), "{}", second.stderr);
-    assert!(second.stderr.contains(&taken), "{}", second.stderr);
+    assert!(second.stderr.contains(&used_address), "{}", second.stderr);
 }

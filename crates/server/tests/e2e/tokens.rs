@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::all::{All, Dir, addresses};
-use crate::process::{SOON, packetboat, run, within};
+use crate::process::{WAIT_TIMEOUT, packetboat, run, within};
 use crate::raw::{RawClient, hello_with, message};
 use crate::rotation::{runbook, type_line};
 
@@ -90,10 +90,10 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     };
     let all = All::with(&settings(&file));
     let mut session = sign_in(&all, old.token(1)).expect("a good token");
-    let mut sent = 0_u8;
+    let mut sent_count = 0_u8;
     let mut goes_on = || {
-        sent += 1;
-        session.send(&message(3, [sent; 16], 10));
+        sent_count += 1;
+        session.send(&message(3, [sent_count; 16], 10));
         loop {
             match session.next().expect("it lives") {
                 ServerFrame::Accepted(_) => return,
@@ -106,23 +106,25 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     goes_on();
     assert_eq!(is_welcome(&new), Err(Code::Unauthenticated));
     // A foreign signature proves nobody, whatever its key id.
-    let forged = Key::new("2026-10");
-    assert_eq!(is_welcome(&forged), Err(Code::Unauthenticated));
+    let forged_key = Key::new("2026-10");
+    assert_eq!(is_welcome(&forged_key), Err(Code::Unauthenticated));
 
     type_line(files.path(), first);
-    within(SOON, || is_welcome(&new).is_ok());
+    within(WAIT_TIMEOUT, || is_welcome(&new).is_ok());
     assert_eq!(is_welcome(&old), Ok(()));
     goes_on();
 
     // A broken file changes nothing, and is counted.
     std::fs::write(&file, "{").expect("written");
-    let refused =
+    let refused_series =
         format!("station_token_key_reloads_total{{issuer=\"{ISSUER}\",result=\"refused\"}}");
-    within(SOON, || all.metric(&refused) >= 1);
+    within(WAIT_TIMEOUT, || all.metric(&refused_series) >= 1);
     assert_eq!((is_welcome(&old), is_welcome(&new)), (Ok(()), Ok(())));
 
     type_line(files.path(), second);
-    within(SOON, || is_welcome(&old) == Err(Code::Unauthenticated));
+    within(WAIT_TIMEOUT, || {
+        is_welcome(&old) == Err(Code::Unauthenticated)
+    });
     assert_eq!(is_welcome(&new), Ok(()));
     goes_on();
 }
@@ -186,12 +188,12 @@ fn a_station_starts_without_its_provider_and_again_with_its_keys_of_before() {
     let all = All::over(dir, [&websocket, &tcp, &admin], &settings);
     let code = |all: &All| sign_in(all, key.token(1)).err();
     assert_eq!(code(&all), Some(Code::Unavailable));
-    let published = Instant::now();
+    let published_at = Instant::now();
     provider.publish(&[&key]);
-    within(SOON, || code(&all).is_none());
-    let forged = Key::new("2026-10");
-    let refused = sign_in(&all, forged.token(1)).err();
-    assert_eq!(refused, Some(Code::Unauthenticated));
+    within(WAIT_TIMEOUT, || code(&all).is_none());
+    let forged_key = Key::new("2026-10");
+    let error = sign_in(&all, forged_key.token(1)).err();
+    assert_eq!(error, Some(Code::Unauthenticated));
     let series = |name: &str, result: &str| {
         let result = match result {
             "" => String::new(),
@@ -201,22 +203,22 @@ fn a_station_starts_without_its_provider_and_again_with_its_keys_of_before() {
     };
     assert!(series("station_token_key_reloads_total", "unanswered") >= 1);
     assert_eq!(series("station_token_key_reloads_total", "reloaded"), 1);
-    within(SOON, || {
-        series("station_jwks_age_seconds", "") <= published.elapsed().as_secs()
+    within(WAIT_TIMEOUT, || {
+        series("station_jwks_age_seconds", "") <= published_at.elapsed().as_secs()
     });
     // While it is written, the file has a temporary name.
     let is_copy = |file: DirEntry| file.path().extension().is_some_and(|it| it == "jwks");
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         std::fs::read_dir(&cache).is_ok_and(|mut files| files.any(|file| file.is_ok_and(is_copy)))
     });
 
     provider.be(None);
-    let again = all.again(&settings);
-    assert_eq!(code(&again), None);
+    let second_run = all.restart(&settings);
+    assert_eq!(code(&second_run), None);
 }
 
 #[test]
-fn commands_sign_with_a_secret_of_the_settings_or_say_that_there_is_none() {
+fn commands_sign_with_a_configured_secret_or_name_its_absence() {
     let all = All::start();
     let [public, secret] = ["public", "secret"].map(|name| all.dir.path(name));
     publish(&public, &[&Key::new("1")]);
@@ -227,12 +229,12 @@ fn commands_sign_with_a_secret_of_the_settings_or_say_that_there_is_none() {
         let arguments = ["--config", &config, "token", "--user", "1"];
         run(packetboat(&arguments).args(more))
     };
-    let refused = token(&settings(&public), &[]);
-    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    let output = token(&settings(&public), &[]);
+    assert_eq!(output.code, Some(1), "{}", output.stdout);
     assert!(
-        refused.stderr.contains("public keys only"),
+        output.stderr.contains("public keys only"),
         "{}",
-        refused.stderr
+        output.stderr
     );
 
     std::fs::write(&secret, [b's'; 32]).expect("written");
@@ -241,8 +243,8 @@ fn commands_sign_with_a_secret_of_the_settings_or_say_that_there_is_none() {
          secrets = [{{ kid = \"1\", file = {:?} }}]",
         secret.display().to_string()
     );
-    let signed = token(&with_secret, &[]).ok().stdout;
-    let payload = signed.trim().split('.').nth(1).expect("three parts");
+    let signed_token = token(&with_secret, &[]).ok().stdout;
+    let payload = signed_token.trim().split('.').nth(1).expect("three parts");
     let payload = BASE64_URL_SAFE_NO_PAD.decode(payload).expect("base64url");
     let claims: Value = serde_json::from_slice(&payload).expect("claims");
     assert_eq!(claims["iss"], "desk");

@@ -5,7 +5,7 @@ use protocol::frame::{ClientFrame, ServerFrame};
 
 use crate::all::All;
 use crate::neighbours::Chat;
-use crate::process::{SOON, run, within};
+use crate::process::{WAIT_TIMEOUT, run, within};
 use crate::raw::{RawClient, connect_from, message};
 
 const CLIENTS: u16 = 300;
@@ -43,7 +43,7 @@ fn send_to_all(sender: &mut RawClient) {
 
 // T-B7, T-B3.
 #[test]
-fn who_does_not_read_is_closed_as_slow_and_has_it_all_later() {
+fn client_that_reads_nothing_is_closed_as_slow_and_catches_up() {
     let all = All::with(
         "boat.session.write_wait = \"1s\"\nboat.session.link_bytes_min = 1048576\n\
          boat.session.ack_wait = \"5m\"\ncarrier.ack_wait = \"5m\"",
@@ -55,30 +55,33 @@ fn who_does_not_read_is_closed_as_slow_and_has_it_all_later() {
         })
         .collect();
     let chat = Chat::beside(&all);
-    let before = all.process.resident();
+    let old_memory = all.process.resident();
     let mut sender = RawClient::tcp(all.tcp()).signed_in(SENDER);
     send_to_all(&mut sender);
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         all.metric("boat_disconnects_total{code=\"slow\"}") >= u64::from(CLIENTS)
     });
-    let grown = all.process.resident().saturating_sub(before);
+    let grown = all.process.resident().saturating_sub(old_memory);
     println!("{CLIENTS} clients that do not read: {} KiB", grown / 1024);
     // Limit for the queues of all clients, and for the growth of the stores meanwhile.
     assert!(grown < 256 << 20, "{grown} bytes");
     // Only messages of the chat, in flight.
-    within(SOON, || {
+    within(WAIT_TIMEOUT, || {
         all.metric("boat_outbound_queue_bytes") < BYTES as u64
     });
     chat.goes_on(&all);
     chat.end().undisturbed();
     // The reason comes behind the unread bytes, if it got through.
-    let told = deaf.pop().and_then(|mut last| last.closing());
-    assert!(matches!(told, None | Some(Code::Slow)), "{told:?}");
+    let close_code = deaf.pop().and_then(|mut last| last.closing());
+    assert!(
+        matches!(close_code, None | Some(Code::Slow)),
+        "{close_code:?}"
+    );
     drop(deaf);
     all.at_rest();
     for user in [FIRST, FIRST + i64::from(CLIENTS) - 1] {
-        let heard = all.listen(&user.to_string(), usize::from(MESSAGES));
-        assert_eq!(heard.len(), usize::from(MESSAGES));
+        let messages = all.listen(&user.to_string(), usize::from(MESSAGES));
+        assert_eq!(messages.len(), usize::from(MESSAGES));
         all.nothing_for(&user.to_string());
     }
     run(&mut all.operator(&["audit", "--deep"])).ok();

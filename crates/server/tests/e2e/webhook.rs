@@ -44,7 +44,7 @@ impl Webhook {
         self.be(Mood::Refuses);
     }
 
-    pub fn refuse_of(&self, user: &str) {
+    pub fn refuse_user(&self, user: &str) {
         self.be(Mood::RefusesOf(user.to_owned()));
     }
 

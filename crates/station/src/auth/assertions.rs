@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 
 use super::config::{Config, Issuer};
 use super::provider::Https;
-use super::tokens::{Times, TrustedIssuer, claimed_issuer, not_of_the_issuer};
+use super::tokens::{Times, TrustedIssuer, claimed_issuer, wrong_issuer};
 use super::{KeyError, unauthenticated};
 
 /// One issuer whose assertions are believed, and its current keys.
 #[derive(Debug)]
 pub struct Assertions {
-    trusted: TrustedIssuer,
+    issuer: TrustedIssuer,
     leeway: Duration,
     bytes_max: usize,
 }
@@ -29,12 +29,12 @@ impl Assertions {
     /// An invalid file or URL.
     pub fn open(issuer: &Issuer, bytes_max: usize) -> Result<Assertions, KeyError> {
         let config = Config::default();
-        let trusted = TrustedIssuer::of(issuer, &config, &|issuer, url| {
+        let trusted_issuer = TrustedIssuer::new(issuer, &config, &|issuer, url| {
             let https = Https::open(&issuer.issuer, url)?;
             Ok(Box::new(https))
         })?;
         Ok(Assertions {
-            trusted,
+            issuer: trusted_issuer,
             leeway: config.leeway,
             bytes_max,
         })
@@ -42,7 +42,7 @@ impl Assertions {
 
     /// Reads changed keys again, or fetches them from their URL, until dropped.
     pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
-        self.trusted.keep(&*clock, &*entropy).await;
+        self.issuer.keep(&*clock, &*entropy).await;
     }
 
     /// Proves an assertion, and returns all its claims: of the issuer, for its audience, valid now.
@@ -52,14 +52,14 @@ impl Assertions {
         assertion: &str,
         now: Timestamp,
     ) -> Result<Map<String, Value>, Refusal> {
-        if claimed_issuer(assertion, self.bytes_max)? != self.trusted.issuer {
-            return Err(not_of_the_issuer());
+        if claimed_issuer(assertion, self.bytes_max)? != self.issuer.issuer {
+            return Err(wrong_issuer());
         }
-        self.trusted.await_key(assertion).await?;
-        let claims: Map<String, Value> = self.trusted.open_token(assertion)?;
+        self.issuer.await_key(assertion).await?;
+        let claims: Map<String, Value> = self.issuer.open_token(assertion)?;
         let times: Times = serde_json::from_value(Value::Object(claims.clone()))
             .map_err(|_| unauthenticated("the token has a time that is none"))?;
-        self.trusted.check_times(&times, self.leeway, now)?;
+        self.issuer.check_times(&times, self.leeway, now)?;
         Ok(claims)
     }
 }

@@ -95,7 +95,7 @@ pub struct SecretFile {
 }
 
 /// Names an algorithm as `jsonwebtoken` does.
-pub(super) fn as_of_jwt(algorithm: Algorithm) -> jsonwebtoken::Algorithm {
+pub(super) fn to_jwt_algorithm(algorithm: Algorithm) -> jsonwebtoken::Algorithm {
     match algorithm {
         Algorithm::EdDSA => jsonwebtoken::Algorithm::EdDSA,
         Algorithm::ES256 => jsonwebtoken::Algorithm::ES256,
@@ -139,7 +139,7 @@ const LEEWAY_MAX: Duration = Duration::from_secs(60);
 pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 
 impl Config {
-    /// True if tokens are proved by the key that everybody knows.
+    /// Whether tokens are proved by the key that everybody knows.
     #[must_use]
     pub fn is_well_known(&self) -> bool {
         self.key_file.is_none() && self.issuers.is_empty() && !self.remote.is_on()
@@ -179,8 +179,8 @@ impl Config {
                 problems.refuse(&format!("issuers[{index}].{key}"), value, reason, remedy);
             };
             issuer.check(&mut refuse);
-            let mut before = self.issuers.iter().take(index);
-            if before.any(|other| other.issuer == issuer.issuer) {
+            let mut earlier_issuers = self.issuers.iter().take(index);
+            if earlier_issuers.any(|other| other.issuer == issuer.issuer) {
                 let reason = "another issuer has this name, and keys belong to one";
                 refuse("issuer", &issuer.issuer, reason, "Put both into one issuer");
             }
@@ -233,8 +233,8 @@ impl Issuer {
         }
         self.check_source(has_secret, refuse);
         for (index, secret) in self.secrets.iter().enumerate() {
-            let mut before = self.secrets.iter().take(index);
-            if secret.kid.is_empty() || before.any(|other| other.kid == secret.kid) {
+            let mut earlier_secrets = self.secrets.iter().take(index);
+            if secret.kid.is_empty() || earlier_secrets.any(|other| other.kid == secret.kid) {
                 let reason = "each secret has a name of its own";
                 refuse("secrets", &secret.kid, reason, "Say another kid");
             }
@@ -289,7 +289,7 @@ pub(super) fn address(link: &Link) -> Result<Url, &'static str> {
     }
 }
 
-/// True if the host is this machine.
+/// Whether the host is this machine.
 pub(super) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();

@@ -121,8 +121,8 @@ mod tests {
             path: good.path.clone(),
         };
         full.write(b"{old}", at(1)).expect_err("no folder");
-        let kept = good.read().expect("readable");
-        assert_eq!(kept, Some((at(0), b"{old}".to_vec())), "the same keys");
+        let copy = good.read().expect("readable");
+        assert_eq!(copy, Some((at(0), b"{old}".to_vec())), "the same keys");
         let error = full.write(b"{new}", at(2)).expect_err("no folder");
         assert!(error.to_string().contains("was removed"), "{error}");
         assert_eq!(good.read().expect("none"), None);

@@ -12,7 +12,7 @@ use jsonwebtoken::DecodingKey;
 use serde::Deserialize;
 
 use super::KeyError;
-use super::config::{Algorithm, Issuer, as_of_jwt};
+use super::config::{Algorithm, Issuer, to_jwt_algorithm};
 use super::signing::Secret;
 
 /// Limit of keys in one set; an issuer in the middle of a rotation has two or three.
@@ -47,7 +47,7 @@ pub(super) enum NoKey {
 
 impl KeySet {
     /// A set of one secret, for whatever `kid` a token names.
-    pub(super) fn of(secret: &Secret) -> KeySet {
+    pub(super) fn new(secret: &Secret) -> KeySet {
         KeySet {
             keys: vec![Key {
                 kid: None,
@@ -108,13 +108,13 @@ impl KeySet {
         })
     }
 
-    /// True if no token can be proved.
+    /// Whether no token can be proved.
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// True if both came from the same bytes.
-    pub(super) fn is_like(&self, other: &KeySet) -> bool {
+    /// Whether both came from the same bytes.
+    pub(super) fn has_same_content(&self, other: &KeySet) -> bool {
         self.digest == other.digest
     }
 
@@ -125,8 +125,8 @@ impl KeySet {
         kid: Option<&str>,
         algorithm: jsonwebtoken::Algorithm,
     ) -> Result<&DecodingKey, NoKey> {
-        let of_algorithm = |key: &&Key| as_of_jwt(key.algorithm) == algorithm;
-        let mut keys = self.keys.iter().filter(of_algorithm);
+        let has_algorithm = |key: &&Key| to_jwt_algorithm(key.algorithm) == algorithm;
+        let mut keys = self.keys.iter().filter(has_algorithm);
         let key = match kid.filter(|_| !self.any_kid) {
             Some(kid) => keys.find(|key| key.kid.as_deref() == Some(kid)),
             None => {
@@ -143,17 +143,17 @@ impl KeySet {
 
 /// Installs a set that was read. A set without keys is installed too: its owner wants no token
 /// believed.
-pub(super) fn replace(issuer: &str, keys: &ArcSwap<KeySet>, read: KeySet) -> Reload {
-    if keys.load().is_like(&read) {
+pub(super) fn replace(issuer: &str, keys: &ArcSwap<KeySet>, new_set: KeySet) -> Reload {
+    if keys.load().has_same_content(&new_set) {
         return Reload::Unchanged;
     }
-    if read.is_empty() {
+    if new_set.is_empty() {
         tracing::warn!(
             issuer,
             "no key is left: no token of this issuer is believed"
         );
     }
-    keys.store(Arc::new(read));
+    keys.store(Arc::new(new_set));
     Reload::Reloaded
 }
 
@@ -214,7 +214,7 @@ impl Jwk {
             ("RSA", _) => Algorithm::RS256,
             _ => return None,
         };
-        let stated = match self.alg.as_deref() {
+        let alg = match self.alg.as_deref() {
             None => return Some(algorithm),
             // RFC 9864 names the curve.
             Some("EdDSA" | "Ed25519") => Algorithm::EdDSA,
@@ -222,7 +222,7 @@ impl Jwk {
             Some("RS256") => Algorithm::RS256,
             Some(_) => return None,
         };
-        (stated == algorithm).then_some(algorithm)
+        (alg == algorithm).then_some(algorithm)
     }
 
     fn key(&self, algorithm: Algorithm) -> Result<DecodingKey, String> {
@@ -272,10 +272,10 @@ fn significant(number: &[u8]) -> &[u8] {
 
 /// Bits of an unsigned number, most significant byte first and not zero.
 fn bits(number: &[u8]) -> usize {
-    let unused = number
+    let unused_bits = number
         .first()
         .map_or(0, |byte| byte.leading_zeros() as usize);
-    number.len() * 8 - unused
+    number.len() * 8 - unused_bits
 }
 
 /// Parses keys of `algorithms`. Skips others, and those that are not for tokens: a provider may
@@ -307,8 +307,8 @@ fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
         let Some(algorithm) = algorithm.filter(|_| jwk.verifies()) else {
             continue;
         };
-        let same = |key: &Key| key.kid == jwk.kid && key.algorithm == algorithm;
-        if jwk.kid.is_some() && keys.iter().any(same) {
+        let is_same = |key: &Key| key.kid == jwk.kid && key.algorithm == algorithm;
+        if jwk.kid.is_some() && keys.iter().any(is_same) {
             return Err(wrong("has the kid of one before it"));
         }
         let key = jwk.key(algorithm).map_err(|reason| wrong(&reason))?;

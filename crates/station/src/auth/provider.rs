@@ -103,7 +103,7 @@ impl Provider for Https {
             let text = format!("the provider answered {status}");
             return Err(ProviderError::Refused(text));
         }
-        let fresh_for = word(response.headers());
+        let fresh_for = cache_lifetime(response.headers());
         let mut content = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| unanswered(&error))? {
             if (content.len() + chunk.len()) as u64 > SET_BYTES_MAX {
@@ -117,7 +117,7 @@ impl Provider for Https {
 }
 
 /// Reads the lifetime in Cache-Control. Several lines of a header are one list (RFC 9110, 5.3).
-fn word(headers: &HeaderMap) -> Option<Duration> {
+fn cache_lifetime(headers: &HeaderMap) -> Option<Duration> {
     let lines = headers.get_all(CACHE_CONTROL).iter();
     let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();
     fresh_for(&lines.join(","))

@@ -9,7 +9,7 @@ use backend::clock::{Clock, Entropy, TimerClock};
 use backend::files::Reload;
 use metrics::{Counter, Gauge, counter, gauge};
 use parking_lot::Mutex;
-use protocol::key_refresh::{KeyRefresh, MissingKey, PATIENCE, WAITERS_MAX, age_of_copy};
+use protocol::key_refresh::{FETCH_TIMEOUT, KeyRefresh, MissingKey, WAITERS_MAX, copy_age};
 use protocol::settings::Link;
 use protocol::{Code, Refusal, Timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -24,7 +24,7 @@ use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Provider, ProviderError};
 
 /// Interval of checking the age of the keys, which nothing else notices.
-const TICK: Duration = Duration::from_secs(10);
+const AGE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An issuer's keys, and their provider.
 pub(super) struct PublishedKeys {
@@ -36,16 +36,16 @@ pub(super) struct PublishedKeys {
     refresh: Mutex<KeyRefresh>,
     /// Clock of `refresh`: a step of the time of day makes no key older.
     timer: TimerClock,
-    /// Wakes the task for a look before its time.
+    /// Wakes the task for a fetch before its time.
     wake: Notify,
-    /// Ends of looks: true for a look that brought a set.
+    /// Ends of fetches: true for a fetch that brought a set.
     ends: watch::Sender<bool>,
     /// Permits for waiting sign-ins.
     waiters: Semaphore,
     age: Gauge,
 }
 
-/// Counter of looks at an issuer's keys: `reloaded`, `refused` or `unanswered`.
+/// Counter of reads of an issuer's keys: `reloaded`, `refused` or `unanswered`.
 pub(super) fn reloads(issuer: &str, result: &'static str) -> Counter {
     let issuer = issuer.to_owned();
     counter!("station_token_key_reloads_total", "issuer" => issuer, "result" => result)
@@ -87,13 +87,13 @@ impl PublishedKeys {
         let issuer = &self.issuer;
         match copy.read() {
             Ok(None) => {}
-            Ok(Some((written, set))) => match age_of_copy(written, now) {
+            Ok(Some((written_at, set))) => match copy_age(written_at, now) {
                 None => warn!(
                     issuer,
                     "the copy of its keys is of a later date: no key is taken"
                 ),
                 Some(age) => match KeySet::parse(&set, &self.algorithms) {
-                    Ok(set) => self.put_back(set, age),
+                    Ok(set) => self.restore_keys(set, age),
                     Err(reason) => {
                         warn!(issuer, reason, "the copy of its keys cannot be used");
                     }
@@ -103,17 +103,17 @@ impl PublishedKeys {
         }
     }
 
-    fn put_back(&self, set: KeySet, age: Duration) {
+    fn restore_keys(&self, set: KeySet, age: Duration) {
         replace(&self.issuer, &self.keys, set);
         self.refresh.lock().restore(age, self.timer.now());
     }
 
-    /// True if the keys may prove a token.
+    /// Whether the keys may prove a token.
     pub(super) fn is_fit(&self) -> bool {
         self.refresh.lock().is_fit(self.timer.now())
     }
 
-    /// Waits two seconds at most for a key that a look may bring.
+    /// Waits two seconds at most for a key that a fetch may bring.
     ///
     /// # Errors
     /// Nobody can say now whether the issuer has such a key.
@@ -122,31 +122,31 @@ impl PublishedKeys {
         kid: Option<&str>,
         algorithm: jsonwebtoken::Algorithm,
     ) -> Result<(), Refusal> {
-        let lacks = || {
+        let is_missing = || {
             let keys = self.keys.load();
             matches!(keys.find(kid, algorithm), Err(NoKey::Unknown))
         };
-        if self.is_fit() && !lacks() {
+        if self.is_fit() && !is_missing() {
             return Ok(());
         }
         let mut ends = self.ends.subscribe();
-        let missing = self.refresh.lock().missing(kid, self.timer.now());
-        match missing {
+        let missing_key = self.refresh.lock().missing(kid, self.timer.now());
+        match missing_key {
             MissingKey::Refuse => return Ok(()),
-            MissingKey::Away => return Err(self.away()),
+            MissingKey::Away => return Err(self.unavailable()),
             MissingKey::Wait => {}
         }
         self.wake.notify_one();
-        let Ok(_place) = self.waiters.try_acquire() else {
+        let Ok(_permit) = self.waiters.try_acquire() else {
             return Err(crowded());
         };
-        let ended = timeout(PATIENCE, ends.changed()).await;
-        let has_set = ended.is_ok() && *ends.borrow();
-        if !lacks() {
+        let change = timeout(FETCH_TIMEOUT, ends.changed()).await;
+        let has_set = change.is_ok() && *ends.borrow();
+        if !is_missing() {
             return Ok(());
         }
         if !has_set {
-            return Err(self.away());
+            return Err(self.unavailable());
         }
         if let Some(kid) = kid {
             let now = self.timer.now();
@@ -156,32 +156,33 @@ impl PublishedKeys {
     }
 
     /// Refusal while keys are too old, or one is missing, and their owner cannot be asked.
-    pub(super) fn away(&self) -> Refusal {
+    pub(super) fn unavailable(&self) -> Refusal {
         let text = "the keys of the token's issuer cannot be had at present; try again";
-        let again = self.refresh.lock().again_after(self.timer.now());
-        Refusal::new(Code::Unavailable, text).retry_after(again)
+        let retry_after = self.refresh.lock().again_after(self.timer.now());
+        Refusal::new(Code::Unavailable, text).retry_after(retry_after)
     }
 
-    /// Looks whenever a look is due, until dropped. `clock` is the time of day, for copies.
+    /// Fetches the keys whenever a fetch is due, until dropped. `clock` is the time of day, for
+    /// copies.
     pub(super) async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
         let mut trouble = None;
-        let mut copying = None;
+        let mut copy_task = None;
         loop {
-            self.say_age();
+            self.report_age();
             if self.begins() {
-                let answer = self.look(entropy).await;
+                let answer = self.refresh_once(entropy).await;
                 self.ends.send_replace(answer.is_ok());
                 match answer {
                     Ok(set) => {
                         trouble = None;
-                        copying = self.put_by(copying, set, clock.now());
+                        copy_task = self.write_copy(copy_task, set, clock.now());
                     }
                     Err(error) => trouble = self.report(&error, trouble),
                 }
                 continue;
             }
-            let due = self.refresh.lock().due();
-            let pause = due.since(self.timer.now()).min(TICK);
+            let due_at = self.refresh.lock().due();
+            let pause = due_at.since(self.timer.now()).min(AGE_CHECK_INTERVAL);
             // An early wake-up only checks the time again.
             let _ = timeout(pause, self.wake.notified()).await;
         }
@@ -191,8 +192,8 @@ impl PublishedKeys {
         self.refresh.lock().begin(self.timer.now())
     }
 
-    /// Looks once. A set that it returns is in use.
-    async fn look(&self, entropy: &dyn Entropy) -> Result<Vec<u8>, ProviderError> {
+    /// Fetches the keys once. A set that it returns is in use.
+    async fn refresh_once(&self, entropy: &dyn Entropy) -> Result<Vec<u8>, ProviderError> {
         let answer = self.provider.fetch().await.and_then(|answer| {
             let set = KeySet::parse(&answer.content, &self.algorithms);
             Ok((set.map_err(ProviderError::Refused)?, answer))
@@ -216,14 +217,14 @@ impl PublishedKeys {
     }
 
     /// Counts each failure, and logs it once per reason.
-    fn report(&self, error: &ProviderError, before: Option<String>) -> Option<String> {
+    fn report(&self, error: &ProviderError, previous: Option<String>) -> Option<String> {
         let result = match error {
             ProviderError::Unanswered(_) => "unanswered",
             ProviderError::Refused(_) => "refused",
         };
         reloads(&self.issuer, result).increment(1);
         let text = error.to_string();
-        if before.as_ref() != Some(&text) {
+        if previous.as_ref() != Some(&text) {
             let issuer = &self.issuer;
             warn!(issuer, %error, "keys cannot be read again: those of before stay");
         }
@@ -231,15 +232,18 @@ impl PublishedKeys {
     }
 
     /// Writes a copy, unless the previous one still waits for its disk.
-    fn put_by(
+    fn write_copy(
         &self,
-        before: Option<JoinHandle<()>>,
+        previous_task: Option<JoinHandle<()>>,
         set: Vec<u8>,
         now: Timestamp,
     ) -> Option<JoinHandle<()>> {
         let copy = self.copy.clone()?;
-        if before.as_ref().is_some_and(|task| !task.is_finished()) {
-            return before;
+        if previous_task
+            .as_ref()
+            .is_some_and(|task| !task.is_finished())
+        {
+            return previous_task;
         }
         let issuer = self.issuer.clone();
         Some(spawn_blocking(move || {
@@ -249,14 +253,14 @@ impl PublishedKeys {
         }))
     }
 
-    fn say_age(&self) {
+    fn report_age(&self) {
         let now = self.timer.now();
-        let (age, warns) = {
+        let (age, is_stale) = {
             let mut refresh = self.refresh.lock();
             (refresh.age(now), refresh.warns(now))
         };
         self.age.set(age.as_secs_f64());
-        if warns {
+        if is_stale {
             let (issuer, seconds) = (&self.issuer, age.as_secs());
             warn!(
                 issuer,
@@ -269,5 +273,5 @@ impl PublishedKeys {
 /// Refusal while enough others wait for the same keys.
 fn crowded() -> Refusal {
     let text = "many wait for the keys of the token's issuer already; try again";
-    Refusal::new(Code::Unavailable, text).retry_after(PATIENCE)
+    Refusal::new(Code::Unavailable, text).retry_after(FETCH_TIMEOUT)
 }

@@ -118,7 +118,7 @@ pub(super) struct Remote {
     certificates: Option<Arc<Certificates>>,
     /// Made with the first call, as it needs a runtime.
     client: OnceLock<AuthenticatorServiceClient<Channel>>,
-    places: Semaphore,
+    permits: Semaphore,
     circuit: Mutex<Circuit>,
     /// Clock of `circuit`, which never steps.
     timer: TimerClock,
@@ -154,7 +154,7 @@ impl Remote {
         let (ca_file, alpn): (_, &[&[u8]]) = (remote.ca_file.as_deref(), &[b"h2"]);
         let tls = match (&certificates, uri.scheme_str()) {
             (_, Some("http")) => None,
-            (Some(own), _) => Some(client_config_with(ca_file, own.clone(), alpn)?),
+            (Some(certificate), _) => Some(client_config_with(ca_file, certificate.clone(), alpn)?),
             (None, _) => Some(client_config(ca_file, alpn)?),
         };
         Ok(Some(Remote {
@@ -162,7 +162,7 @@ impl Remote {
             tls,
             certificates,
             client: OnceLock::new(),
-            places: Semaphore::new(IN_FLIGHT_MAX),
+            permits: Semaphore::new(IN_FLIGHT_MAX),
             circuit: Mutex::default(),
             timer: TimerClock::starting_at(Timestamp::ZERO),
             pace: Mutex::default(),
@@ -205,12 +205,12 @@ impl Remote {
     }
 
     /// Notes the outcome of a call, and logs changes of the circuit.
-    fn note(&self, pass: Pass, answered: bool) {
+    fn note_outcome(&self, pass: Pass, is_answered: bool) {
         let mut circuit = self.circuit.lock();
-        if answered && circuit.answered() {
+        if is_answered && circuit.answered() {
             tracing::info!("the service for sign-ins answers again");
         }
-        if !answered && circuit.failed(pass, self.timer.now()) {
+        if !is_answered && circuit.failed(pass, self.timer.now()) {
             tracing::warn!(
                 "the service for sign-ins fails again and again: it is asked now and then only"
             );
@@ -218,7 +218,7 @@ impl Remote {
     }
 
     /// Logs a reason, now and then.
-    fn complain(&self, reason: &str) {
+    fn log_failure(&self, reason: &str) {
         if let Some(count) = self.pace.lock().count(self.timer.now()) {
             tracing::warn!(
                 reason,
@@ -264,7 +264,7 @@ impl Authenticator for Remote {
         client: &Client<'_>,
         now: Timestamp,
     ) -> Result<Principal, Refusal> {
-        let Ok(_place) = self.places.try_acquire() else {
+        let Ok(_permit) = self.permits.try_acquire() else {
             count("busy");
             return Err(unavailable());
         };
@@ -276,8 +276,8 @@ impl Authenticator for Remote {
             }
         };
         let answer = self.ask(token, client).await;
-        let refusal = answer.as_ref().err().and_then(refusal_of);
-        self.note(pass, answer.is_ok() || refusal.is_some());
+        let refusal = answer.as_ref().err().and_then(status_refusal);
+        self.note_outcome(pass, answer.is_ok() || refusal.is_some());
         match (answer, refusal) {
             (_, Some(refusal)) => {
                 count("refused");
@@ -290,13 +290,13 @@ impl Authenticator for Remote {
                 }
                 Err(reason) => {
                     count("malformed");
-                    self.complain(reason);
+                    self.log_failure(reason);
                     Err(unavailable())
                 }
             },
             (Err(status), None) => {
                 count("unanswered");
-                self.complain(&format!("{:?}: {}", status.code(), status.message()));
+                self.log_failure(&format!("{:?}: {}", status.code(), status.message()));
                 Err(unavailable())
             }
         }
@@ -304,7 +304,7 @@ impl Authenticator for Remote {
 }
 
 /// Refusal that a status stands for; `None` if the status says nothing about the token.
-fn refusal_of(status: &Status) -> Option<Refusal> {
+fn status_refusal(status: &Status) -> Option<Refusal> {
     let (code, text) = match status.code() {
         tonic::Code::Unauthenticated => (Code::Unauthenticated, "the token is not known"),
         tonic::Code::PermissionDenied => (Code::Forbidden, "this user may not sign in"),

@@ -7,7 +7,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use protocol::{Timestamp, UserId};
 use secrecy::{ExposeSecret, SecretSlice};
 
-use super::config::{Algorithm, Config, as_of_jwt};
+use super::config::{Algorithm, Config, to_jwt_algorithm};
 use super::keys::read_file;
 use super::{AUDIENCE, Claims, KeyError};
 
@@ -106,8 +106,8 @@ impl Signer {
                 ..Signer::new(secret.unwrap_or_default())
             });
         }
-        let secrets = |issuer: &super::Issuer| issuer.algorithms.contains(&Algorithm::HS256);
-        let issuer = config.issuers.iter().find(|issuer| secrets(issuer));
+        let has_secrets = |issuer: &super::Issuer| issuer.algorithms.contains(&Algorithm::HS256);
+        let issuer = config.issuers.iter().find(|issuer| has_secrets(issuer));
         let (issuer, secret) = issuer
             .and_then(|issuer| Some((issuer, issuer.secrets.first()?)))
             .ok_or(KeyError::NoSecret)?;
@@ -136,7 +136,7 @@ impl Signer {
 
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyError> {
         let key = EncodingKey::from_secret(self.secret.expose());
-        let mut header = Header::new(as_of_jwt(Algorithm::HS256));
+        let mut header = Header::new(to_jwt_algorithm(Algorithm::HS256));
         header.kid.clone_from(&self.kid);
         jsonwebtoken::encode(&header, claims, &key).map_err(KeyError::Unsigned)
     }

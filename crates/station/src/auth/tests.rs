@@ -23,11 +23,11 @@ fn tokens() -> SignedTokens {
     SignedTokens::open(&Config::default()).expect("fair settings")
 }
 
-fn signed(claims: &Claims) -> String {
+fn sign_token(claims: &Claims) -> String {
     Signer::default().sign(claims).expect("signable")
 }
 
-fn code_of(token: &str) -> Option<Code> {
+fn refusal_code(token: &str) -> Option<Code> {
     tokens().prove(token, NOW).err().map(|refusal| refusal.code)
 }
 
@@ -61,7 +61,7 @@ fn payload() -> String {
 #[test]
 fn a_signed_token_says_who_it_is() {
     let device = DeviceId::new("phone").expect("short");
-    let token = signed(&claims().for_platform(Platform::Ios).for_device(&device));
+    let token = sign_token(&claims().for_platform(Platform::Ios).for_device(&device));
     let identity = tokens().prove(&token, NOW).expect("a good token");
     assert_eq!(identity.user, user());
     assert_eq!(identity.expires_at, NOW + HOUR);
@@ -77,7 +77,7 @@ fn a_signed_token_says_who_it_is() {
 }
 
 #[test]
-fn a_token_that_does_not_say_when_it_was_issued_is_older_than_every_revocation() {
+fn token_without_issue_time_is_older_than_every_revocation() {
     let token = forge(r#"{"alg":"HS256","typ":"JWT"}"#, &payload());
     let identity = tokens().prove(&token, NOW).expect("a good token");
     assert_eq!(identity.issued_at, protocol::revocation::UNDATED);
@@ -88,10 +88,10 @@ fn a_revocation_outlives_the_longest_token() {
     let mut config = Config::default();
     assert_eq!(config.lifetime_max(), HOUR * 24 * 30);
     let issuer = |lifetime_max: &str| -> Issuer {
-        let said = serde_json::json!({
+        let settings = serde_json::json!({
             "issuer": "a", "algorithms": ["HS256"], "lifetime_max": lifetime_max,
         });
-        serde_json::from_value(said).expect("an issuer")
+        serde_json::from_value(settings).expect("an issuer")
     };
     config.issuers = vec![issuer("1h"), issuer("5h")];
     assert_eq!(config.lifetime_max(), HOUR * 5);
@@ -100,7 +100,7 @@ fn a_revocation_outlives_the_longest_token() {
 #[test]
 fn a_forged_token_of_the_test_is_good_where_nothing_is_wrong() {
     assert_eq!(
-        code_of(&forge(r#"{"alg":"HS256","typ":"JWT"}"#, &payload())),
+        refusal_code(&forge(r#"{"alg":"HS256","typ":"JWT"}"#, &payload())),
         None
     );
 }
@@ -111,10 +111,10 @@ fn bad_tokens_are_refused() {
     let with = |change: fn(&mut Claims)| {
         let mut claims = claims();
         change(&mut claims);
-        signed(&claims)
+        sign_token(&claims)
     };
     let other_key = Signer::new(Secret::new(&[b'k'; 32]).expect("long enough"));
-    let good = signed(&claims());
+    let good = sign_token(&claims());
     let (head, signature) = good.rsplit_once('.').expect("three parts");
     let bad = [
         ("empty", String::new()),
@@ -177,8 +177,8 @@ fn bad_tokens_are_refused() {
         ("huge", format!("{head}.{}", "A".repeat(1 << 20))),
         ("not ASCII", "ä.ö.ü".into()),
     ];
-    for (what, token) in bad {
-        assert_eq!(code_of(&token), Some(Code::Unauthenticated), "{what}");
+    for (case, token) in bad {
+        assert_eq!(refusal_code(&token), Some(Code::Unauthenticated), "{case}");
     }
 }
 
@@ -187,14 +187,14 @@ fn a_token_ends_after_its_leeway_and_begins_before() {
     let end = |seconds: i64| {
         let mut claims = claims();
         claims.exp = NOW.millis() / 1000 + seconds;
-        code_of(&signed(&claims))
+        refusal_code(&sign_token(&claims))
     };
     assert_eq!(end(-29), None);
     assert_eq!(end(-30), Some(Code::TokenExpired));
     assert_eq!(end(-1_000_000), Some(Code::TokenExpired));
     let mut early = claims();
     early.nbf += 30;
-    assert_eq!(code_of(&signed(&early)), None);
+    assert_eq!(refusal_code(&sign_token(&early)), None);
 }
 
 #[test]
@@ -207,25 +207,25 @@ fn weak_settings_are_refused() {
         leeway: Duration::from_secs(61),
         ..Config::default()
     };
-    let refused = SignedTokens::open(&lax).expect_err("a minute at most");
+    let error = SignedTokens::open(&lax).expect_err("a minute at most");
     assert!(
-        refused
+        error
             .to_string()
             .starts_with("station.auth.leeway is 1m 1s")
     );
-    let lost = Config {
+    let no_file = Config {
         key_file: Some("/nowhere/key".into()),
         ..Config::default()
     };
     for error in [
-        SignedTokens::open(&lost).expect_err("no file"),
-        Signer::open(&lost).expect_err("no file"),
+        SignedTokens::open(&no_file).expect_err("no file"),
+        Signer::open(&no_file).expect_err("no file"),
     ] {
         assert!(matches!(error, KeyError::Unreadable { .. }));
     }
-    assert!(Config::default().is_well_known() && !lost.is_well_known());
-    let shown = format!("{:?}", Signer::default());
-    assert!(!shown.contains("unsafe"), "{shown}");
+    assert!(Config::default().is_well_known() && !no_file.is_well_known());
+    let debug_text = format!("{:?}", Signer::default());
+    assert!(!debug_text.contains("unsafe"), "{debug_text}");
 }
 
 proptest! {
@@ -239,7 +239,7 @@ proptest! {
         end in -200i64..200,
     ) {
         let seconds = NOW.millis() / 1000;
-        let token = signed(&Claims {
+        let token = sign_token(&Claims {
             sub: number.to_string(),
             aud: audience.into(),
             iss: issuer.into(),
@@ -255,24 +255,24 @@ proptest! {
             true if begin <= 30 => None,
             _ => Some(Code::Unauthenticated),
         };
-        prop_assert_eq!(code_of(&token), expected);
+        prop_assert_eq!(refusal_code(&token), expected);
     }
 
     #[test]
     fn no_change_of_a_token_is_believed(at in 0usize..200, byte in 33u8..127) {
-        let good = signed(&claims());
+        let good = sign_token(&claims());
         let mut bytes = good.clone().into_bytes();
         let at = at % bytes.len();
         prop_assume!(bytes[at] != byte);
         bytes[at] = byte;
-        let changed = String::from_utf8(bytes).expect("ASCII");
+        let altered_token = String::from_utf8(bytes).expect("ASCII");
         // The last character of a part has bits that mean nothing: another spelling of the same bytes
         // is refused too, since the decoder is strict.
-        prop_assert_eq!(code_of(&changed), Some(Code::Unauthenticated));
+        prop_assert_eq!(refusal_code(&altered_token), Some(Code::Unauthenticated));
     }
 
     #[test]
     fn no_text_makes_it_panic(text in ".{0,300}") {
-        prop_assert!(code_of(&text).is_some());
+        prop_assert!(refusal_code(&text).is_some());
     }
 }

@@ -61,9 +61,10 @@ impl Authenticator for TokenDoor {
             return self.tokens.authenticate(token, client, now).await;
         };
         check_size(token, self.token_bytes_max)?;
-        match self.tokens.knows(token) {
-            true => self.tokens.authenticate(token, client, now).await,
-            false => remote.authenticate(token, client, now).await,
+        if self.tokens.knows(token) {
+            self.tokens.authenticate(token, client, now).await
+        } else {
+            remote.authenticate(token, client, now).await
         }
     }
 }

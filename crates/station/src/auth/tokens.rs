@@ -17,7 +17,7 @@ use protocol::{Code, Refusal, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use super::config::{Algorithm, Config, Issuer, as_of_jwt};
+use super::config::{Algorithm, Config, Issuer, to_jwt_algorithm};
 use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Https, Providers};
 use super::published::{PublishedKeys, reloads};
@@ -62,8 +62,8 @@ enum KeySource {
 impl KeySource {
     fn read(&self) -> Result<KeySet, KeyError> {
         match self {
-            KeySource::WellKnown => Ok(KeySet::of(&Secret::default())),
-            KeySource::KeyFile(path) => Ok(KeySet::of(&Secret::read(path)?)),
+            KeySource::WellKnown => Ok(KeySet::new(&Secret::default())),
+            KeySource::KeyFile(path) => Ok(KeySet::new(&Secret::read(path)?)),
             KeySource::Issuer(issuer) => KeySet::read(issuer),
         }
     }
@@ -76,7 +76,7 @@ impl std::fmt::Debug for TrustedIssuer {
 }
 
 impl TrustedIssuer {
-    fn of_key_file(config: &Config) -> Result<TrustedIssuer, KeyError> {
+    fn from_key_file(config: &Config) -> Result<TrustedIssuer, KeyError> {
         let source = config.key_file.clone();
         let source = source.map_or(KeySource::WellKnown, KeySource::KeyFile);
         let keys = Arc::new(ArcSwap::from_pointee(source.read()?));
@@ -89,18 +89,18 @@ impl TrustedIssuer {
         })
     }
 
-    pub(super) fn of(
+    pub(super) fn new(
         issuer: &Issuer,
         config: &Config,
         providers: Providers<'_>,
     ) -> Result<TrustedIssuer, KeyError> {
         let (origin, keys) = match &issuer.jwks_url {
-            None => TokenOrigin::of_files(issuer)?,
+            None => TokenOrigin::from_files(issuer)?,
             Some(url) => {
                 let provider = providers(issuer, url)?;
-                let published = PublishedKeys::new(issuer, url, config, provider)?;
-                let keys = Arc::clone(&published.keys);
-                (TokenOrigin::Url(Box::new(published)), keys)
+                let published_keys = PublishedKeys::new(issuer, url, config, provider)?;
+                let keys = Arc::clone(&published_keys.keys);
+                (TokenOrigin::Url(Box::new(published_keys)), keys)
             }
         };
         Ok(TrustedIssuer {
@@ -115,19 +115,21 @@ impl TrustedIssuer {
     /// Waits if the token's key may be on its way. Faults of the token are reported where it is
     /// proved.
     pub(super) async fn await_key(&self, token: &str) -> Result<(), Refusal> {
-        let TokenOrigin::Url(published) = &self.origin else {
+        let TokenOrigin::Url(published_keys) = &self.origin else {
             return Ok(());
         };
         let Ok(header) = jsonwebtoken::decode_header(token) else {
             return Ok(());
         };
-        if self.validation_of(header.alg).is_none() {
+        if self.find_validation(header.alg).is_none() {
             return Ok(());
         }
-        published.await_key(header.kid.as_deref(), header.alg).await
+        published_keys
+            .await_key(header.kid.as_deref(), header.alg)
+            .await
     }
 
-    fn validation_of(&self, algorithm: jsonwebtoken::Algorithm) -> Option<&Validation> {
+    fn find_validation(&self, algorithm: jsonwebtoken::Algorithm) -> Option<&Validation> {
         let mut validations = self.validations.iter();
         validations.find(|validation| validation.algorithms == [algorithm])
     }
@@ -135,32 +137,35 @@ impl TrustedIssuer {
     /// Refuses if keys are too old to prove anything and their owner cannot be asked.
     fn present_keys(&self) -> Result<Guard<Arc<KeySet>>, Refusal> {
         match &self.origin {
-            TokenOrigin::Url(published) if !published.is_fit() => Err(published.away()),
+            TokenOrigin::Url(published_keys) if !published_keys.is_fit() => {
+                Err(published_keys.unavailable())
+            }
             _ => Ok(self.keys.load()),
         }
     }
 
     /// Proves the signature, the issuer and the audience.
     pub(super) fn open_token<T: DeserializeOwned>(&self, token: &str) -> Result<T, Refusal> {
-        let read =
-            |error: jsonwebtoken::errors::Error| unauthenticated(what_is_wrong(error.kind()));
-        let header = jsonwebtoken::decode_header(token).map_err(read)?;
-        let names_keys = header.jku.is_some() || header.x5u.is_some() || header.jwk.is_some();
-        if names_keys || header.crit.is_some() {
+        let to_refusal =
+            |error: jsonwebtoken::errors::Error| unauthenticated(describe_error(error.kind()));
+        let header = jsonwebtoken::decode_header(token).map_err(to_refusal)?;
+        let has_key_header = header.jku.is_some() || header.x5u.is_some() || header.jwk.is_some();
+        if has_key_header || header.crit.is_some() {
             return Err(unauthenticated(
                 "the token's header has one of crit, jku, jwk, x5u, which are not accepted here",
             ));
         }
-        let validation = self.validation_of(header.alg);
-        let validation = validation.ok_or_else(|| read(ErrorKind::InvalidAlgorithm.into()))?;
+        let validation = self.find_validation(header.alg);
+        let validation =
+            validation.ok_or_else(|| to_refusal(ErrorKind::InvalidAlgorithm.into()))?;
         let keys = self.present_keys()?;
         let key = keys
             .find(header.kid.as_deref(), header.alg)
-            .map_err(|why| match why {
+            .map_err(|no_key| match no_key {
                 NoKey::Unknown => unauthenticated("the token's key is unknown here"),
                 NoKey::Ambiguous => unauthenticated("the token does not say which key signed it"),
             })?;
-        let token = jsonwebtoken::decode::<T>(token, key, validation).map_err(read)?;
+        let token = jsonwebtoken::decode::<T>(token, key, validation).map_err(to_refusal)?;
         Ok(token.claims)
     }
 
@@ -198,18 +203,18 @@ impl TrustedIssuer {
     /// Reads changed keys again, until dropped.
     pub(super) async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
         let source = match &self.origin {
-            TokenOrigin::Url(published) => return published.keep(clock, entropy).await,
+            TokenOrigin::Url(published_keys) => return published_keys.keep(clock, entropy).await,
             TokenOrigin::Files(source) => source.clone(),
         };
         let (issuer, keys) = (self.issuer.clone(), Arc::clone(&self.keys));
-        let look = move || TrustedIssuer::reload(&issuer, &source, &keys);
+        let reload = move || TrustedIssuer::reload(&issuer, &source, &keys);
         let files = format!("token keys of {}", self.issuer);
-        reread(&files, |result| reloads(&self.issuer, result), look).await;
+        reread(&files, |result| reloads(&self.issuer, result), reload).await;
     }
 }
 
 impl TokenOrigin {
-    fn of_files(issuer: &Issuer) -> Result<(TokenOrigin, Arc<ArcSwap<KeySet>>), KeyError> {
+    fn from_files(issuer: &Issuer) -> Result<(TokenOrigin, Arc<ArcSwap<KeySet>>), KeyError> {
         let source = KeySource::Issuer(Box::new(issuer.clone()));
         let keys = source.read()?;
         if keys.is_empty() {
@@ -228,7 +233,7 @@ impl TokenOrigin {
 /// Makes one validation for each algorithm of an issuer.
 fn validations(issuer: &str, audience: &str, algorithms: &[Algorithm]) -> Vec<Validation> {
     let validation = |&algorithm: &Algorithm| {
-        let mut validation = Validation::new(as_of_jwt(algorithm));
+        let mut validation = Validation::new(to_jwt_algorithm(algorithm));
         validation.set_audience(&[audience]);
         validation.set_issuer(&[issuer]);
         validation.set_required_spec_claims(&["aud", "exp", "iss", "sub"]);
@@ -263,10 +268,10 @@ impl SignedTokens {
         }
         let issuers = match config.issuers.is_empty() {
             true if config.remote.is_on() => Vec::new(),
-            true => vec![TrustedIssuer::of_key_file(config)?],
+            true => vec![TrustedIssuer::from_key_file(config)?],
             false => {
                 let issuers = config.issuers.iter();
-                let issuers = issuers.map(|issuer| TrustedIssuer::of(issuer, config, providers));
+                let issuers = issuers.map(|issuer| TrustedIssuer::new(issuer, config, providers));
                 issuers.collect::<Result<_, _>>()?
             }
         };
@@ -280,9 +285,9 @@ impl SignedTokens {
     /// Restores the copies in `cache_dir` of sets that came from URLs, as far as they are young
     /// enough at `now`, the time of day.
     pub fn restore(&self, now: Timestamp) {
-        for trusted in &self.issuers {
-            if let TokenOrigin::Url(published) = &trusted.origin {
-                published.restore(now);
+        for issuer in &self.issuers {
+            if let TokenOrigin::Url(published_keys) = &issuer.origin {
+                published_keys.restore(now);
             }
         }
     }
@@ -291,14 +296,16 @@ impl SignedTokens {
     /// until dropped.
     pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
         let issuers = self.issuers.iter();
-        join_all(issuers.map(|trusted| trusted.keep(&*clock, &*entropy))).await;
+        join_all(issuers.map(|issuer| issuer.keep(&*clock, &*entropy))).await;
     }
 
     /// Reads all files once, as [`SignedTokens::keep`] does.
     #[cfg(test)]
     pub(super) fn reload(&self) -> Vec<Result<Reload, KeyError>> {
-        let reload = |it: &TrustedIssuer| match &it.origin {
-            TokenOrigin::Files(source) => TrustedIssuer::reload(&it.issuer, source, &it.keys),
+        let reload = |issuer: &TrustedIssuer| match &issuer.origin {
+            TokenOrigin::Files(source) => {
+                TrustedIssuer::reload(&issuer.issuer, source, &issuer.keys)
+            }
             TokenOrigin::Url(_) => Ok(Reload::Unchanged),
         };
         self.issuers.iter().map(reload).collect()
@@ -307,44 +314,48 @@ impl SignedTokens {
     /// As [`Authenticator::authenticate`], with the keys at hand.
     #[cfg(test)]
     pub(super) fn prove(&self, token: &str, now: Timestamp) -> Result<Principal, Refusal> {
-        self.prove_by(self.issuer_of(token)?, token, now)
+        self.prove_by(self.find_issuer(token)?, token, now)
     }
 
     fn prove_by(
         &self,
-        trusted: &TrustedIssuer,
+        issuer: &TrustedIssuer,
         token: &str,
         now: Timestamp,
     ) -> Result<Principal, Refusal> {
-        let proven: TokenClaims = trusted.open_token(token)?;
-        let user = proven
+        let claims: TokenClaims = issuer.open_token(token)?;
+        let user = claims
             .sub
             .parse()
             .map_err(|_| unauthenticated("the token's sub is no user"))?;
-        trusted.check_times(&proven.times, self.leeway, now)?;
+        issuer.check_times(&claims.times, self.leeway, now)?;
         Ok(Principal {
             user,
-            platform: restriction(proven.platform)?,
-            device: restriction(proven.device)?,
-            issued_at: issue(proven.times.iat),
-            expires_at: from_seconds(proven.times.exp),
+            platform: restriction(claims.platform)?,
+            device: restriction(claims.device)?,
+            issued_at: issue_time(claims.times.iat),
+            expires_at: from_seconds(claims.times.exp),
         })
     }
 
     /// True for a token that claims to be of one of these issuers.
     pub(super) fn knows(&self, token: &str) -> bool {
-        let claimed = insecure_decode_claims::<IssuerClaim>(token).ok();
-        let issuer = claimed.and_then(|claimed| claimed.iss);
-        issuer.is_some_and(|issuer| self.issuers.iter().any(|known| known.issuer == issuer))
+        let claim = insecure_decode_claims::<IssuerClaim>(token).ok();
+        let issuer = claim.and_then(|claim| claim.iss);
+        issuer.is_some_and(|issuer| {
+            self.issuers
+                .iter()
+                .any(|candidate| candidate.issuer == issuer)
+        })
     }
 
     /// Finds the issuer by an unproved claim, which only chooses among those that are trusted
     /// anyway.
-    fn issuer_of(&self, token: &str) -> Result<&TrustedIssuer, Refusal> {
+    fn find_issuer(&self, token: &str) -> Result<&TrustedIssuer, Refusal> {
         let issuer = claimed_issuer(token, self.token_bytes_max)?;
         let mut issuers = self.issuers.iter();
-        let trusted = issuers.find(|trusted| trusted.issuer == issuer);
-        trusted.ok_or_else(not_of_the_issuer)
+        let candidate = issuers.find(|candidate| candidate.issuer == issuer);
+        candidate.ok_or_else(wrong_issuer)
     }
 }
 
@@ -356,9 +367,9 @@ impl Authenticator for SignedTokens {
         _: &Client<'_>,
         now: Timestamp,
     ) -> Result<Principal, Refusal> {
-        let trusted = self.issuer_of(token)?;
-        trusted.await_key(token).await?;
-        self.prove_by(trusted, token, now)
+        let issuer = self.find_issuer(token)?;
+        issuer.await_key(token).await?;
+        self.prove_by(issuer, token, now)
     }
 }
 
@@ -382,13 +393,13 @@ pub(super) fn check_size(token: &str, bytes_max: usize) -> Result<(), Refusal> {
 /// Issuer by an unproved claim.
 pub(super) fn claimed_issuer(token: &str, bytes_max: usize) -> Result<String, Refusal> {
     check_size(token, bytes_max)?;
-    let claimed: IssuerClaim = insecure_decode_claims(token)
-        .map_err(|error| unauthenticated(what_is_wrong(error.kind())))?;
-    claimed.iss.ok_or_else(|| unauthenticated(LACKS_A_CLAIM))
+    let claim: IssuerClaim = insecure_decode_claims(token)
+        .map_err(|error| unauthenticated(describe_error(error.kind())))?;
+    claim.iss.ok_or_else(|| unauthenticated(MISSING_CLAIM_TEXT))
 }
 
-pub(super) fn not_of_the_issuer() -> Refusal {
-    unauthenticated(what_is_wrong(&ErrorKind::InvalidIssuer))
+pub(super) fn wrong_issuer() -> Refusal {
+    unauthenticated(describe_error(&ErrorKind::InvalidIssuer))
 }
 
 /// Times of a proven token.
@@ -410,13 +421,13 @@ impl Times {
         leeway: Duration,
         now: Timestamp,
     ) -> Result<(), Refusal> {
-        let issued = self
+        let issued_at = self
             .iat
             .ok_or_else(|| unauthenticated("the token does not say when it was issued (iat)"))?;
-        if now + leeway < from_seconds(issued) {
+        if now + leeway < from_seconds(issued_at) {
             return Err(unauthenticated("the token is not yet valid"));
         }
-        if from_seconds(self.exp) > from_seconds(issued) + lifetime_max {
+        if from_seconds(self.exp) > from_seconds(issued_at) + lifetime_max {
             return Err(unauthenticated(
                 "the token lives longer than is accepted here",
             ));
@@ -440,14 +451,14 @@ struct TokenClaims {
 /// A NumericDate, which may have a fraction (RFC 7519, 2).
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let number = serde_json::Number::deserialize(deserializer)?;
-    whole(&number).ok_or_else(no_date)
+    floor_seconds(&number).ok_or_else(no_date)
 }
 
 fn no_date<E: serde::de::Error>() -> E {
     E::custom("no date")
 }
 
-fn whole(number: &serde_json::Number) -> Option<i64> {
+fn floor_seconds(number: &serde_json::Number) -> Option<i64> {
     #[allow(
         clippy::cast_possible_truncation,
         reason = "far beyond any date it ends at the last one"
@@ -459,11 +470,11 @@ fn whole(number: &serde_json::Number) -> Option<i64> {
 fn some_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let number = Option::<serde_json::Number>::deserialize(deserializer)?;
     number
-        .map(|number| whole(&number).ok_or_else(no_date))
+        .map(|number| floor_seconds(&number).ok_or_else(no_date))
         .transpose()
 }
 
-fn issue(iat: Option<i64>) -> Timestamp {
+fn issue_time(iat: Option<i64>) -> Timestamp {
     iat.map_or(UNDATED, from_seconds).max(UNDATED)
 }
 
@@ -479,10 +490,10 @@ fn restriction<T: std::str::FromStr>(claim: Option<String>) -> Result<Option<T>,
         .map_err(|_| unauthenticated("the token is for a platform or device that cannot be"))
 }
 
-const LACKS_A_CLAIM: &str = "the token lacks one of aud, exp, iss, sub";
+const MISSING_CLAIM_TEXT: &str = "the token lacks one of aud, exp, iss, sub";
 
 /// A sentence that helps an honest client and tells a forger nothing of use.
-fn what_is_wrong(kind: &ErrorKind) -> &'static str {
+fn describe_error(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidAudience => "the token is for another service",
         ErrorKind::InvalidIssuer => "the token comes from somebody else",
@@ -490,7 +501,7 @@ fn what_is_wrong(kind: &ErrorKind) -> &'static str {
             "the token is signed in a way that is not accepted here"
         }
         ErrorKind::InvalidSignature => "the token's signature is wrong",
-        ErrorKind::MissingRequiredClaim(_) => LACKS_A_CLAIM,
+        ErrorKind::MissingRequiredClaim(_) => MISSING_CLAIM_TEXT,
         _ => "the token cannot be read",
     }
 }

@@ -7,7 +7,7 @@ use backend::installation::EmbeddedInstallation;
 
 use super::*;
 
-const AHEAD: Duration = Duration::from_secs(10);
+const RESERVE_LENGTH: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(3);
 const RESERVATIONS: Calls = Calls::to("discovery").named("reserve_node");
 const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -36,7 +36,7 @@ async fn lease(engine: &Engine, clock: &Arc<HandClock>) -> MessageIds {
     lease_with(&registry(engine), store, clock).await
 }
 
-async fn lease_of(registry: &EmbeddedRegistry, clock: &Arc<HandClock>) -> MessageIds {
+async fn lease_from(registry: &EmbeddedRegistry, clock: &Arc<HandClock>) -> MessageIds {
     let store = EmbeddedInstallation::new(Engine::memory());
     lease_with(registry, Arc::new(store), clock).await
 }
@@ -47,7 +47,7 @@ async fn lease_with(
     clock: &Arc<HandClock>,
 ) -> MessageIds {
     let registry = Arc::new(registry.clone());
-    let ids = MessageIds::lease(registry, store, clock.clone(), AHEAD, DEADLINE);
+    let ids = MessageIds::lease(registry, store, clock.clone(), RESERVE_LENGTH, DEADLINE);
     ids.await.expect("a number")
 }
 
@@ -64,19 +64,19 @@ async fn a_reservation_that_hangs_is_given_up_and_asked_for_again() {
     let faults = Arc::new(Faults::default());
     let registry = Hooked::new(registry, &faults.hook());
     let store = Arc::new(EmbeddedInstallation::new(engine));
-    let ids = MessageIds::lease(registry, store, clock.clone(), AHEAD, DEADLINE);
+    let ids = MessageIds::lease(registry, store, clock.clone(), RESERVE_LENGTH, DEADLINE);
     let ids = Arc::new(ids.await.expect("a number"));
     faults.begin(RESERVATIONS, Fault::Hang);
     let keeper = ids.clone();
-    let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
-    tokio::time::sleep(AHEAD / 4 + DEADLINE / 2).await;
+    let task = tokio::spawn(async move { keeper.keep_reserved().await });
+    tokio::time::sleep(RESERVE_LENGTH / 4 + DEADLINE / 2).await;
     faults.end(RESERVATIONS);
-    clock.set(BEGIN + AHEAD * 2);
+    clock.set(BEGIN + RESERVE_LENGTH * 2);
     let refusal = ids.draw(1).expect_err("none is left");
     assert!(refusal.code.retryable() && refusal.retry_after.is_some());
     tokio::time::sleep(DEADLINE / 2 + RETRY_AFTER + Duration::from_millis(1)).await;
     ids.draw(1).expect("the next try was answered");
-    keeping.abort();
+    task.abort();
 }
 
 // T-N1: two stations at once never hold one number, and never make one id.
@@ -84,11 +84,11 @@ async fn a_reservation_that_hangs_is_given_up_and_asked_for_again() {
 #[tokio::test(start_paused = true)]
 async fn two_at_once_make_different_ids() {
     let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
-    let one = lease_of(&registry, &clock).await;
-    let other = lease_of(&registry, &clock).await;
-    let mut made: BTreeSet<_> = one.draw(5000).expect("ids").into_iter().collect();
-    made.extend(other.draw(5000).expect("ids"));
-    assert_eq!(made.len(), 10_000);
+    let one = lease_from(&registry, &clock).await;
+    let other = lease_from(&registry, &clock).await;
+    let mut seen_ids: BTreeSet<_> = one.draw(5000).expect("ids").into_iter().collect();
+    seen_ids.extend(other.draw(5000).expect("ids"));
+    assert_eq!(seen_ids.len(), 10_000);
 }
 
 // T-N1: a station that lost its number makes no id beyond its reservation, and goes on under
@@ -96,20 +96,23 @@ async fn two_at_once_make_different_ids() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_number_is_given_up_for_another() {
     let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
-    let ids = Arc::new(lease_of(&registry, &clock).await);
+    let ids = Arc::new(lease_from(&registry, &clock).await);
     let number = ids.node.lock().lease.number();
-    let mut made: BTreeSet<_> = ids.draw(100).expect("ids").into_iter().collect();
+    let mut seen_ids: BTreeSet<_> = ids.draw(100).expect("ids").into_iter().collect();
     assert!(registry.revoke_node(number));
-    made.extend(ids.draw(100).expect("what is reserved stays ours"));
-    clock.set(BEGIN + AHEAD + Duration::from_millis(1));
+    seen_ids.extend(ids.draw(100).expect("what is reserved stays ours"));
+    clock.set(BEGIN + RESERVE_LENGTH + Duration::from_millis(1));
     assert!(ids.draw(1).is_err(), "nothing beyond");
     let keeper = ids.clone();
-    let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+    let task = tokio::spawn(async move { keeper.keep_reserved().await });
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_ne!(ids.node.lock().lease.number(), number);
-    let (last, next) = (made.last().copied(), ids.draw(1).expect("under another"));
+    let (last, next) = (
+        seen_ids.last().copied(),
+        ids.draw(1).expect("under another"),
+    );
     assert!(next.first().copied() > last, "ids go on upwards");
-    keeping.abort();
+    task.abort();
 }
 
 // Discovery answers nobody while all numbers are held: the reservation is used up, then the station
@@ -117,24 +120,24 @@ async fn a_lost_number_is_given_up_for_another() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_number_is_asked_for_again_until_there_is_one() {
     let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
-    let ids = Arc::new(lease_of(&registry, &clock).await);
-    let mut others = Vec::new();
+    let ids = Arc::new(lease_from(&registry, &clock).await);
+    let mut leases = Vec::new();
     while let Ok(other) = registry.lease_node().await {
-        others.push(other);
+        leases.push(other);
     }
     let number = ids.node.lock().lease.number();
     assert!(registry.revoke_node(number));
-    others.push(registry.lease_node().await.expect("the one that was lost"));
+    leases.push(registry.lease_node().await.expect("the one that was lost"));
     let keeper = ids.clone();
-    let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
-    tokio::time::sleep(AHEAD).await;
+    let task = tokio::spawn(async move { keeper.keep_reserved().await });
+    tokio::time::sleep(RESERVE_LENGTH).await;
     ids.draw(1).expect("still reserved");
-    clock.set(BEGIN + AHEAD * 2);
+    clock.set(BEGIN + RESERVE_LENGTH * 2);
     assert!(ids.draw(1).is_err());
-    others.truncate(500);
+    leases.truncate(500);
     tokio::time::sleep(RETRY_AFTER * 2).await;
     ids.draw(1).expect("under another");
-    keeping.abort();
+    task.abort();
 }
 
 // proves S0 Pitfall D in part: a clock that moved back makes no id twice.
@@ -156,49 +159,49 @@ async fn no_clock_makes_an_id_twice_or_beyond_the_reservation() {
     assert_eq!((third > second, third.timestamp()), (true, BEGIN));
     clock.set(BEGIN + Duration::from_secs(3600));
     ids.reserve().await.expect("reserved");
-    let later = ids.draw(1).expect("an id")[0];
+    let fourth = ids.draw(1).expect("an id")[0];
     clock.set(BEGIN);
     let last = ids.draw(1).expect("an hour back")[0];
-    assert!(third < later && later < last);
+    assert!(third < fourth && fourth < last);
 }
 
 // The clock stands an hour behind, and more ids are drawn than a reservation has milliseconds for.
 #[tokio::test(start_paused = true)]
 async fn ids_are_reserved_ahead_of_the_last_while_the_clock_is_behind() {
     let clock = HandClock::at_begin();
-    let ahead = Duration::from_millis(20);
+    let reserve_ahead = Duration::from_millis(20);
     let engine = Engine::memory();
     let store = Arc::new(EmbeddedInstallation::new(engine.clone()));
     let registry = Arc::new(registry(&engine));
-    let ids = MessageIds::lease(registry, store, clock.clone(), ahead, DEADLINE);
+    let ids = MessageIds::lease(registry, store, clock.clone(), reserve_ahead, DEADLINE);
     let ids = Arc::new(ids.await.expect("a number"));
     let mut last = ids.draw(1).expect("an id")[0];
     clock.set(BEGIN - Duration::from_secs(3600));
     let keeper = ids.clone();
-    let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+    let task = tokio::spawn(async move { keeper.keep_reserved().await });
     for _ in 0..100 {
         let drawn = ids.draw(4096).expect("reserved in time");
         assert!(drawn[0] > last, "upwards");
         last = drawn[4095];
-        tokio::time::sleep(ahead).await;
+        tokio::time::sleep(reserve_ahead).await;
     }
     assert!(
-        last.timestamp() > BEGIN + ahead,
+        last.timestamp() > BEGIN + reserve_ahead,
         "beyond the first reservation"
     );
-    keeping.abort();
+    task.abort();
 }
 
 // Each start finds that all numbers which it looks at have made ids ahead of its clock.
 #[tokio::test(start_paused = true)]
 async fn a_restart_under_a_clock_set_back_makes_no_id_twice() {
     let (mut engine, clock) = (Engine::memory(), HandClock::at_begin());
-    let mut made = BTreeSet::new();
-    for back in 0..3 * NODES_TRIED as u64 {
+    let mut seen_ids = BTreeSet::new();
+    for back in 0..3 * MAX_NODES_TRIED as u64 {
         clock.set(BEGIN - Duration::from_secs(60 * back));
         let ids = lease(&engine, &clock).await;
         let drawn = ids.draw(10).expect("ids at once");
-        assert!(drawn.into_iter().all(|id| made.insert(id)));
+        assert!(drawn.into_iter().all(|id| seen_ids.insert(id)));
         engine = engine.crash(0).expect("what was fsynced");
     }
 }
@@ -207,11 +210,11 @@ async fn a_restart_under_a_clock_set_back_makes_no_id_twice() {
 #[tokio::test(start_paused = true)]
 async fn a_successor_begins_after_what_a_crash_took() {
     let (mut engine, clock) = (Engine::memory(), HandClock::at_begin());
-    let mut made = BTreeSet::new();
+    let mut seen_ids = BTreeSet::new();
     for _ in 0..20 {
         let ids = lease(&engine, &clock).await;
         let drawn = ids.draw(10).expect("ids at once, by another number");
-        assert!(drawn.into_iter().all(|id| made.insert(id)));
+        assert!(drawn.into_iter().all(|id| seen_ids.insert(id)));
         engine = engine.crash(0).expect("what was fsynced");
     }
 }
@@ -221,7 +224,7 @@ async fn the_reservation_is_kept_ahead_and_a_lost_registry_ends_it() {
     let (engine, clock) = (Engine::memory(), HandClock::at_begin());
     let ids = Arc::new(lease(&engine, &clock).await);
     let keeper = ids.clone();
-    let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+    let task = tokio::spawn(async move { keeper.keep_reserved().await });
     for second in 0..60 {
         clock.set(BEGIN + Duration::from_secs(second));
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -233,7 +236,7 @@ async fn the_reservation_is_kept_ahead_and_a_lost_registry_ends_it() {
     clock.set(BEGIN + Duration::from_secs(90));
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(ids.draw(1).is_err(), "never beyond what is recorded");
-    keeping.abort();
+    task.abort();
 }
 
 const STORE: Calls = Calls::to("installation");
@@ -241,8 +244,8 @@ const STORE: Calls = Calls::to("installation");
 fn store() -> (Arc<Faults>, Arc<dyn InstallationStore>) {
     let faults = Arc::new(Faults::default());
     let store: Arc<dyn InstallationStore> = Arc::new(EmbeddedInstallation::new(Engine::memory()));
-    let hooked = Hooked::new(store, &faults.hook());
-    (faults, hooked)
+    let faulty_store = Hooked::new(store, &faults.hook());
+    (faults, faulty_store)
 }
 
 // I5: discovery loses its data under two stations that make ids, and a third one joins before they
@@ -253,10 +256,10 @@ async fn no_id_is_made_twice_though_discovery_loses_its_data() {
     let (_, store) = store();
     let one = Arc::new(lease_with(&registry, store.clone(), &clock).await);
     let two = Arc::new(lease_with(&registry, store.clone(), &clock).await);
-    let mut made = BTreeSet::new();
+    let mut seen_ids = BTreeSet::new();
     let mut draw = |ids: &MessageIds, when: &str| {
         for id in ids.draw(100).expect(when) {
-            assert!(made.insert(id), "{id} is made twice, {when}");
+            assert!(seen_ids.insert(id), "{id} is made twice, {when}");
         }
     };
     draw(&one, "before");
@@ -273,9 +276,9 @@ async fn no_id_is_made_twice_though_discovery_loses_its_data() {
             .expect("under the same number, or another");
         draw(ids, "after it was noticed");
     }
-    let again = [&one, &two].map(|ids| ids.node.lock().lease.number());
-    assert_eq!(again, numbers, "each holder claims its own");
-    clock.set(BEGIN + AHEAD + Duration::from_secs(5));
+    let new_numbers = [&one, &two].map(|ids| ids.node.lock().lease.number());
+    assert_eq!(new_numbers, numbers, "each holder claims its own");
+    clock.set(BEGIN + RESERVE_LENGTH + Duration::from_secs(5));
     let late = lease_with(&registry, store, &clock).await;
     for ids in [&*one, &*two] {
         ids.reserve().await.expect("reserved");
@@ -295,30 +298,36 @@ async fn a_number_that_nobody_can_tell_of_begins_behind_any_past() {
     one.reserve().await.expect("its own number needs no rest");
     registry.lose_numbers().expect("lost again");
     let late = lease_with(&registry, store.clone(), &clock).await;
-    let after = late.draw(1).expect("behind what anybody may have reserved")[0];
-    assert!(after.timestamp() > BEGIN + AHEAD);
-    clock.set(BEGIN + AHEAD);
+    let late_id = late.draw(1).expect("behind what anybody may have reserved")[0];
+    assert!(late_id.timestamp() > BEGIN + RESERVE_LENGTH);
+    clock.set(BEGIN + RESERVE_LENGTH);
     let own = one.draw(4096).expect("what is reserved");
-    assert!(own.into_iter().all(|id| id < after));
+    assert!(own.into_iter().all(|id| id < late_id));
 }
 
 // One write in ten seconds, even if discovery is asked again each second.
 #[tokio::test(start_paused = true)]
 async fn copies_are_written_once_in_each_interval() {
-    const LONG: Duration = Duration::from_secs(600);
+    const RESERVE_AHEAD: Duration = Duration::from_secs(600);
     let (engine, clock) = (Engine::memory(), HandClock::at_begin());
     let (faults, store) = store();
     let registry = Arc::new(registry(&engine));
-    let ids = MessageIds::lease(registry, store.clone(), clock.clone(), LONG, DEADLINE);
+    let ids = MessageIds::lease(
+        registry,
+        store.clone(),
+        clock.clone(),
+        RESERVE_AHEAD,
+        DEADLINE,
+    );
     let ids = Arc::new(ids.await.expect("a number"));
     engine.fail_syncs();
     let keeper = ids.clone();
-    let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+    let task = tokio::spawn(async move { keeper.keep_reserved().await });
     for second in 0..100 {
         clock.set(BEGIN + Duration::from_secs(second));
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let writes = faults.calls("installation", "reserve_node");
     assert!((9..=11).contains(&writes), "{writes} writes in 100 s");
-    keeping.abort();
+    task.abort();
 }

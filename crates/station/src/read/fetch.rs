@@ -14,7 +14,7 @@ use protocol::reading::{Fact, LatestMessages, LatestNeed, Need, OverlayRange, Pa
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, UserId};
 
 use super::page_cache::Key;
-use super::{FillTokens, Reader, TOGETHER};
+use super::{FillTokens, MAX_CONCURRENT_READS, Reader};
 use crate::deadline::within;
 
 impl Reader {
@@ -27,18 +27,25 @@ impl Reader {
         tokens: &FillTokens,
     ) -> Result<Fact, Refusal> {
         let stores = &self.backends;
-        let of_user = |of: &ConversationId| (user, *of);
+        let to_key = |conversation: &ConversationId| (user, *conversation);
         Ok(match need {
             Need::UserEntry(user) => Fact::UserEntry(self.user_entry(*user, tokens).await),
             Need::Unchanged(user) => Fact::Unchanged(self.is_unchanged(*user, tokens).await),
-            Need::GroupEntries(of) => Fact::GroupEntries(self.group_entries(of, tokens).await),
-            Need::Page(page) => Fact::Page(self.page(user, page).await?),
-            Need::Latest(of) => {
-                let latest: Vec<_> = of.iter().map(|need| self.latest(need)).collect();
-                Fact::Latest(stream::iter(latest).buffered(TOGETHER).collect().await)
+            Need::GroupEntries(groups) => {
+                Fact::GroupEntries(self.group_entries(groups, tokens).await)
             }
-            Need::Heads(of) => {
-                let heads = self.store(stores.heads.load(of)).await?;
+            Need::Page(page) => Fact::Page(self.page(user, page).await?),
+            Need::Latest(needs) => {
+                let latest: Vec<_> = needs.iter().map(|need| self.latest(need)).collect();
+                Fact::Latest(
+                    stream::iter(latest)
+                        .buffered(MAX_CONCURRENT_READS)
+                        .collect()
+                        .await,
+                )
+            }
+            Need::Heads(conversations) => {
+                let heads = self.store(stores.heads.load(conversations)).await?;
                 Fact::Heads(heads.into_iter().map(Option::unwrap_or_default).collect())
             }
             Need::Members(groups) => {
@@ -46,41 +53,64 @@ impl Reader {
                 Fact::Members(self.store(stores.groups.members_of(&keys)).await?)
             }
             Need::Populated(group) => {
-                let somebody = stores.groups.present(*group, None, 1);
-                let somebody = within(self.door_deadline, somebody).await;
-                Fact::Populated(somebody.map(|somebody| !somebody.is_empty()))
+                let members = stores.groups.present(*group, None, 1);
+                let members = within(self.door_deadline, members).await;
+                Fact::Populated(members.map(|members| !members.is_empty()))
             }
-            Need::Memberships(Slice { of, after, limit }) => {
-                let groups = stores.groups.groups_of(*of, *after, *limit);
+            Need::Memberships(Slice {
+                owner,
+                cursor,
+                limit,
+            }) => {
+                let groups = stores.groups.groups_of(*owner, *cursor, *limit);
                 Fact::Memberships(self.store(groups).await?)
             }
-            Need::Present(Slice { of, after, limit }) => {
-                let present = stores.groups.present(*of, *after, *limit);
+            Need::Present(Slice {
+                owner: group,
+                cursor,
+                limit,
+            }) => {
+                let present = stores.groups.present(*group, *cursor, *limit);
                 Fact::Present(self.store(present).await?)
             }
             Need::Registers(keys) => {
                 Fact::Registers(self.store(stores.conversations.registers(keys)).await?)
             }
             Need::ListSlice(slice) => {
-                let (from, after, limit) = (slice.from, slice.after, slice.limit);
-                let changed = stores.conversations.changed(user, from, after, limit);
-                Fact::ListSlice(slice.rows(self.store(changed).await?))
+                let (from, cursor, limit) = (slice.from, slice.cursor, slice.limit);
+                let rows = stores.conversations.changed(user, from, cursor, limit);
+                Fact::ListSlice(slice.rows(self.store(rows).await?))
             }
-            Need::ListEntries(of) => {
-                let keys: Vec<_> = of.iter().map(of_user).collect();
+            Need::ListEntries(conversations) => {
+                let keys: Vec<_> = conversations.iter().map(to_key).collect();
                 Fact::ListEntries(self.store(stores.conversations.get(&keys)).await?)
             }
-            Need::Hidden(Slice { of, after, limit }) => {
-                let hidden = stores.conversations.hidden(user, *of, *after, *limit);
-                Fact::Hidden(self.store(hidden).await?)
+            Need::Hidden(Slice {
+                owner: conversation,
+                cursor,
+                limit,
+            }) => {
+                let rows = stores
+                    .conversations
+                    .hidden(user, *conversation, *cursor, *limit);
+                Fact::Hidden(self.store(rows).await?)
             }
-            Need::Changes(Slice { of, after, limit }) => Fact::Changes(
-                self.store(stores.changes.since(*of, *after, *limit))
+            Need::Changes(Slice {
+                owner: conversation,
+                cursor,
+                limit,
+            }) => Fact::Changes(
+                self.store(stores.changes.since(*conversation, *cursor, *limit))
                     .await?,
             ),
-            Need::Pins(Slice { of, after, limit }) => {
-                Fact::Pins(self.store(stores.changes.pins(*of, *after, *limit)).await?)
-            }
+            Need::Pins(Slice {
+                owner: conversation,
+                cursor,
+                limit,
+            }) => Fact::Pins(
+                self.store(stores.changes.pins(*conversation, *cursor, *limit))
+                    .await?,
+            ),
             Need::Recalled(ranges) => {
                 Fact::Recalled(self.store(stores.changes.recalled(ranges)).await?)
             }
@@ -90,10 +120,12 @@ impl Reader {
             Need::OverlayRanges(ranges) => Fact::OverlayRanges(self.overlays(ranges).await?),
             Need::Rows(keys) => Fact::Rows(self.store(stores.messages.rows(keys)).await?),
             Need::Tallies(places) => {
-                let place = |(of, seq): &(ConversationId, Seq)| (Owner::User(user), *of, *seq);
+                let place = |(conversation, seq): &(ConversationId, Seq)| {
+                    (Owner::User(user), *conversation, *seq)
+                };
                 let places: Vec<_> = places.iter().map(place).collect();
-                let found = self.store(stores.messages.at(&places)).await?;
-                Fact::Tallies(found.into_iter().map(|at| Some(at?.1)).collect())
+                let rows = self.store(stores.messages.at(&places)).await?;
+                Fact::Tallies(rows.into_iter().map(|row| Some(row?.1)).collect())
             }
             Need::Own(ranges) => Fact::Own(
                 self.store(stores.messages.own_between(user, ranges))
@@ -131,20 +163,20 @@ impl Reader {
         try_join_all(overlays).await
     }
 
-    async fn store<T>(&self, asked: impl Future<Output = StoreResult<T>>) -> Result<T, Refusal> {
-        within(self.deadline, asked).await
+    async fn store<T>(&self, call: impl Future<Output = StoreResult<T>>) -> Result<T, Refusal> {
+        within(self.deadline, call).await
     }
 
     async fn user_entry(&self, user: UserId, tokens: &FillTokens) -> Option<UserEntry> {
-        let slot = self.cached.user(user).await;
+        let slot = self.list_cache.user(user).await;
         let token = slot.token.map(|token| (CacheKey::User(user), token));
         tokens.lock().extend(token);
-        slot.copy
+        slot.entry
     }
 
     async fn is_unchanged(&self, user: UserId, tokens: &FillTokens) -> bool {
         let token = tokens.lock().get(&CacheKey::User(user)).cloned();
-        self.cached.is_unchanged(user, token.as_ref()).await
+        self.list_cache.is_unchanged(user, token.as_ref()).await
     }
 
     async fn group_entries(
@@ -152,24 +184,24 @@ impl Reader {
         groups: &[GroupId],
         tokens: &FillTokens,
     ) -> Vec<Option<GroupEntry>> {
-        let slots = self.cached.groups(groups).await;
+        let slots = self.list_cache.groups(groups).await;
         let mut tokens = tokens.lock();
         let entries = groups.iter().zip(slots).map(|(group, slot)| {
             let token = slot.token.map(|token| (CacheKey::Group(*group), token));
             tokens.extend(token);
-            slot.copy
+            slot.entry
         });
         entries.collect()
     }
 
     /// A page from process memory, then for groups from the cache beside history, then from history
     /// (S2-25).
-    async fn page(&self, user: UserId, asked: &PageNeed) -> Result<Arc<[Placed]>, Refusal> {
+    async fn page(&self, user: UserId, need: &PageNeed) -> Result<Arc<[Placed]>, Refusal> {
         let PageNeed {
             conversation,
             key: part,
             ref head,
-        } = *asked;
+        } = *need;
         let is_group = matches!(conversation, ConversationId::Group(_));
         let key = Key {
             owner: (!is_group).then_some(user),
@@ -182,40 +214,40 @@ impl Reader {
             {
                 return Ok(messages);
             }
-            let messages = self.stored_page(user, asked).await?;
+            let messages = self.stored_page(user, need).await?;
             if let ConversationId::Group(group) = conversation {
-                self.timeline.keep(group, &messages, head).await;
+                self.timeline.store_newest(group, &messages, head).await;
             }
             Ok(messages)
         };
         self.pages.page(key, read).await
     }
 
-    async fn stored_page(&self, user: UserId, asked: &PageNeed) -> Result<Vec<Placed>, Refusal> {
-        let (range, count) = (asked.key.range(), asked.key.count());
-        let owner = Owner::of(asked.conversation, user);
-        let _read = self.limits.read(user)?;
-        let rows = (self.backends.messages).page(owner, asked.conversation, range, count);
+    async fn stored_page(&self, user: UserId, need: &PageNeed) -> Result<Vec<Placed>, Refusal> {
+        let (range, count) = (need.key.range(), need.key.count());
+        let owner = Owner::of(need.conversation, user);
+        let _permit = self.limits.read(user)?;
+        let rows = (self.backends.messages).page(owner, need.conversation, range, count);
         let rows = self.store(rows).await?;
         Ok(rows.into_iter().map(|row| row.placed).collect())
     }
 
-    async fn latest(&self, asked: &LatestNeed) -> LatestMessages {
-        let latest = self.timeline.newest(asked.group, &asked.head, asked.count);
+    async fn latest(&self, need: &LatestNeed) -> LatestMessages {
+        let latest = self.timeline.newest(need.group, &need.head, need.count);
         latest.await.unwrap_or_default().into()
     }
 
     async fn feed(
         &self,
-        asked: &Slice<UserId, Option<MessageId>>,
+        slice: &Slice<UserId, Option<MessageId>>,
     ) -> Result<Vec<MessageRow>, Refusal> {
         let range = IdRange {
-            after: asked.after,
+            after_id: slice.cursor,
             ..IdRange::default()
         };
-        let _read = self.limits.read(asked.of)?;
-        let (messages, owner) = (&self.backends.messages, Owner::User(asked.of));
-        self.store(messages.find(owner, range, Order::Forward, asked.limit))
+        let _permit = self.limits.read(slice.owner)?;
+        let (messages, owner) = (&self.backends.messages, Owner::User(slice.owner));
+        self.store(messages.find(owner, range, Order::Forward, slice.limit))
             .await
     }
 
@@ -225,11 +257,11 @@ impl Reader {
         group: GroupId,
         seqs: &[Seq],
     ) -> Result<Vec<Option<MessageId>>, Refusal> {
-        let _read = self.limits.read(user)?;
+        let _permit = self.limits.read(user)?;
         let place = |seq: &Seq| (Owner::Group(group), ConversationId::Group(group), *seq);
         let places: Vec<_> = seqs.iter().map(place).collect();
-        let found = self.store(self.backends.messages.at(&places)).await?;
-        Ok(found.into_iter().map(|at| Some(at?.0)).collect())
+        let rows = self.store(self.backends.messages.at(&places)).await?;
+        Ok(rows.into_iter().map(|row| Some(row?.0)).collect())
     }
 }
 

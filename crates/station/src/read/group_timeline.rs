@@ -15,10 +15,10 @@ use protocol::{ConversationId, GroupId, Placed};
 use crate::deadline::within;
 
 /// Distance from the end beyond which the cache is not asked.
-const REACH: u64 = 1000;
+const MAX_CACHE_DISTANCE: u64 = 1000;
 
 /// Messages that may have come between the head and the question.
-const SLACK: usize = 16;
+const HEAD_SLACK: usize = 16;
 
 /// Reads and fills the cache of groups' messages.
 #[derive(Clone)]
@@ -39,13 +39,15 @@ impl GroupTimeline {
         head: &Head,
     ) -> Option<Vec<Placed>> {
         let newer = part.newer(head.seq);
-        if newer >= REACH {
+        if newer >= MAX_CACHE_DISTANCE {
             return None;
         }
-        let (offset, wanted) = (usize::try_from(newer).ok()?, part.count());
-        let kept = self.latest(group, offset, wanted).await?;
-        let kept = kept.into_iter().map_while(|entry| placed(group, entry));
-        from_timeline(kept.collect(), part.range(), head, wanted, self.bytes_max)
+        let (offset, count) = (usize::try_from(newer).ok()?, part.count());
+        let entries = self.latest(group, offset, count).await?;
+        let entries = entries
+            .into_iter()
+            .map_while(|entry| decode_entry(group, entry));
+        from_timeline(entries.collect(), part.range(), head, count, self.bytes_max)
     }
 
     /// Newest `count` messages, as [`GroupTimeline::page`].
@@ -60,29 +62,29 @@ impl GroupTimeline {
         self.page(group, key, head).await
     }
 
-    /// At least `wanted` entries; fewer if there are no more, or if they are enough for a page.
+    /// At least `count` entries; fewer if there are no more, or if they are enough for a page.
     async fn latest(
         &self,
         group: GroupId,
         offset: usize,
-        wanted: usize,
+        count: usize,
     ) -> Option<Vec<TimelineEntry>> {
-        let (mut kept, mut bytes) = (Vec::new(), 0);
-        while kept.len() < wanted && bytes < self.bytes_max {
-            let most = wanted + SLACK - kept.len();
-            let latest = self.timeline.latest(group, offset + kept.len(), most);
-            let more = within(self.deadline, latest).await.ok()?;
-            if more.is_empty() {
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        while entries.len() < count && bytes < self.bytes_max {
+            let limit = count + HEAD_SLACK - entries.len();
+            let latest = self.timeline.latest(group, offset + entries.len(), limit);
+            let batch = within(self.deadline, latest).await.ok()?;
+            if batch.is_empty() {
                 break;
             }
-            bytes += more.iter().map(|entry| entry.body.len()).sum::<usize>();
-            kept.extend(more);
+            bytes += batch.iter().map(|entry| entry.body.len()).sum::<usize>();
+            entries.extend(batch);
         }
-        Some(kept)
+        Some(entries)
     }
 
     /// Caches the newest of messages read from history. A failure is made good by the next reader.
-    pub(crate) async fn keep(&self, group: GroupId, messages: &[Placed], head: &Head) {
+    pub(crate) async fn store_newest(&self, group: GroupId, messages: &[Placed], head: &Head) {
         let is_recent = |placed: &&Placed| {
             let newer = head.seq.0.saturating_sub(placed.position.seq.0);
             newer < LATEST_MAX as u64
@@ -102,13 +104,13 @@ impl GroupTimeline {
 }
 
 /// Message of an entry; `None` if the entry means something else.
-fn placed(group: GroupId, entry: TimelineEntry) -> Option<Placed> {
+fn decode_entry(group: GroupId, entry: TimelineEntry) -> Option<Placed> {
     let length = entry.body.len();
-    let Ok(ServerFrame::Message(placed)) = codec::decode_server(entry.body, length) else {
+    let Ok(ServerFrame::Message(message)) = codec::decode_server(entry.body, length) else {
         return None;
     };
-    let is_it = placed.conversation == ConversationId::Group(group)
-        && placed.position.seq == entry.seq
-        && placed.message.id == entry.id;
-    is_it.then_some(placed)
+    let is_it = message.conversation == ConversationId::Group(group)
+        && message.position.seq == entry.seq
+        && message.message.id == entry.id;
+    is_it.then_some(message)
 }

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use crate::deadline::{in_time, within};
 
 /// Calls that move registers at the same time; further ones wait.
-const MOVING_MAX: usize = 256;
+const MAX_CONCURRENT_MOVES: usize = 256;
 
 /// Reads and fills the cache.
 #[derive(Clone)]
@@ -26,28 +26,28 @@ pub(crate) struct ListCache {
     clock: Arc<dyn Clock>,
     deadline: Duration,
     /// Permits for moving registers.
-    moving: Arc<Semaphore>,
+    move_permits: Arc<Semaphore>,
     metrics: Metrics,
 }
 
 #[derive(Clone)]
 struct Metrics {
-    found: Counter,
-    missed: Counter,
-    failed: Counter,
+    hits: Counter,
+    misses: Counter,
+    failures: Counter,
 }
 
 /// A cache entry, and the permit to fill it; neither if there is no answer.
 #[derive(Clone, Debug)]
 pub(crate) struct CacheSlot<T> {
-    pub(crate) copy: Option<T>,
+    pub(crate) entry: Option<T>,
     pub(crate) token: Option<FillToken>,
 }
 
 impl<T> CacheSlot<T> {
     pub(crate) fn silent() -> CacheSlot<T> {
         CacheSlot {
-            copy: None,
+            entry: None,
             token: None,
         }
     }
@@ -61,39 +61,47 @@ impl ListCache {
         deadline: Duration,
     ) -> ListCache {
         let metrics = Metrics {
-            found: metrics::counter!("station_copies_total", "answer" => "found"),
-            missed: metrics::counter!("station_copies_total", "answer" => "missed"),
-            failed: metrics::counter!("station_copies_total", "answer" => "failed"),
+            hits: metrics::counter!("station_copies_total", "answer" => "found"),
+            misses: metrics::counter!("station_copies_total", "answer" => "missed"),
+            failures: metrics::counter!("station_copies_total", "answer" => "failed"),
         };
         ListCache {
             cache,
             conversations,
             clock,
             deadline,
-            moving: Arc::new(Semaphore::new(MOVING_MAX)),
+            move_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_MOVES)),
             metrics,
         }
     }
 
     pub(crate) async fn user(&self, user: UserId) -> CacheSlot<UserEntry> {
-        let found = self.find(&[CacheKey::User(user)]).await;
-        let slot = found.into_iter().next().map(|found| self.user_in(found));
+        let lookup = self.find(&[CacheKey::User(user)]).await;
+        let slot = lookup.into_iter().next().map(|lookup| self.user_in(lookup));
         slot.unwrap_or_else(CacheSlot::silent)
     }
 
-    /// True if nothing happened to the entry since the lookup that gave this token. An entry without
+    /// Whether nothing happened to the entry since the lookup that gave this token. An entry without
     /// an answer, then and now, counts as unchanged.
-    pub(crate) async fn is_unchanged(&self, user: UserId, before: Option<&FillToken>) -> bool {
-        let found = self.find(&[CacheKey::User(user)]).await;
-        let token = found.into_iter().next().flatten().map(|found| found.token);
-        token.as_ref() == before
+    pub(crate) async fn is_unchanged(
+        &self,
+        user: UserId,
+        previous_token: Option<&FillToken>,
+    ) -> bool {
+        let lookup = self.find(&[CacheKey::User(user)]).await;
+        let token = lookup
+            .into_iter()
+            .next()
+            .flatten()
+            .map(|lookup| lookup.token);
+        token.as_ref() == previous_token
     }
 
     /// Looks up groups, in order of the question.
     pub(crate) async fn groups(&self, groups: &[GroupId]) -> Vec<CacheSlot<GroupEntry>> {
         let owners: Vec<CacheKey> = groups.iter().map(|group| CacheKey::Group(*group)).collect();
-        let found = self.find(&owners).await.into_iter();
-        found.map(|found| self.group_in(found)).collect()
+        let lookups = self.find(&owners).await.into_iter();
+        lookups.map(|lookups| self.group_in(lookups)).collect()
     }
 
     /// One answer per owner; none if the cache does not answer.
@@ -101,81 +109,81 @@ impl ListCache {
         if owners.is_empty() {
             return Vec::new();
         }
-        let found = async { Ok(self.cache.find(owners).await) };
-        let found = within(self.deadline, found).await.unwrap_or_default();
+        let lookups = async { Ok(self.cache.find(owners).await) };
+        let lookups = within(self.deadline, lookups).await.unwrap_or_default();
         let silent = std::iter::repeat_with(|| None);
-        let found = found.into_iter().map(Result::ok).chain(silent);
-        let found: Vec<Option<CacheLookup>> = found.take(owners.len()).collect();
-        let failed = found.iter().filter(|found| found.is_none()).count();
-        self.metrics.failed.increment(failed as u64);
-        found
+        let lookups = lookups.into_iter().map(Result::ok).chain(silent);
+        let lookups: Vec<Option<CacheLookup>> = lookups.take(owners.len()).collect();
+        let failure_count = lookups.iter().filter(|lookups| lookups.is_none()).count();
+        self.metrics.failures.increment(failure_count as u64);
+        lookups
     }
 
-    fn user_in(&self, found: Option<CacheLookup>) -> CacheSlot<UserEntry> {
-        let copy = found.as_ref().and_then(CacheLookup::user);
-        self.slot(found, copy, |copy| copy.at)
+    fn user_in(&self, lookup: Option<CacheLookup>) -> CacheSlot<UserEntry> {
+        let entry = lookup.as_ref().and_then(CacheLookup::user);
+        self.slot(lookup, entry, |entry| entry.at)
     }
 
-    fn group_in(&self, found: Option<CacheLookup>) -> CacheSlot<GroupEntry> {
-        let copy = found.as_ref().and_then(CacheLookup::group);
-        self.slot(found, copy, |copy| copy.at)
+    fn group_in(&self, lookup: Option<CacheLookup>) -> CacheSlot<GroupEntry> {
+        let entry = lookup.as_ref().and_then(CacheLookup::group);
+        self.slot(lookup, entry, |entry| entry.at)
     }
 
     fn slot<T>(
         &self,
-        found: Option<CacheLookup>,
-        copy: Option<T>,
+        lookup: Option<CacheLookup>,
+        entry: Option<T>,
         at: impl Fn(&T) -> Timestamp,
     ) -> CacheSlot<T> {
-        let Some(found) = found else {
+        let Some(lookup) = lookup else {
             return CacheSlot::silent();
         };
         let now = self.clock.now();
-        let copy = copy.filter(|copy| is_valid(at(copy), self.cache.keep_for(), now));
-        match copy {
-            Some(_) => self.metrics.found.increment(1),
-            None => self.metrics.missed.increment(1),
+        let entry = entry.filter(|entry| is_valid(at(entry), self.cache.keep_for(), now));
+        match entry {
+            Some(_) => self.metrics.hits.increment(1),
+            None => self.metrics.misses.increment(1),
         }
         CacheSlot {
-            copy,
-            token: Some(found.token),
+            entry,
+            token: Some(lookup.token),
         }
     }
 
     /// Fills an entry under the token of the lookup before it was read. A failure is made good by the
     /// next reader.
-    pub(crate) async fn keep_user(&self, user: UserId, token: FillToken, copy: &UserEntry) {
-        let copy = CacheRecord::of_user(user, token, copy);
-        self.keep(copy.into_iter().collect()).await;
+    pub(crate) async fn store_user(&self, user: UserId, token: FillToken, entry: &UserEntry) {
+        let entry = CacheRecord::from_user(user, token, entry);
+        self.keep(entry.into_iter().collect()).await;
     }
 
-    /// As [`ListCache::keep_user`], for groups.
-    pub(crate) async fn keep_groups(&self, groups: Vec<(GroupId, FillToken, GroupEntry)>) {
-        let copies = groups.into_iter().filter_map(|(group, token, copy)| {
-            let outdated = Invalidation {
+    /// As [`ListCache::store_user`], for groups.
+    pub(crate) async fn store_groups(&self, groups: Vec<(GroupId, FillToken, GroupEntry)>) {
+        let records = groups.into_iter().filter_map(|(group, token, entry)| {
+            let invalidation = Invalidation {
                 owner: CacheKey::Group(group),
-                unless: Some(copy.reach()),
+                unless: Some(entry.reach()),
             };
-            let copy = CacheRecord::of_group(group, token, &copy).ok()?;
-            Some((outdated, copy))
+            let entry = CacheRecord::from_group(group, token, &entry).ok()?;
+            Some((invalidation, entry))
         });
-        let (outdated, copies): (Vec<Invalidation>, Vec<CacheRecord>) = copies.unzip();
-        let kept = self.keep(copies).await.into_iter();
-        let kept = outdated.into_iter().zip(kept);
+        let (invalidations, records): (Vec<Invalidation>, Vec<CacheRecord>) = records.unzip();
+        let results = self.keep(records).await.into_iter();
+        let results = invalidations.into_iter().zip(results);
         // Another station was quicker, and may have read before this one: its entry must not tell
         // anybody less.
-        let older = kept.filter(|(_, kept)| matches!(kept, Ok(false)));
-        let older: Vec<Invalidation> = older.map(|(outdated, _)| outdated).collect();
+        let older = results.filter(|(_, results)| matches!(results, Ok(false)));
+        let older: Vec<Invalidation> = older.map(|(invalidation, _)| invalidation).collect();
         self.forget(&older).await;
     }
 
     /// A failure is counted with the store's.
-    async fn keep(&self, copies: Vec<CacheRecord>) -> Vec<backend::Result<bool>> {
-        if copies.is_empty() {
+    async fn keep(&self, records: Vec<CacheRecord>) -> Vec<backend::Result<bool>> {
+        if records.is_empty() {
             return Vec::new();
         }
-        let kept = async { Ok(self.cache.keep(copies).await) };
-        within(self.deadline, kept).await.unwrap_or_default()
+        let call = async { Ok(self.cache.keep(records).await) };
+        within(self.deadline, call).await.unwrap_or_default()
     }
 
     /// Moves read registers, and the cache entries with them. Returns the users of whom a stale
@@ -204,7 +212,9 @@ impl ListCache {
     ) -> Result<BTreeSet<UserId>, Refusal> {
         // Never closed. It has a deadline of its own: calls that wait here can no longer be ended
         // by their callers.
-        let _moving = in_time(self.deadline, self.moving.acquire()).await?.ok();
+        let _permit = in_time(self.deadline, self.move_permits.acquire())
+            .await?
+            .ok();
         self.move_registers(deadline, reads).await
     }
 
@@ -215,59 +225,60 @@ impl ListCache {
     ) -> Result<BTreeSet<UserId>, Refusal> {
         let users: BTreeSet<UserId> = reads.iter().map(|(user, ..)| *user).collect();
         let owners: Vec<CacheKey> = users.iter().map(|user| CacheKey::User(*user)).collect();
-        let found = self.find(&owners).await;
+        let lookups = self.find(&owners).await;
         // No earlier: no other device's list may be past this time when the register is written.
-        let at = self.clock.now();
-        let written = self.conversations.set_read(reads.clone(), at);
-        let written = within(deadline, written).await;
-        let renewed = match &written {
-            Ok(()) => self.renewed(&users, found, &reads, at).await,
+        let read_at = self.clock.now();
+        let result = self.conversations.set_read(reads.clone(), read_at);
+        let result = within(deadline, result).await;
+        let renewed_users = match &result {
+            Ok(()) => self.renew_entries(&users, lookups, &reads, read_at).await,
             Err(_) => BTreeSet::new(),
         };
-        let outdated = users.difference(&renewed);
-        let outdated = outdated.map(|user| Invalidation::of(CacheKey::User(*user)));
-        let unforgotten = self.forget(&outdated.collect::<Vec<_>>()).await;
-        let is_unheard = |user: &UserId| unforgotten.contains(&CacheKey::User(*user));
-        written.map(|()| users.into_iter().filter(is_unheard).collect())
+        let invalidations = users.difference(&renewed_users);
+        let invalidations = invalidations.map(|user| Invalidation::of(CacheKey::User(*user)));
+        let stale_owners = self.forget(&invalidations.collect::<Vec<_>>()).await;
+        let is_stale = |user: &UserId| stale_owners.contains(&CacheKey::User(*user));
+        result.map(|()| users.into_iter().filter(is_stale).collect())
     }
 
     /// Users whose cache entries were renewed as well.
-    async fn renewed(
+    async fn renew_entries(
         &self,
         users: &BTreeSet<UserId>,
-        found: Vec<Option<CacheLookup>>,
+        lookups: Vec<Option<CacheLookup>>,
         reads: &[(UserId, ConversationId, Seq)],
-        at: Timestamp,
+        read_at: Timestamp,
     ) -> BTreeSet<UserId> {
-        let copies = users.iter().zip(found).filter_map(|(user, found)| {
-            let found = found?;
-            let mut copy = found.user()?;
-            let own = reads.iter().filter(|(reader, ..)| reader == user);
-            own.for_each(|(_, conversation, seq)| copy.read(*conversation, *seq, at));
-            let copy = CacheRecord::of_user(*user, found.token, &copy).ok()?;
-            Some((*user, copy))
+        let records = users.iter().zip(lookups).filter_map(|(user, lookups)| {
+            let lookups = lookups?;
+            let mut entry = lookups.user()?;
+            let own_reads = reads.iter().filter(|(reader, ..)| reader == user);
+            own_reads.for_each(|(_, conversation, seq)| entry.read(*conversation, *seq, read_at));
+            let entry = CacheRecord::from_user(*user, lookups.token, &entry).ok()?;
+            Some((*user, entry))
         });
-        let (users, copies): (Vec<UserId>, Vec<CacheRecord>) = copies.unzip();
-        if copies.is_empty() {
+        let (users, records): (Vec<UserId>, Vec<CacheRecord>) = records.unzip();
+        if records.is_empty() {
             return BTreeSet::new();
         }
-        let kept = users.into_iter().zip(self.keep(copies).await);
-        let kept = kept.filter(|(_, kept)| matches!(kept, Ok(true)));
-        kept.map(|(user, _)| user).collect()
+        let results = users.into_iter().zip(self.keep(records).await);
+        let results = results.filter(|(_, results)| matches!(results, Ok(true)));
+        results.map(|(user, _)| user).collect()
     }
 
     /// Returns the owners of entries that may still be found.
-    async fn forget(&self, outdated: &[Invalidation]) -> BTreeSet<CacheKey> {
-        if outdated.is_empty() {
+    async fn forget(&self, invalidations: &[Invalidation]) -> BTreeSet<CacheKey> {
+        if invalidations.is_empty() {
             return BTreeSet::new();
         }
-        let forgotten = async { Ok(self.cache.forget(outdated).await) };
-        let forgotten = within(self.deadline, forgotten).await.unwrap_or_default();
-        let forgotten = forgotten.into_iter().map(|told| told.is_ok());
-        let forgotten = forgotten.chain(std::iter::repeat(false));
-        let told = outdated.iter().zip(forgotten);
-        told.filter(|(_, is_forgotten)| !is_forgotten)
-            .map(|(outdated, _)| outdated.owner)
+        let results = async { Ok(self.cache.forget(invalidations).await) };
+        let results = within(self.deadline, results).await.unwrap_or_default();
+        let results = results.into_iter().map(|result| result.is_ok());
+        let results = results.chain(std::iter::repeat(false));
+        let outcomes = invalidations.iter().zip(results);
+        outcomes
+            .filter(|(_, is_forgotten)| !is_forgotten)
+            .map(|(invalidation, _)| invalidation.owner)
             .collect()
     }
 }

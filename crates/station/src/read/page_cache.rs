@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Weight of a message beside its content.
-const OVERHEAD: usize = 256;
+const MESSAGE_OVERHEAD: usize = 256;
 
 /// Pages of history in memory. Beyond its bytes, the least frequently used pages of a kind are
 /// dropped; 0 keeps none.
@@ -65,8 +65,8 @@ pub(crate) struct PageCache {
     private: Cache<Key, Page>,
     group: Cache<Key, Page>,
     bytes_max: usize,
-    kept: Counter,
-    read: Counter,
+    hits: Counter,
+    misses: Counter,
 }
 
 /// Answers that are not cached.
@@ -83,8 +83,8 @@ impl PageCache {
             private: cache(config.private_keep_for, config.private_bytes_max),
             group: cache(config.group_keep_for, config.group_bytes_max),
             bytes_max: page_bytes_max,
-            kept: metrics::counter!("station_pages_total", "from" => "memory"),
-            read: metrics::counter!("station_pages_total", "from" => "stores"),
+            hits: metrics::counter!("station_pages_total", "from" => "memory"),
+            misses: metrics::counter!("station_pages_total", "from" => "stores"),
         }
     }
 
@@ -99,32 +99,35 @@ impl PageCache {
             ConversationId::Private { .. } | ConversationId::System(_) => &self.private,
         };
         loop {
-            let reads = AtomicBool::new(false);
-            let keep = async {
-                reads.store(true, Ordering::Relaxed);
+            let has_read = AtomicBool::new(false);
+            let fill = async {
+                has_read.store(true, Ordering::Relaxed);
                 let page = read().await.map_err(UncachedAnswer::Refused)?;
                 // A message seen at another place for a moment must not be served for minutes.
-                let begins =
+                let is_at_start =
                     page.first().map(|placed| placed.position.seq) == Some(key.part.begin());
-                let (found, page) = (page.len(), self.fitted(page));
-                match begins && (found == key.part.count() || page.len() < found) {
-                    true => Ok(Page::from(page)),
-                    false => Err(UncachedAnswer::Short(page.into())),
+                let (read_count, page) = (page.len(), self.fit_page(page));
+                if is_at_start && (read_count == key.part.count() || page.len() < read_count) {
+                    Ok(Page::from(page))
+                } else {
+                    Err(UncachedAnswer::Short(page.into()))
                 }
             };
             // Boxed, as the read is large and most pages are cached.
-            match cache.entry(key).or_try_insert_with(Box::pin(keep)).await {
+            match cache.entry(key).or_try_insert_with(Box::pin(fill)).await {
                 Ok(entry) => {
-                    match entry.is_fresh() {
-                        true => self.read.increment(1),
-                        false => self.kept.increment(1),
+                    if entry.is_fresh() {
+                        self.misses.increment(1)
+                    } else {
+                        self.hits.increment(1)
                     }
                     return Ok(entry.into_value());
                 }
-                Err(unkept) => match &*unkept {
+                Err(answer) => match &*answer {
                     // Another reader's rate was used up: one of those who waited for it reads next.
                     UncachedAnswer::Refused(refusal)
-                        if refusal.code == Code::RateLimited && !reads.load(Ordering::Relaxed) => {}
+                        if refusal.code == Code::RateLimited
+                            && !has_read.load(Ordering::Relaxed) => {}
                     UncachedAnswer::Refused(refusal) => return Err(refusal.clone()),
                     UncachedAnswer::Short(page) => return Ok(page.clone()),
                 },
@@ -132,14 +135,14 @@ impl PageCache {
         }
     }
 
-    fn fitted(&self, mut page: Vec<Placed>) -> Vec<Placed> {
-        let sizes = page.iter().map(|placed| placed.message.content.data.len());
+    fn fit_page(&self, mut page: Vec<Placed>) -> Vec<Placed> {
+        let sizes = page.iter().map(|entry| entry.message.content.data.len());
         let fit = fitting(sizes, self.bytes_max);
         if fit < page.len() {
             page.truncate(fit);
             // A slice would keep alive the whole answer that it is part of.
-            for placed in &mut page {
-                let data = &mut placed.message.content.data;
+            for entry in &mut page {
+                let data = &mut entry.message.content.data;
                 *data = Bytes::copy_from_slice(data);
             }
         }
@@ -149,8 +152,8 @@ impl PageCache {
 
 fn cache(keep_for: Duration, bytes_max: u64) -> Cache<Key, Page> {
     let weight = |_: &Key, page: &Page| {
-        let sizes = page.iter().map(|placed| placed.message.content.data.len());
-        let weight = sizes.map(|size| size + OVERHEAD).sum::<usize>();
+        let sizes = page.iter().map(|entry| entry.message.content.data.len());
+        let weight = sizes.map(|size| size + MESSAGE_OVERHEAD).sum::<usize>();
         u32::try_from(weight).unwrap_or(u32::MAX)
     };
     Cache::builder()
@@ -176,8 +179,8 @@ mod tests {
         UserId::new(number).expect("positive")
     }
 
-    fn key(owner: i64, after: u64, count: usize) -> Key {
-        let range = HistoryRange::Forward { after: Seq(after) };
+    fn key(owner: i64, cursor: u64, count: usize) -> Key {
+        let range = HistoryRange::Forward { after: Seq(cursor) };
         Key {
             owner: Some(user(owner)),
             conversation: ConversationId::private(user(1), user(2)).expect("two"),
@@ -186,7 +189,7 @@ mod tests {
     }
 
     fn messages(key: Key, count: usize) -> Vec<Placed> {
-        let placed = |seq: u64| Placed {
+        let entry = |seq: u64| Placed {
             conversation: key.conversation,
             position: Position {
                 seq: Seq(seq),
@@ -203,14 +206,14 @@ mod tests {
                 content: Content::text("ten bytes."),
             },
         };
-        (key.part.first.0..).map(placed).take(count).collect()
+        (key.part.first.0..).map(entry).take(count).collect()
     }
 
     fn pages() -> PageCache {
         PageCache::new(&Config::default(), 1000)
     }
 
-    // proves S2-20 in part, S2-21 in part, S2-25: what was read is not read again, by whom it was not read it is.
+    // proves S2-20 in part, S2-21 in part, S2-25: a page is read once for each of its users.
     #[tokio::test]
     async fn a_page_is_read_once() {
         let (pages, reads) = (pages(), AtomicUsize::new(0));
@@ -218,9 +221,9 @@ mod tests {
             reads.fetch_add(1, Ordering::Relaxed);
             Ok(messages(key, 10))
         };
-        for (owner, after, reads_so_far) in [(1, 5, 1), (1, 5, 1), (2, 5, 2), (1, 6, 3), (2, 5, 3)]
+        for (owner, cursor, reads_so_far) in [(1, 5, 1), (1, 5, 1), (2, 5, 2), (1, 6, 3), (2, 5, 3)]
         {
-            let key = key(owner, after, 10);
+            let key = key(owner, cursor, 10);
             let page = pages.page(key, || read(key)).await.expect("a page");
             assert_eq!(*page, messages(key, 10));
             assert_eq!(reads.load(Ordering::Relaxed), reads_so_far);
@@ -236,11 +239,11 @@ mod tests {
         };
         assert_eq!(minutes(&pages()), [5, 30]);
 
-        let of_two = key(1, 0, 10);
-        let of_group = Key {
+        let private_key = key(1, 0, 10);
+        let group_key = Key {
             owner: None,
             conversation: ConversationId::Group(protocol::GroupId::new(7).expect("positive")),
-            ..of_two
+            ..private_key
         };
         for (private, group) in [(0, 3600), (3600, 0)] {
             let config = Config {
@@ -249,7 +252,7 @@ mod tests {
                 ..Config::default()
             };
             let pages = PageCache::new(&config, 1000);
-            for (key, keep_for) in [(of_two, private), (of_group, group)] {
+            for (key, keep_for) in [(private_key, private), (group_key, group)] {
                 let reads = AtomicUsize::new(0);
                 for _ in 0..3 {
                     let page = pages.page(key, || async {
@@ -258,14 +261,14 @@ mod tests {
                     });
                     assert_eq!(page.await.expect("a page").len(), 10);
                 }
-                let ended = if keep_for == 0 { 3 } else { 1 };
-                assert_eq!(reads.into_inner(), ended, "kept for {keep_for} s");
+                let expected_reads = if keep_for == 0 { 3 } else { 1 };
+                assert_eq!(reads.into_inner(), expected_reads, "kept for {keep_for} s");
             }
         }
     }
 
     #[tokio::test]
-    async fn who_asks_for_what_is_being_read_waits_for_it() {
+    async fn concurrent_readers_share_one_read() {
         let (pages, reads, go) = (pages(), AtomicUsize::new(0), Notify::new());
         let key = key(1, 0, 10);
         let read = async || {
@@ -290,12 +293,12 @@ mod tests {
     async fn a_reader_that_goes_leaves_the_read_to_the_next() {
         let pages = pages();
         let key = key(1, 0, 10);
-        let never = pages.page(key, std::future::pending);
+        let abandoned_read = pages.page(key, std::future::pending);
         let next = pages.page(key, || async { Ok(messages(key, 10)) });
-        let (mut never, mut next) = (Box::pin(never), Box::pin(next));
-        assert!(futures_util::poll!(&mut never).is_pending());
+        let (mut abandoned_read, mut next) = (Box::pin(abandoned_read), Box::pin(next));
+        assert!(futures_util::poll!(&mut abandoned_read).is_pending());
         assert!(futures_util::poll!(&mut next).is_pending());
-        drop(never);
+        drop(abandoned_read);
         assert_eq!(next.await.expect("a page").len(), 10);
     }
 
@@ -304,27 +307,27 @@ mod tests {
     async fn the_rate_of_one_reader_holds_back_no_other() {
         let (pages, go) = (pages(), Notify::new());
         let key = key(1, 0, 10);
-        let refused = pages.page(key, || async {
+        let refusal = pages.page(key, || async {
             go.notified().await;
             Err(Refusal::new(Code::RateLimited, "you read too much"))
         });
-        let others = (0..3).map(|_| pages.page(key, || async { Ok(messages(key, 10)) }));
-        let (refused, others, ()) = tokio::join!(refused, join_all(others), async {
+        let other_reads = (0..3).map(|_| pages.page(key, || async { Ok(messages(key, 10)) }));
+        let (refusal, other_reads, ()) = tokio::join!(refusal, join_all(other_reads), async {
             tokio::task::yield_now().await;
             go.notify_one();
         });
-        assert_eq!(refused.expect_err("refused").code, Code::RateLimited);
-        for page in others {
+        assert_eq!(refusal.expect_err("refused").code, Code::RateLimited);
+        for page in other_reads {
             assert_eq!(page.expect("a page").len(), 10);
         }
     }
 
     /// Many waited for a reader that was refused: one of them reads for all.
     #[tokio::test]
-    async fn who_waited_for_a_refused_reader_asks_the_stores_once() {
+    async fn readers_behind_a_refused_one_read_once() {
         let (pages, reads, go) = (pages(), AtomicUsize::new(0), Notify::new());
         let key = key(1, 0, 10);
-        let refused = pages.page(key, || async {
+        let refusal = pages.page(key, || async {
             go.notified().await;
             Err(Refusal::new(Code::RateLimited, "you read too much"))
         });
@@ -333,33 +336,33 @@ mod tests {
             tokio::task::yield_now().await;
             Ok(messages(key, 10))
         };
-        let others = join_all((0..100).map(|_| pages.page(key, &read)));
-        let (refused, others, ()) = tokio::join!(refused, others, async {
+        let other_reads = join_all((0..100).map(|_| pages.page(key, &read)));
+        let (refusal, other_reads, ()) = tokio::join!(refusal, other_reads, async {
             tokio::task::yield_now().await;
             go.notify_one();
         });
-        assert!(refused.is_err());
-        assert!(others.iter().all(Result::is_ok));
+        assert!(refusal.is_err());
+        assert!(other_reads.iter().all(Result::is_ok));
         assert_eq!(reads.into_inner(), 1);
     }
 
     #[tokio::test]
-    async fn what_is_not_whole_is_answered_and_not_kept() {
+    async fn partial_page_is_answered_but_not_cached() {
         let pages = pages();
         let key = key(1, 0, 10);
         let short = pages.page(key, || async { Ok(messages(key, 3)) }).await;
         assert_eq!(short.expect("three").len(), 3);
-        let away = Refusal::new(Code::Unavailable, "the store is away");
-        let refused = pages.page(key, || async { Err(away.clone()) }).await;
-        assert_eq!(refused.expect_err("refused").code, Code::Unavailable);
-        let mut elsewhere = messages(key, 11);
-        elsewhere.remove(0);
-        let elsewhere = pages.page(key, || async { Ok(elsewhere.clone()) }).await;
-        assert_eq!(elsewhere.expect("ten of them").len(), 10);
+        let outage = Refusal::new(Code::Unavailable, "the store is away");
+        let refusal = pages.page(key, || async { Err(outage.clone()) }).await;
+        assert_eq!(refusal.expect_err("refused").code, Code::Unavailable);
+        let mut shifted_page = messages(key, 11);
+        shifted_page.remove(0);
+        let shifted_page = pages.page(key, || async { Ok(shifted_page.clone()) }).await;
+        assert_eq!(shifted_page.expect("ten of them").len(), 10);
         let whole = pages.page(key, || async { Ok(messages(key, 10)) }).await;
         assert_eq!(whole.expect("all").len(), 10);
-        let kept = pages.page(key, || async { panic!("it is kept") }).await;
-        assert_eq!(kept.expect("all").len(), 10);
+        let cached_page = pages.page(key, || async { panic!("it is kept") }).await;
+        assert_eq!(cached_page.expect("all").len(), 10);
     }
 
     #[tokio::test]
@@ -368,12 +371,12 @@ mod tests {
         let key = key(1, 0, 10);
         let cut = pages.page(key, || async { Ok(messages(key, 10)) }).await;
         assert_eq!(cut.expect("four").len(), 4);
-        let kept = pages.page(key, || async { panic!("it is kept") }).await;
-        assert_eq!(kept.expect("four").len(), 4);
+        let cached_page = pages.page(key, || async { panic!("it is kept") }).await;
+        assert_eq!(cached_page.expect("four").len(), 4);
     }
 
     #[tokio::test]
-    async fn nothing_is_kept_where_nothing_may_be() {
+    async fn zero_capacity_disables_the_cache() {
         let config = Config {
             private_bytes_max: 0,
             ..Config::default()

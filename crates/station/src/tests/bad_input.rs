@@ -11,7 +11,7 @@ use super::world::*;
 use crate::Config;
 use crate::auth::Claims;
 
-fn code_of_answer(answer: &v1::SendAnswer) -> Option<Code> {
+fn answer_code(answer: &v1::SendAnswer) -> Option<Code> {
     let refusal = answer.refusal.as_ref()?;
     Code::from_number(u16::try_from(refusal.code).ok()?)
 }
@@ -58,9 +58,9 @@ async fn bad_sends_get_their_code_and_their_neighbours_are_accepted() {
         .collect();
     let answers = world.submit_wire(items).await;
     assert_eq!(answers.len(), cases.len());
-    for ((what, code, _), answer) in cases.iter().zip(&answers) {
-        assert_eq!(code_of_answer(answer), *code, "{what}: {answer:?}");
-        assert_eq!(answer.msg_id > 0, code.is_none(), "{what}");
+    for ((case, code, _), answer) in cases.iter().zip(&answers) {
+        assert_eq!(answer_code(answer), *code, "{case}: {answer:?}");
+        assert_eq!(answer.msg_id > 0, code.is_none(), "{case}");
     }
     assert_eq!(answers[8].send_id, "42", "named as it came");
     // proves S0-32: the id is the server's.
@@ -77,7 +77,7 @@ async fn an_item_without_content_costs_only_itself() {
             v1::SendItem::from(&item(1, send(2, 1, "fine"))),
         ])
         .await;
-    assert!(code_of_answer(&answers[0]).is_some());
+    assert!(answer_code(&answers[0]).is_some());
     assert!(answers[1].msg_id > 0);
 }
 
@@ -86,7 +86,7 @@ async fn an_item_without_content_costs_only_itself() {
 async fn bad_tokens_admit_nobody() {
     let world = world().await;
     let good = Claims::new(user(1), BEGIN, Duration::from_secs(60));
-    let expired = Claims {
+    let expired_claims = Claims {
         exp: BEGIN.millis() / 1000 - 60,
         ..good.clone()
     };
@@ -101,7 +101,7 @@ async fn bad_tokens_admit_nobody() {
         ("garbage", "garbage".into(), Code::Unauthenticated),
         ("huge", "x".repeat(6000), Code::Unauthenticated),
         ("larger than a hello", "x".repeat(10_000), Code::TooLarge),
-        ("expired", sign(&expired), Code::TokenExpired),
+        ("expired", sign(&expired_claims), Code::TokenExpired),
         ("other audience", sign(&other), Code::Unauthenticated),
         (
             "for another platform",
@@ -114,11 +114,11 @@ async fn bad_tokens_admit_nobody() {
             Code::Unauthenticated,
         ),
     ];
-    for (what, token, code) in cases {
-        let mut connect = world.connect_of(1, Platform::Ios, 11);
+    for (case, token, code) in cases {
+        let mut connect = world.connect_request(1, Platform::Ios, 11);
         connect.token = token;
-        let refusal = world.connect(&connect).await.expect_err(what);
-        assert_eq!(refusal.code, code, "{what}: {refusal}");
+        let refusal = world.connect(&connect).await.expect_err(case);
+        assert_eq!(refusal.code, code, "{case}: {refusal}");
     }
     let sessions = world
         .backends
@@ -141,21 +141,27 @@ async fn a_batch_that_is_too_long_is_refused_whole() {
             .map(|n| (&item(1, send(2, n, "x"))).into())
             .collect(),
     };
-    let refused = world.client.clone().send_batch(request).await;
-    assert_eq!(code_of(&refused.expect_err("too long")), Code::TooLarge);
-    let nobody = v1::SendBatchRequest::default();
-    let refused = world.client.clone().send_batch(nobody).await;
-    assert_eq!(code_of(&refused.expect_err("no life")), Code::Malformed);
+    let outcome = world.client.clone().send_batch(request).await;
+    assert_eq!(
+        refusal_code(&outcome.expect_err("too long")),
+        Code::TooLarge
+    );
+    let no_life = v1::SendBatchRequest::default();
+    let outcome = world.client.clone().send_batch(no_life).await;
+    assert_eq!(
+        refusal_code(&outcome.expect_err("no life")),
+        Code::Malformed
+    );
     assert!(world.log().await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn acks_for_what_was_never_sent_are_refused_one_by_one() {
     let world = world().await;
-    let placed = world.place(1, 2, 1, "real").await;
+    let entry = world.place(1, 2, 1, "real").await;
     let real = v1::AckItem {
-        conversation: Some(placed.conversation.into()),
-        msg_id: placed.message.id.get(),
+        conversation: Some(entry.conversation.into()),
+        msg_id: entry.message.id.get(),
         seq: 1,
     };
     type Case = (&'static str, i64, fn(&mut v1::AckItem));
@@ -167,15 +173,19 @@ async fn acks_for_what_was_never_sent_are_refused_one_by_one() {
         }),
         ("not the receiver's", 3, |_| {}),
     ];
-    for (what, who, change) in cases {
+    for (case, number, change) in cases {
         let mut wrong = real;
         change(&mut wrong);
-        let answer = receipt(&world, who, vec![wrong, real]).await;
-        assert_eq!(answer.refused[0].msg_id, wrong.msg_id, "{what}");
+        let answer = receipt(&world, number, vec![wrong, real]).await;
+        assert_eq!(answer.refused[0].msg_id, wrong.msg_id, "{case}");
         let refusal = answer.refused[0].refusal.as_ref().expect("a reason");
-        assert_eq!(refusal.code, u32::from(Code::NotFound.number()), "{what}");
-        let rest = if who == 2 { vec![real.msg_id] } else { vec![] };
-        assert_eq!(answer.msg_ids, rest, "{what}");
+        assert_eq!(refusal.code, u32::from(Code::NotFound.number()), "{case}");
+        let rest = if number == 2 {
+            vec![real.msg_id]
+        } else {
+            vec![]
+        };
+        assert_eq!(answer.msg_ids, rest, "{case}");
     }
     settle().await;
     assert_eq!(world.boat.frames(), [], "nobody is there to be told");
@@ -183,15 +193,15 @@ async fn acks_for_what_was_never_sent_are_refused_one_by_one() {
     assert_eq!(nonsense.refused.len(), 1);
 }
 
-async fn receipt(world: &World, who: i64, items: Vec<v1::AckItem>) -> v1::AckAnswer {
+async fn receipt(world: &World, number: i64, items: Vec<v1::AckItem>) -> v1::AckAnswer {
     let ack = v1::Ack {
         kind: v1::ReceiptKind::Received.into(),
         items,
     };
     let request = v1::ReceiptsRequest {
         items: vec![v1::ReceiptItem {
-            user: who,
-            session: who,
+            user: number,
+            session: number,
             ack: Some(ack),
             ..v1::ReceiptItem::default()
         }],

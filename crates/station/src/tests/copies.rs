@@ -9,24 +9,24 @@ use protocol::receipt::ReceiptKind;
 use protocol::{Code, Seq, Timestamp};
 
 use super::groups::{CLOSED, group, of};
-use super::receipts::receipt_of;
+use super::receipts::receipt_item;
 use super::world::*;
 use crate::Config;
 
-async fn keeping() -> World {
-    world_keeping(Config::default(), CacheConfig::default()).await
+async fn cached_world() -> World {
+    world_with_cache(Config::default(), CacheConfig::default()).await
 }
 
 impl World {
     async fn forget(&self, owner: CacheKey) {
-        let told = self.backends.cache.forget(&[Invalidation::of(owner)]).await;
-        assert!(told.iter().all(Result::is_ok));
+        let results = self.backends.cache.forget(&[Invalidation::of(owner)]).await;
+        assert!(results.iter().all(Result::is_ok));
     }
 
-    async fn forward(&self, who: i64, after: u64) -> Result<Vec<u64>, Code> {
-        let range = HistoryRange::Forward { after: Seq(after) };
-        let page = self.history(who, of(7), range, 0).await?;
-        let seqs = page.messages.iter().map(|placed| placed.position.seq.0);
+    async fn forward(&self, number: i64, cursor: u64) -> Result<Vec<u64>, Code> {
+        let range = HistoryRange::Forward { after: Seq(cursor) };
+        let page = self.history(number, of(7), range, 0).await?;
+        let seqs = page.messages.iter().map(|entry| entry.position.seq.0);
         Ok(seqs.collect())
     }
 }
@@ -38,9 +38,9 @@ fn ends(page: &ListPage) -> Vec<u64> {
 /// Should a cache entry ever be stale, the next list that knows better makes good for it, and
 /// nobody who knows more hears that the server lost something.
 #[tokio::test(start_paused = true)]
-async fn what_a_copy_lacks_is_told_later() {
-    let world = keeping().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+async fn stale_cache_entry_is_corrected_by_a_later_list() {
+    let world = cached_world().await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     world.say(7, 1, "one").await;
     let first = world.list(2, Timestamp::ZERO, None).await;
     assert_eq!(ends(&first), [1]);
@@ -60,41 +60,41 @@ async fn what_a_copy_lacks_is_told_later() {
     world.list(2, first.version, None).await;
     world.place(1, 2, 1, "hello").await;
     tokio::time::advance(Duration::from_secs(120)).await;
-    let behind = world.list(2, world.backends.clock.now(), None).await;
-    assert!(ends(&behind).is_empty());
-    let since = world.backends.clock.now() - Duration::from_secs(250);
-    let behind = world.list(2, since, None).await;
-    assert_eq!(ends(&behind), [2], "the group alone");
-    assert!(behind.version < world.backends.clock.now() - Duration::from_secs(100));
+    let stale = world.list(2, world.backends.clock.now(), None).await;
+    assert!(ends(&stale).is_empty());
+    let start = world.backends.clock.now() - Duration::from_secs(250);
+    let stale = world.list(2, start, None).await;
+    assert_eq!(ends(&stale), [2], "the group alone");
+    assert!(stale.version < world.backends.clock.now() - Duration::from_secs(100));
     world.forget(CacheKey::User(user(2))).await;
-    let after = world.list(2, behind.version, None).await;
-    assert_eq!(after.conversations[0].conversation, between(1, 2));
+    let next_page = world.list(2, stale.version, None).await;
+    assert_eq!(next_page.conversations[0].conversation, between(1, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn copies_end_with_their_time() {
-    let world = keeping().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    let world = cached_world().await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     world.say(7, 1, "one").await;
-    let asked = async || {
+    let query_count = async || {
         world.faults.calls("groups", "members_of");
         let page = world.list(2, Timestamp::from_millis(1), None).await;
         assert_eq!(ends(&page), [1]);
         world.forward(2, 0).await.expect("a page");
         world.faults.calls("groups", "members_of")
     };
-    assert!(asked().await > 0);
-    assert_eq!(asked().await, 0);
+    assert!(query_count().await > 0);
+    assert_eq!(query_count().await, 0);
     tokio::time::advance(Duration::from_secs(30 * 60)).await;
-    assert!(asked().await > 0);
-    assert_eq!(asked().await, 0);
+    assert!(query_count().await > 0);
+    assert_eq!(query_count().await, 0);
 }
 
 /// A receipt moves the register, and the cache entry with it.
 #[tokio::test(start_paused = true)]
-async fn what_is_read_stands_in_the_copy() {
-    let world = keeping().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+async fn receipt_updates_the_cached_row() {
+    let world = cached_world().await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     let mut last = world.say(7, 1, "one").await;
     for _ in 0..4 {
         last = world.say(7, 1, "more").await;
@@ -105,20 +105,20 @@ async fn what_is_read_stands_in_the_copy() {
     };
     assert_eq!(row().await.unread, 5);
     world.forward(2, 0).await.expect("a page");
-    let read = receipt_of(2, ReceiptKind::Read, &[&last]);
-    assert_eq!(world.acknowledge(&[read]).await[0].refused, []);
+    let read = receipt_item(2, ReceiptKind::Read, &[&last]);
+    assert_eq!(world.acknowledge(&[read]).await[0].refusals, []);
     world.faults.calls("groups", "members_of");
-    let told = row().await;
-    assert_eq!((told.unread, told.read_seq), (0, Seq(5)));
+    let cached_row = row().await;
+    assert_eq!((cached_row.unread, cached_row.read_seq), (0, Seq(5)));
     assert_eq!(world.faults.calls("groups", "members_of"), 0);
     // A private one is in the difference again.
-    let placed = world.place(1, 2, 1, "hello").await;
+    let entry = world.place(1, 2, 1, "hello").await;
     world.forget(CacheKey::User(user(2))).await;
     tokio::time::advance(Duration::from_secs(60)).await;
     let quiet = world.list(2, world.backends.clock.now(), None).await;
     tokio::time::advance(Duration::from_secs(60)).await;
-    let read = receipt_of(2, ReceiptKind::Read, &[&placed]);
-    assert_eq!(world.acknowledge(&[read]).await[0].refused, []);
+    let read = receipt_item(2, ReceiptKind::Read, &[&entry]);
+    assert_eq!(world.acknowledge(&[read]).await[0].refusals, []);
     let page = world.list(2, quiet.version, None).await;
     let row = page
         .conversations
@@ -131,14 +131,14 @@ async fn what_is_read_stands_in_the_copy() {
 /// a member reads nothing at all.
 #[tokio::test(start_paused = true)]
 async fn only_members_are_answered_from_copies() {
-    let world = keeping().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    let world = cached_world().await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     world.say(7, 1, "one").await;
     world.list(3, Timestamp::ZERO, None).await;
     world.list(2, Timestamp::ZERO, None).await;
     assert_eq!(world.forward(2, 0).await, Ok(vec![1]));
     assert_eq!(world.forward(3, 0).await, Err(Code::Forbidden));
-    world.is_in(7, CLOSED, 2, None).await;
+    world.set_role(7, CLOSED, 2, None).await;
     world.forget(CacheKey::User(user(2))).await;
     assert_eq!(world.forward(2, 0).await, Err(Code::Forbidden));
     world.list(2, Timestamp::from_millis(1), None).await;

@@ -46,8 +46,8 @@ const SIGNATURES_MAX: u32 = 3;
 
 /// Services with certificates of one root, in TLS 1.3 without resumption.
 struct Proof {
-    accepting: Arc<ServerConfig>,
-    calling: Arc<ClientConfig>,
+    server_config: Arc<ServerConfig>,
+    client_config: Arc<ClientConfig>,
 }
 
 impl Proof {
@@ -62,34 +62,34 @@ impl Proof {
         let clients =
             WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
         let private = || PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
-        let mut accepting = ServerConfig::builder_with_provider(provider.clone())
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("a version")
             .with_client_cert_verifier(clients.expect("a verifier"))
             .with_single_cert(vec![leaf.der().clone()], private())
             .expect("a certificate");
-        accepting.alpn_protocols = vec![b"h2".to_vec()];
-        let mut calling = ClientConfig::builder_with_provider(provider)
+        server.alpn_protocols = vec![b"h2".to_vec()];
+        let mut client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .expect("a version")
             .with_root_certificates(roots)
             .with_client_auth_cert(vec![leaf.der().clone()], private())
             .expect("a certificate");
-        calling.alpn_protocols = vec![b"h2".to_vec()];
+        client.alpn_protocols = vec![b"h2".to_vec()];
         Arc::new(Proof {
-            accepting: Arc::new(accepting),
-            calling: Arc::new(calling),
+            server_config: Arc::new(server),
+            client_config: Arc::new(client),
         })
     }
 }
 
 impl Identity for Proof {
     fn accepting(&self) -> Arc<ServerConfig> {
-        self.accepting.clone()
+        self.server_config.clone()
     }
 
     fn calling(&self, _: Role) -> Arc<ClientConfig> {
-        self.calling.clone()
+        self.client_config.clone()
     }
 
     fn peer(&self, _: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
@@ -117,8 +117,8 @@ fn many() -> NonZeroU32 {
 }
 
 impl Bench {
-    /// `proved`: over TLS with certificates, and with tickets.
-    async fn new(proved: bool, auth: auth::Config) -> Bench {
+    /// `is_proved`: over TLS with certificates, and with tickets.
+    async fn new(is_proved: bool, auth: auth::Config) -> Bench {
         let dir = tempfile::tempdir().expect("a folder");
         let keys = dir.path().join("keys");
         std::fs::write(&keys, KeyFile::new(1, [7; 32]).to_text()).expect("written");
@@ -126,8 +126,8 @@ impl Bench {
             listen: Some(([127, 0, 0, 1], 0).into()),
             auth,
             tickets: tickets::Config {
-                keys_file: proved.then_some(keys),
-                required: proved,
+                keys_file: is_proved.then_some(keys),
+                required: is_proved,
             },
             user_sign_ins_per_minute: many(),
             user_sign_ins_burst: many(),
@@ -141,13 +141,16 @@ impl Bench {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let root = CertifiedIssuer::self_signed(params, key).expect("a root");
-        let connector = |role| match proved {
-            true => Connector::default().with_identity(Proof::new(&root, role)),
-            false => Connector::default(),
+        let connector = |role| {
+            if is_proved {
+                Connector::default().with_identity(Proof::new(&root, role))
+            } else {
+                Connector::default()
+            }
         };
         let (station, boat) = (connector(Role::Station), connector(Role::Boat));
         let world = world_through(config, CacheConfig::default(), station).await;
-        let channel = boat.channel(Role::Station, &world.running.instance().address);
+        let channel = boat.channel(Role::Station, &world.station.instance().address);
         Bench {
             world,
             client: StationServiceClient::new(channel),
@@ -158,22 +161,22 @@ impl Bench {
     async fn connect(&self, connect: &Connect) -> Admission {
         let request = v1::ConnectRequest::from(connect);
         let answer = self.client.clone().connect(request).await;
-        let admitted: Result<Admission, Refusal> =
+        let admission: Result<Admission, Refusal> =
             (answer.expect("answered").into_inner().try_into()).expect("whole");
-        admitted.expect("admitted")
+        admission.expect("admitted")
     }
 
     /// Sends batches of messages, all of which the log takes.
     async fn send(&self, tickets: &[Option<Ticket>], batches: usize) {
         let mut number = 0_u128;
         for _ in 0..batches {
-            let items = (0..BATCH).map(|at| {
-                let from = at as i64 % USERS + 1;
+            let items = (0..BATCH).map(|index| {
+                let from = index as i64 % USERS + 1;
                 number += 1;
                 let mut words = send(100, 0, "a message of some words, as people write them");
                 words.send_id = SendId::from_bytes(number.to_be_bytes());
                 let item = Submit {
-                    ticket: tickets[at % tickets.len()],
+                    ticket: tickets[index % tickets.len()],
                     ..item(from, words)
                 };
                 v1::SendItem::from(&item)
@@ -198,18 +201,18 @@ impl Bench {
 async fn sends_to_be_counted() {
     let costs = std::env::var("PACKETBOAT_COSTS").unwrap_or_else(|_| "proved 10".to_owned());
     let (kind, batches) = costs.split_once(' ').expect("a kind and a number");
-    let proved = match kind {
+    let is_proved = match kind {
         "proved" => true,
         "plain" => false,
         kind => panic!("{kind:?} is no kind"),
     };
-    let bench = Bench::new(proved, auth::Config::default()).await;
+    let bench = Bench::new(is_proved, auth::Config::default()).await;
     let mut tickets = Vec::new();
     for number in 1..=USERS {
-        let connect = bench.world.connect_of(number, Platform::Ios, number);
+        let connect = bench.world.connect_request(number, Platform::Ios, number);
         tickets.push(bench.connect(&connect).await.ticket);
     }
-    assert!(tickets.iter().all(|ticket| ticket.is_some() == proved));
+    assert!(tickets.iter().all(|ticket| ticket.is_some() == is_proved));
     bench
         .send(&tickets, batches.parse().expect("a number"))
         .await;
@@ -222,7 +225,7 @@ fn provider(dir: &TempDir) -> (auth::Config, EncodingKey, DecodingKey) {
     let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
     // SEC 1: 4, x, y.
     let (x, y) = (text(&public[1..33]), text(&public[33..]));
-    let checking = DecodingKey::from_ec_components(&x, &y).expect("its key");
+    let verifying_key = DecodingKey::from_ec_components(&x, &y).expect("its key");
     let key = json!({"kty": "EC", "crv": "P-256", "kid": "a", "x": x, "y": y});
     let file = dir.path().join("keys.json");
     std::fs::write(&file, json!({ "keys": [key] }).to_string()).expect("written");
@@ -239,8 +242,8 @@ fn provider(dir: &TempDir) -> (auth::Config, EncodingKey, DecodingKey) {
         issuers: vec![issuer],
         ..auth::Config::default()
     };
-    let signing = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes());
-    (config, signing.expect("its key"), checking)
+    let signing_key = EncodingKey::from_ec_pem(pair.serialize_pem().as_bytes());
+    (config, signing_key.expect("its key"), verifying_key)
 }
 
 #[tokio::test]
@@ -249,19 +252,19 @@ fn provider(dir: &TempDir) -> (auth::Config, EncodingKey, DecodingKey) {
 async fn a_sign_in_with_a_ticket_to_resume_costs_no_signature() {
     const ROUNDS: u32 = 20;
     let dir = tempfile::tempdir().expect("a folder");
-    let (auth, signing, checking) = provider(&dir);
+    let (auth, signing_key, verifying_key) = provider(&dir);
     let bench = Bench::new(true, auth).await;
-    let issued = BEGIN.millis() / 1000;
+    let issued_at = BEGIN.millis() / 1000;
     let mut header = Header::new(jsonwebtoken::Algorithm::ES256);
     header.kid = Some("a".to_owned());
     let (mut by_token, mut by_ticket) = (Vec::new(), Vec::new());
     for number in 1..=50 {
         let claims = json!({"sub": number.to_string(), "aud": "boats", "iss": ISSUER,
-            "iat": issued, "exp": issued + 3600});
-        let token = jsonwebtoken::encode(&header, &claims, &signing).expect("signable");
+            "iat": issued_at, "exp": issued_at + 3600});
+        let token = jsonwebtoken::encode(&header, &claims, &signing_key).expect("signable");
         let connect = Connect {
             token,
-            ..bench.world.connect_of(number, Platform::Ios, number)
+            ..bench.world.connect_request(number, Platform::Ios, number)
         };
         let ticket = bench.connect(&connect).await.ticket;
         let session = ResumeSession {
@@ -275,44 +278,47 @@ async fn a_sign_in_with_a_ticket_to_resume_costs_no_signature() {
             sessions: vec![session.into()],
         };
         let answer = bench.client.clone().resume_tickets(request).await;
-        let offered: Vec<Option<ResumeTicket>> =
+        let offers: Vec<Option<ResumeTicket>> =
             (answer.expect("answered").into_inner().try_into()).expect("whole");
         by_ticket.push(Connect {
             token: String::new(),
-            resume: offered[0],
+            resume: offers[0],
             ..connect.clone()
         });
         by_token.push(connect);
     }
-    let mut spent = [Duration::ZERO; 2];
+    let mut totals = [Duration::ZERO; 2];
     for round in 0..=ROUNDS {
         for (kind, connects) in [&by_token, &by_ticket].into_iter().enumerate() {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             for connect in connects {
                 bench.connect(connect).await;
             }
             // The first round warms up.
-            spent[kind] += if round > 0 {
-                begun.elapsed()
+            totals[kind] += if round > 0 {
+                started_at.elapsed()
             } else {
                 Duration::ZERO
             };
         }
     }
-    let [token, ticket] = spent.map(|time| time / (ROUNDS * 50));
-    let begun = Instant::now();
+    let [token, ticket] = totals.map(|time| time / (ROUNDS * 50));
+    let started_at = Instant::now();
     for connect in by_token.iter().cycle().take(ROUNDS as usize * 50) {
         let (message, signature) = connect.token.rsplit_once('.').expect("signed");
         let algorithm = jsonwebtoken::Algorithm::ES256;
-        let is_good = verify(signature, message.as_bytes(), &checking, algorithm);
+        let is_good = verify(signature, message.as_bytes(), &verifying_key, algorithm);
         assert!(is_good.expect("checked"));
     }
-    let alone = begun.elapsed() / (ROUNDS * 50);
-    let more = token.saturating_sub(ticket);
+    let signature_time = started_at.elapsed() / (ROUNDS * 50);
+    let difference = token.saturating_sub(ticket);
     let ratio = token.as_secs_f64() / ticket.as_secs_f64();
     println!(
-        "sign-in: ES256 {token:?}, resume ticket {ticket:?}, {more:?} more, ratio {ratio:.2}; \
-         the signature alone {alone:?}"
+        "sign-in: ES256 {token:?}, resume ticket {ticket:?}, {difference:?} more, ratio {ratio:.2}; \
+         the signature alone {signature_time:?}"
     );
-    assert!(more <= SIGNATURES_MAX * alone, "{more:?}");
+    assert!(
+        difference <= SIGNATURES_MAX * signature_time,
+        "{difference:?}"
+    );
 }

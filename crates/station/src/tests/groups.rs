@@ -23,7 +23,7 @@ use protocol::{
     Recipient, Seq, Timestamp, UserId,
 };
 
-use super::receipts::receipt_of;
+use super::receipts::receipt_item;
 use super::world::*;
 use crate::Config;
 
@@ -52,7 +52,7 @@ pub(super) fn to_group(number: i64, send_id: u8, text: &str) -> Send {
     }
 }
 
-fn asking(number: i64, send_id: u8, subject: Option<MessageId>, kind: ChangeKind) -> Send {
+fn change_send(number: i64, send_id: u8, subject: Option<MessageId>, kind: ChangeKind) -> Send {
     let mut send = to_group(number, send_id, "");
     send.content.change = Some(Box::new(ChangeOf { subject, kind }));
     send
@@ -60,11 +60,11 @@ fn asking(number: i64, send_id: u8, subject: Option<MessageId>, kind: ChangeKind
 
 impl World {
     /// Gives a user a role in a group now, as a carrier would have saved it.
-    pub(super) async fn is_in(
+    pub(super) async fn set_role(
         &self,
         in_group: i64,
         settings: GroupSettings,
-        who: i64,
+        number: i64,
         role: Option<Role>,
     ) {
         let end = self.end(in_group).await.seq;
@@ -78,24 +78,28 @@ impl World {
             since: end,
             version,
         };
-        let members = vec![(user(who), member)];
-        let saved =
-            (self.backends.groups).save(group(in_group), Some((settings, version)), members);
-        saved.await.expect("saves");
-        let touched = vec![(user(who), of(in_group))];
+        let members = vec![(user(number), member)];
+        let save = (self.backends.groups).save(group(in_group), Some((settings, version)), members);
+        save.await.expect("saves");
+        let touch = vec![(user(number), of(in_group))];
         let now = self.backends.clock.now();
-        let touched = self.backends.conversations.touch(touched, now).await;
-        touched.expect("writes");
+        let touch = self.backends.conversations.touch(touch, now).await;
+        touch.expect("writes");
     }
 
-    pub(super) async fn group_of(&self, in_group: i64, settings: GroupSettings, members: &[i64]) {
-        for (index, who) in members.iter().enumerate() {
+    pub(super) async fn create_group(
+        &self,
+        in_group: i64,
+        settings: GroupSettings,
+        members: &[i64],
+    ) {
+        for (index, number) in members.iter().enumerate() {
             let role = if index == 0 {
                 Role::Owner
             } else {
                 Role::Member
             };
-            self.is_in(in_group, settings, *who, Some(role)).await;
+            self.set_role(in_group, settings, *number, Some(role)).await;
         }
     }
 
@@ -106,19 +110,19 @@ impl World {
 
     /// Next message of a group, with everything that a carrier writes.
     pub(super) async fn say(&self, in_group: i64, from: i64, text: &str) -> Placed {
-        let placed = self.say_uncached(in_group, from, text).await;
-        let entry = TimelineEntry {
-            seq: placed.position.seq,
-            id: placed.message.id,
-            body: encode_message(&placed),
+        let entry = self.say_uncached(in_group, from, text).await;
+        let timeline_entry = TimelineEntry {
+            seq: entry.position.seq,
+            id: entry.message.id,
+            body: encode_message(&entry),
         };
-        let pushed = self
+        let push = self
             .backends
             .timeline
-            .push(group(in_group), vec![entry])
+            .push(group(in_group), vec![timeline_entry])
             .await;
-        pushed.expect("pushes");
-        placed
+        push.expect("pushes");
+        entry
     }
 
     pub(super) async fn say_uncached(&self, in_group: i64, from: i64, text: &str) -> Placed {
@@ -138,7 +142,7 @@ impl World {
             content: Content::text(text),
             ..self.placed(from, from + 1, 1, text).message
         };
-        let placed = Placed {
+        let entry = Placed {
             conversation: of(in_group),
             position: Position {
                 seq,
@@ -146,9 +150,9 @@ impl World {
             },
             message,
         };
-        let rows = MessageRow::rows_of(&placed, 0, version);
-        let saved = self.backends.messages.save(rows).await;
-        saved.expect("saves");
+        let rows = MessageRow::from_placed(&entry, 0, version);
+        let save = self.backends.messages.save(rows).await;
+        save.expect("saves");
         let head = Head {
             seq,
             last_id: Some(id),
@@ -157,95 +161,95 @@ impl World {
             version,
             ..head
         };
-        let saved = self.backends.heads.save(vec![(of(in_group), head)]).await;
-        saved.expect("saves");
-        placed
+        let save = self.backends.heads.save(vec![(of(in_group), head)]).await;
+        save.expect("saves");
+        entry
     }
 
-    async fn group_recall(&self, placed: &Placed, by: i64) {
-        self.group_change(placed, by, 5000, ChangeKind::Recall, "")
+    async fn group_recall(&self, entry: &Placed, by: i64) {
+        self.group_change(entry, by, 5000, ChangeKind::Recall, "")
             .await;
     }
 
     /// A change as the carrier leaves it, by a record at this offset or a little behind.
     pub(super) async fn group_change(
         &self,
-        placed: &Placed,
+        entry: &Placed,
         by: i64,
         offset: u64,
         kind: ChangeKind,
         text: &str,
     ) {
         let head = {
-            let heads = self.backends.heads.load(&[placed.conversation]).await;
+            let heads = self.backends.heads.load(&[entry.conversation]).await;
             heads.expect("loads")[0].expect("a head")
         };
         let version = Version {
             epoch: 1,
             offset: offset + head.rev,
         };
-        let mut message = placed.message.clone();
-        message.id = MessageId::new(placed.message.id.get() + 5000).expect("positive");
+        let mut message = entry.message.clone();
+        message.id = MessageId::new(entry.message.id.get() + 5000).expect("positive");
         message.from = user(by);
         message.content = Content::text(text);
         message.content.change = Some(Box::new(ChangeOf {
-            subject: Some(placed.message.id),
+            subject: Some(entry.message.id),
             kind,
         }));
-        let changed = OrderedChange {
+        let change = OrderedChange {
             rev: head.rev + 1,
-            seq: placed.position.seq,
+            seq: entry.position.seq,
             asked: ChangeRequest::of(&message).expect("a change"),
         };
         let row = ChangeRow {
-            conversation: placed.conversation,
+            conversation: entry.conversation,
             version,
-            author: placed.message.from,
-            changed,
+            author: entry.message.from,
+            changed: change,
         };
         self.backends.changes.save(vec![row]).await.expect("saves");
         let head = head.moved_by_change(version, message.id, head.rev + 1);
-        let saved = self.backends.heads.save(vec![(placed.conversation, head)]);
-        saved.await.expect("saves");
+        let save = self.backends.heads.save(vec![(entry.conversation, head)]);
+        save.await.expect("saves");
     }
 
     /// (seqs, more)
     async fn group_page(
         &self,
-        who: i64,
+        number: i64,
         in_group: i64,
         range: HistoryRange,
         limit: u32,
     ) -> Result<(Vec<u64>, bool), Code> {
-        let page = self.history(who, of(in_group), range, limit).await?;
+        let page = self.history(number, of(in_group), range, limit).await?;
         let seqs = page.messages.iter().map(|m| m.position.seq.0);
         Ok((seqs.collect(), page.more))
     }
 
-    async fn group_row(&self, who: i64, in_group: i64) -> Option<Summary> {
-        let page = self.list(who, Timestamp::ZERO, None).await;
+    async fn group_row(&self, number: i64, in_group: i64) -> Option<Summary> {
+        let page = self.list(number, Timestamp::ZERO, None).await;
         let mut rows = page.conversations.into_iter();
         rows.find(|row| row.conversation == of(in_group))
     }
 
-    async fn members(&self, who: i64, in_group: i64, limit: u32) -> Result<MemberPage, Code> {
+    async fn members(&self, number: i64, in_group: i64, limit: u32) -> Result<MemberPage, Code> {
         let query = SyncQuery::Members {
             group: group(in_group),
             after: None,
             limit,
         };
-        match self.ask(who, query).await? {
+        match self.ask(number, query).await? {
             SyncAnswer::Members(page) => Ok(page),
             other => panic!("no members: {other:?}"),
         }
     }
 
-    async fn readers(&self, who: i64, in_group: i64, seq: u64) -> Result<Vec<UserId>, Code> {
+    async fn readers(&self, number: i64, in_group: i64, seq: u64) -> Result<Vec<UserId>, Code> {
         let query = SyncQuery::Readers {
             group: group(in_group),
             seq: Seq(seq),
         };
-        match self.ask(who, query).await? {
+        match self.ask(number, query).await? {
             SyncAnswer::Readers(readers) => Ok(readers),
             other => panic!("no readers: {other:?}"),
         }
@@ -258,29 +262,29 @@ fn conversations(rows: &[Summary]) -> Vec<ConversationId> {
 
 /// To a member who may not read a message it is not there.
 #[tokio::test(start_paused = true)]
-async fn what_a_member_may_not_read_is_not_there_to_be_hidden() {
+async fn unreadable_message_cannot_be_hidden() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
-    world.group_of(8, OPEN, &[1]).await;
-    let before = world.say(7, 1, "before").await.message.id;
+    world.create_group(7, CLOSED, &[1, 2]).await;
+    world.create_group(8, OPEN, &[1]).await;
+    let old_id = world.say(7, 1, "before").await.message.id;
     let open = world.say(8, 1, "for all").await.message.id;
-    world.is_in(7, CLOSED, 3, Some(Role::Member)).await;
-    world.is_in(8, OPEN, 3, Some(Role::Member)).await;
-    let after = world.say(7, 1, "after").await.message.id;
+    world.set_role(7, CLOSED, 3, Some(Role::Member)).await;
+    world.set_role(8, OPEN, 3, Some(Role::Member)).await;
+    let new_id = world.say(7, 1, "after").await.message.id;
     let mut codes = Vec::new();
-    for (by, of, subject) in [(3, 7, before), (3, 7, after), (3, 8, open), (1, 7, before)] {
-        let hide = asking(of, codes.len() as u8, Some(subject), ChangeKind::Hide);
+    for (by, in_group, subject) in [(3, 7, old_id), (3, 7, new_id), (3, 8, open), (1, 7, old_id)] {
+        let hide = change_send(in_group, codes.len() as u8, Some(subject), ChangeKind::Hide);
         codes.push(world.submit_one(item(by, hide)).await.err());
     }
     assert_eq!(codes, [Some(Code::NotFound), None, None, None]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_in_a_group_may_send_to_it() {
+async fn group_members_may_send_to_it() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
-    world.is_in(7, CLOSED, 3, None).await;
-    let told = world
+    world.create_group(7, CLOSED, &[1, 2]).await;
+    world.set_role(7, CLOSED, 3, None).await;
+    let results = world
         .submit(vec![
             item(1, to_group(7, 1, "hello")),
             item(3, to_group(7, 2, "I was here")),
@@ -289,12 +293,12 @@ async fn who_is_in_a_group_may_send_to_it() {
             item(2, to_group(7, 5, "hello")),
             item(
                 4,
-                asking(7, 6, None, ChangeKind::GroupCommand(GroupCommand::Join)),
+                change_send(7, 6, None, ChangeKind::GroupCommand(GroupCommand::Join)),
             ),
         ])
         .await;
-    let codes: Vec<_> = told.iter().map(|told| told.err()).collect();
-    let wanted = [
+    let codes: Vec<_> = results.iter().map(|results| results.err()).collect();
+    let expected = [
         None,
         Some(Code::Forbidden),
         Some(Code::Forbidden),
@@ -302,7 +306,7 @@ async fn who_is_in_a_group_may_send_to_it() {
         None,
         None,
     ];
-    assert_eq!(codes, wanted);
+    assert_eq!(codes, expected);
     assert_eq!(world.messages().await.len(), 3);
     assert_eq!(
         world.faults.calls("groups", "members_of"),
@@ -318,7 +322,7 @@ async fn who_is_in_a_group_may_send_to_it() {
         "it is believed for a while"
     );
     // A user's absence from a group is never remembered.
-    world.is_in(7, CLOSED, 4, Some(Role::Member)).await;
+    world.set_role(7, CLOSED, 4, Some(Role::Member)).await;
     assert!(
         world
             .submit_one(item(4, to_group(7, 20, "thanks")))
@@ -326,11 +330,11 @@ async fn who_is_in_a_group_may_send_to_it() {
             .is_ok()
     );
     tokio::time::advance(Duration::from_secs(5)).await;
-    world.is_in(7, CLOSED, 2, None).await;
-    let gone = world
+    world.set_role(7, CLOSED, 2, None).await;
+    let removed_result = world
         .submit_one(item(2, to_group(7, 21, "still here?")))
         .await;
-    assert_eq!(gone, Err(Code::Forbidden));
+    assert_eq!(removed_result, Err(Code::Forbidden));
     // A user of unknown membership may pass: the writer judges at the message's place.
     world.faults.begin(Calls::to("groups"), Fault::Hang);
     assert!(
@@ -345,33 +349,36 @@ async fn who_is_in_a_group_may_send_to_it() {
 #[tokio::test(start_paused = true)]
 async fn a_send_that_may_be_accepted_is_not_refused_at_the_door() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     let first = to_group(7, 1, "hello");
     let id = world.submit_one(item(2, first.clone())).await;
     settle().await;
-    world.is_in(7, CLOSED, 2, None).await;
+    world.set_role(7, CLOSED, 2, None).await;
     tokio::time::advance(Duration::from_secs(5)).await;
-    let resent = again(first, 1, Duration::from_secs(5));
-    assert_eq!(world.submit_one(item(2, resent)).await, id);
+    let resend = as_resend(first, 1, Duration::from_secs(5));
+    assert_eq!(world.submit_one(item(2, resend)).await, id);
 }
 
 // proves S0-61h: its sender, the owner and the administrators may delete it; others hear no at the door.
 #[tokio::test(start_paused = true)]
 async fn changes_in_a_group_are_judged_by_role() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2, 3]).await;
-    world.is_in(7, CLOSED, 4, Some(Role::Admin)).await;
-    let placed = world.say(7, 2, "hello").await;
-    let recall = |n| asking(7, n, Some(placed.message.id), ChangeKind::Recall);
-    let told = async |who, n| world.submit_one(item(who, recall(n))).await.err();
-    assert_eq!(told(3, 1).await, Some(Code::Forbidden));
-    assert_eq!(told(5, 2).await, Some(Code::Forbidden), "not in it");
-    assert_eq!(told(2, 3).await, None);
-    assert_eq!(told(4, 4).await, None);
-    assert_eq!(told(1, 5).await, None);
+    world.create_group(7, CLOSED, &[1, 2, 3]).await;
+    world.set_role(7, CLOSED, 4, Some(Role::Admin)).await;
+    let entry = world.say(7, 2, "hello").await;
+    let recall = |n| change_send(7, n, Some(entry.message.id), ChangeKind::Recall);
+    let code_for = async |number, n| world.submit_one(item(number, recall(n))).await.err();
+    assert_eq!(code_for(3, 1).await, Some(Code::Forbidden));
+    assert_eq!(code_for(5, 2).await, Some(Code::Forbidden), "not in it");
+    assert_eq!(code_for(2, 3).await, None);
+    assert_eq!(code_for(4, 4).await, None);
+    assert_eq!(code_for(1, 5).await, None);
     let old = MessageId::floor_of(BEGIN - Duration::from_secs(3600));
-    let never = asking(7, 6, Some(old), ChangeKind::Recall);
-    assert_eq!(world.submit_one(item(1, never)).await, Err(Code::NotFound));
+    let too_old = change_send(7, 6, Some(old), ChangeKind::Recall);
+    assert_eq!(
+        world.submit_one(item(1, too_old)).await,
+        Err(Code::NotFound)
+    );
 }
 
 // proves S0-63, S0-66 in part, S0-67, S0-25:
@@ -382,9 +389,9 @@ async fn changes_in_a_group_are_judged_by_role() {
 // what lies within the cached stretch costs the store nothing, what lies before it is read there.
 // proves S0-68 in part: what is to be loaded begins below the smallest that came.
 #[tokio::test(start_paused = true)]
-async fn who_comes_back_is_answered_without_history() {
+async fn returning_member_is_answered_without_history() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     for _ in 0..130 {
         world.say(7, 1, "x").await;
     }
@@ -392,15 +399,15 @@ async fn who_comes_back_is_answered_without_history() {
     let (seqs, more) = world.group_page(2, 7, NEWEST, 0).await.expect("a page");
     assert_eq!((seqs.len(), more), (100, true));
     assert_eq!(seqs, (31..=130).rev().collect::<Vec<_>>());
-    let mut loaded = LoadedRanges::default();
-    loaded.add(Seq(31)..=Seq(130));
-    assert_eq!(loaded.edges(), [Seq(30)]);
+    let mut ranges = LoadedRanges::default();
+    ranges.add(Seq(31)..=Seq(130));
+    assert_eq!(ranges.edges(), [Seq(30)]);
     let short = HistoryRange::Forward { after: Seq(120) };
     let (seqs, more) = world.group_page(2, 7, short, 4).await.expect("a page");
     assert_eq!((seqs, more), (vec![121, 122, 123, 124], true));
     let row = world.group_row(2, 7).await.expect("listed");
     assert_eq!((row.seq, row.read_seq), (Seq(130), Seq(0)));
-    assert_eq!(text_of(&row.newest.expect("there").message), "x");
+    assert_eq!(message_text(&row.newest.expect("there").message), "x");
     assert_eq!(world.faults.reads("messages"), 1, "unread from so far back");
 
     let place = (user(2), of(7), Seq(125));
@@ -422,14 +429,14 @@ async fn a_page_of_a_long_history_costs_as_much_as_of_a_short_one() {
     let world = world().await;
     let mut costs = Vec::new();
     for (in_group, length) in [(7, 40), (8, 1500)] {
-        world.group_of(in_group, CLOSED, &[1, 2]).await;
+        world.create_group(in_group, CLOSED, &[1, 2]).await;
         for _ in 0..length {
             world.say_uncached(in_group, 1, "x").await;
         }
-        let behind = HistoryRange::Forward {
+        let forward = HistoryRange::Forward {
             after: Seq(length / 2),
         };
-        for range in [behind, NEWEST] {
+        for range in [forward, NEWEST] {
             world.faults.reads("messages");
             let page = world.group_page(2, in_group, range, 10).await;
             assert_eq!(page.expect("a page").0.len(), 10);
@@ -444,51 +451,51 @@ async fn a_page_of_a_long_history_costs_as_much_as_of_a_short_one() {
 // where that has nothing.
 #[tokio::test(start_paused = true)]
 async fn each_tier_is_asked_for_what_the_one_before_it_lacks() {
-    for (keep_for, again) in [(Duration::from_secs(60), (0, 0)), (Duration::ZERO, (1, 0))] {
+    for (keep_for, warm_reads) in [(Duration::from_secs(60), (0, 0)), (Duration::ZERO, (1, 0))] {
         let mut config = Config::default();
         config.pages.group_keep_for = keep_for;
         let world = world_with(config).await;
-        world.group_of(7, CLOSED, &[1, 2]).await;
+        world.create_group(7, CLOSED, &[1, 2]).await;
         for _ in 0..20 {
             world.say_uncached(7, 1, "x").await;
         }
-        let asked = |world: &World| {
-            let kept = world.faults.reads("timeline");
-            (kept, world.faults.reads("messages"))
+        let read_counts = |world: &World| {
+            let timeline_reads = world.faults.reads("timeline");
+            (timeline_reads, world.faults.reads("messages"))
         };
-        asked(&world);
-        for expected in [(1, 1), again] {
+        read_counts(&world);
+        for expected in [(1, 1), warm_reads] {
             let page = world.group_page(2, 7, NEWEST, 10).await.expect("a page");
             assert_eq!(page.0.len(), 10);
-            assert_eq!(asked(&world), expected, "memory for {keep_for:?}");
+            assert_eq!(read_counts(&world), expected, "memory for {keep_for:?}");
         }
     }
 }
 
 // proves S2-13, S2-23: what is gone from beside history is read from it, and written back.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_beside_history_is_read_there_and_put_back() {
+async fn cache_miss_is_read_from_history_and_cached() {
     // No memory of a station may stand for what was put back.
     let mut config = Config::default();
     config.pages.group_keep_for = Duration::ZERO;
     let world = world_with(config).await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     for _ in 0..20 {
         world.say_uncached(7, 1, "x").await;
     }
-    let wanted: Vec<u64> = (11..=20).rev().collect();
+    let expected: Vec<u64> = (11..=20).rev().collect();
     for reads in [1, 0] {
         let page = world.group_page(2, 7, NEWEST, 10).await.expect("a page");
-        assert_eq!(page, (wanted.clone(), true));
+        assert_eq!(page, (expected.clone(), true));
         assert_eq!(world.faults.reads("messages"), reads);
     }
-    let before = HistoryRange::Backward {
+    let older = HistoryRange::Backward {
         before: Some(Seq(11)),
     };
-    let page = world.group_page(2, 7, before, 100).await.expect("a page");
+    let page = world.group_page(2, 7, older, 100).await.expect("a page");
     assert_eq!(page, ((1..=10).rev().collect(), false));
     // A list caches only the newest: a reader who asks for more gets more.
-    world.group_of(8, CLOSED, &[1, 2]).await;
+    world.create_group(8, CLOSED, &[1, 2]).await;
     for _ in 0..5 {
         world.say_uncached(8, 1, "x").await;
     }
@@ -508,26 +515,26 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
         id: other.message.id,
         body: encode_message(&other),
     };
-    let pushed = world.backends.timeline.push(group(7), vec![entry]).await;
-    pushed.expect("pushes");
+    let push = world.backends.timeline.push(group(7), vec![entry]).await;
+    push.expect("pushes");
     let page = world.history(2, of(7), NEWEST, 1).await.expect("a page");
-    assert_eq!(text_of(&page.messages[0].message), "true");
+    assert_eq!(message_text(&page.messages[0].message), "true");
 }
 
 // proves S0-15, S0-24 in part:
 // who comes later reads backward from the newest, up to where they came or to the beginning, as
 // the group says.
 #[tokio::test(start_paused = true)]
-async fn who_came_later_is_shown_what_the_group_allows() {
+async fn late_member_sees_what_the_group_allows() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1]).await;
-    world.group_of(8, OPEN, &[1]).await;
+    world.create_group(7, CLOSED, &[1]).await;
+    world.create_group(8, OPEN, &[1]).await;
     for _ in 0..3 {
         world.say(7, 1, "before").await;
         world.say(8, 1, "before").await;
     }
-    world.is_in(7, CLOSED, 2, Some(Role::Member)).await;
-    world.is_in(8, OPEN, 2, Some(Role::Member)).await;
+    world.set_role(7, CLOSED, 2, Some(Role::Member)).await;
+    world.set_role(8, OPEN, 2, Some(Role::Member)).await;
     let page = async |range| world.group_page(2, 7, range, 10).await;
     let all = HistoryRange::Forward { after: Seq(0) };
     assert_eq!(page(NEWEST).await, Ok((vec![], false)));
@@ -536,30 +543,30 @@ async fn who_came_later_is_shown_what_the_group_allows() {
     assert_eq!((row.newest, row.unread, row.read_seq), (None, 0, Seq(3)));
     let open = world.group_row(2, 8).await.expect("listed");
     assert_eq!((open.newest.is_some(), open.unread), (true, 0));
-    let recalled = world.say(7, 1, "after").await;
+    let entry = world.say(7, 1, "after").await;
     world.say(7, 1, "after").await;
     assert_eq!(page(NEWEST).await, Ok((vec![5, 4], false)));
     assert_eq!(page(all).await, Ok((vec![4, 5], false)));
-    let before = HistoryRange::Backward {
+    let older = HistoryRange::Backward {
         before: Some(Seq(4)),
     };
-    assert_eq!(page(before).await, Ok((vec![], false)));
+    assert_eq!(page(older).await, Ok((vec![], false)));
     assert_eq!(world.group_row(2, 7).await.expect("listed").unread, 2);
     let page = world.group_page(2, 8, NEWEST, 10).await;
     assert_eq!(page, Ok((vec![3, 2, 1], false)));
-    world.group_recall(&recalled, 1).await;
+    world.group_recall(&entry, 1).await;
     assert_eq!(world.group_row(2, 7).await.expect("listed").unread, 1);
-    world.is_in(7, CLOSED, 2, None).await;
-    let gone = world.group_page(2, 7, NEWEST, 10).await;
-    assert_eq!(gone, Err(Code::Forbidden));
+    world.set_role(7, CLOSED, 2, None).await;
+    let former_member = world.group_page(2, 7, NEWEST, 10).await;
+    assert_eq!(former_member, Err(Code::Forbidden));
     let changes = SyncQuery::Changes {
         conversation: of(7),
         after: 0,
         limit: 9,
     };
     assert_eq!(world.ask(2, changes).await, Err(Code::Forbidden));
-    let nobody = world.group_page(2, 9, NEWEST, 10).await;
-    assert_eq!(nobody, Err(Code::NotFound));
+    let no_group = world.group_page(2, 9, NEWEST, 10).await;
+    assert_eq!(no_group, Err(Code::NotFound));
 }
 
 // proves S4-07, S4-33, S3-40: groups are in the same list, with their newest message and what is unread, though no
@@ -569,7 +576,7 @@ async fn groups_are_in_the_list_where_something_changed() {
     let world = world().await;
     world.place(2, 1, 1, "hi").await;
     for number in [7, 8, 9] {
-        world.group_of(number, CLOSED, &[1, 2]).await;
+        world.create_group(number, CLOSED, &[1, 2]).await;
     }
     world.say(7, 2, "one").await;
     world.say(8, 2, "two").await;
@@ -582,51 +589,55 @@ async fn groups_are_in_the_list_where_something_changed() {
     assert_eq!(unread, [1, 1, 1, 0]);
 
     tokio::time::advance(Duration::from_secs(60)).await;
-    let known = world.list(1, Timestamp::ZERO, None).await.version;
+    let version = world.list(1, Timestamp::ZERO, None).await.version;
     tokio::time::advance(Duration::from_secs(60)).await;
-    let quiet = world.list(1, known, None).await;
+    let quiet = world.list(1, version, None).await;
     assert_eq!(conversations(&quiet.conversations), []);
     world.say(8, 2, "three").await;
     let place = vec![(user(1), of(7), Seq(1))];
     let now = world.backends.clock.now();
     let read = world.backends.conversations.set_read(place, now).await;
     read.expect("writes");
-    let difference = world.list(1, known, None).await;
+    let difference = world.list(1, version, None).await;
     let rows = difference.conversations.iter();
     let rows: Vec<_> = rows
         .map(|row| (row.conversation, row.seq.0, row.read_seq.0, row.unread))
         .collect();
     assert_eq!(rows, [(of(7), 1, 1, 0), (of(8), 2, 0, 2)]);
-    let others = world.list(2, known, None).await;
-    assert_eq!(conversations(&others.conversations), [of(8)]);
+    let other_list = world.list(2, version, None).await;
+    assert_eq!(conversations(&other_list.conversations), [of(8)]);
 
     // A former member hears so once, and a device that has nothing does not.
-    world.is_in(7, CLOSED, 1, None).await;
-    let difference = world.list(1, known, None).await;
-    let left = &difference.conversations[0];
-    let told = (left.conversation, left.role, left.newest.clone());
-    assert_eq!(told, (of(7), None, None));
+    world.set_role(7, CLOSED, 1, None).await;
+    let difference = world.list(1, version, None).await;
+    let former_row = &difference.conversations[0];
+    let columns = (
+        former_row.conversation,
+        former_row.role,
+        former_row.newest.clone(),
+    );
+    assert_eq!(columns, (of(7), None, None));
     assert_eq!(world.group_row(1, 7).await, None);
     // S4-30 holds for groups as well.
     let place = Tally {
         seq: Seq(2),
         incoming: 0,
     };
-    let cleared = vec![(user(1), of(8), place)];
-    let cleared = world.backends.conversations.set_cleared(cleared, now).await;
-    cleared.expect("writes");
+    let clears = vec![(user(1), of(8), place)];
+    let clears = world.backends.conversations.set_cleared(clears, now).await;
+    clears.expect("writes");
     assert_eq!(world.group_row(1, 8).await, None);
     // By name both get the row, and a user who never was a member gets none.
-    let row = async |who, group| {
+    let row = async |number, group| {
         let conversation = of(group);
-        match world.ask(who, SyncQuery::Row { conversation }).await {
+        match world.ask(number, SyncQuery::Row { conversation }).await {
             Ok(SyncAnswer::Row(row)) => row.map(|row| (row.role, row.seq, row.cleared_seq)),
             other => panic!("{other:?}"),
         }
     };
     assert_eq!(row(1, 7).await, Some((None, Seq::ZERO, Seq::ZERO)));
-    let there = (Some(Role::Owner), Seq(2), Seq(2));
-    assert_eq!(row(1, 8).await, Some(there));
+    let expected = (Some(Role::Owner), Seq(2), Seq(2));
+    assert_eq!(row(1, 8).await, Some(expected));
     assert_eq!(row(3, 8).await, None);
 }
 
@@ -643,29 +654,29 @@ async fn pages_of_the_list_go_on_from_people_to_groups() {
     let all = [2, 3, 4, 5].map(|peer| between(1, peer));
     let mut all = all.to_vec();
     for number in 11..=15 {
-        world.group_of(number, CLOSED, &[1]).await;
+        world.create_group(number, CLOSED, &[1]).await;
         world.say(number, 1, "hi").await;
         all.push(of(number));
     }
-    let (mut after, mut found, mut pages) = (None, Vec::new(), 0);
+    let (mut cursor, mut ids, mut pages) = (None, Vec::new(), 0);
     loop {
-        let page = world.list(1, Timestamp::ZERO, after).await;
+        let page = world.list(1, Timestamp::ZERO, cursor).await;
         pages += 1;
         assert!(page.conversations.len() <= 3);
-        found.extend(conversations(&page.conversations));
-        after = found.last().copied();
+        ids.extend(conversations(&page.conversations));
+        cursor = ids.last().copied();
         if !page.more {
             break;
         }
     }
-    assert_eq!((found, pages), (all, 3));
+    assert_eq!((ids, pages), (all, 3));
 }
 
 // proves S0-61b: each member reads for themselves; the sender of a group's message hears of nobody.
 #[tokio::test(start_paused = true)]
-async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
+async fn member_receipts_reach_only_their_own_devices() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2, 3]).await;
+    world.create_group(7, CLOSED, &[1, 2, 3]).await;
     world.sign_in(1, Platform::Ios, 11).await;
     world.sign_in(2, Platform::Ios, 21).await;
     world.sign_in(2, Platform::Web, 22).await;
@@ -676,16 +687,16 @@ async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
     world.faults.reads("messages");
     let answers = world
         .acknowledge(&[
-            receipt_of(2, ReceiptKind::Received, &[&first, &second, &wrong]),
-            receipt_of(2, ReceiptKind::Read, &[&first]),
-            receipt_of(4, ReceiptKind::Read, &[&second]),
+            receipt_item(2, ReceiptKind::Received, &[&first, &second, &wrong]),
+            receipt_item(2, ReceiptKind::Read, &[&first]),
+            receipt_item(4, ReceiptKind::Read, &[&second]),
         ])
         .await;
     assert_eq!(world.faults.reads("messages"), 1, "one read for a call");
     assert_eq!(answers[0].ids, [first.message.id, second.message.id]);
-    assert_eq!(answers[0].refused[0].1.code, Code::NotFound);
+    assert_eq!(answers[0].refusals[0].1.code, Code::NotFound);
     assert_eq!(answers[1].ids, [first.message.id]);
-    assert_eq!(answers[2].refused[0].1.code, Code::Forbidden);
+    assert_eq!(answers[2].refusals[0].1.code, Code::Forbidden);
     let key = [(user(2), of(7))];
     let registers = world.backends.conversations.registers(&key).await;
     let registers = registers.expect("reads")[0];
@@ -697,7 +708,7 @@ async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
     let mut sessions: Vec<i64> = frames.iter().map(|(session, _)| *session).collect();
     sessions.sort_unstable();
     assert_eq!(sessions, [21, 22]);
-    assert!(matches!(&frames[0].1, ServerFrame::Receipts(told) if told.len() == 1));
+    assert!(matches!(&frames[0].1, ServerFrame::Receipts(receipts) if receipts.len() == 1));
     let statuses = world.ask_status(1, &[first.message.id]).await;
     assert_eq!(statuses, []);
 }
@@ -706,27 +717,27 @@ async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
 #[tokio::test(start_paused = true)]
 async fn a_send_may_say_what_was_read_in_its_group() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     for _ in 0..3 {
         world.say(7, 1, "x").await;
     }
     let mut answer = to_group(7, 1, "yes");
-    for (seen, unread) in [(2, 1), (99, 0)] {
-        answer.seen_seq = Some(Seq(seen));
-        answer.send_id = send_id(seen as u8);
-        let sent = world.submit_one(item(2, answer.clone())).await;
-        assert!(sent.is_ok());
+    for (seen_seq, unread) in [(2, 1), (99, 0)] {
+        answer.seen_seq = Some(Seq(seen_seq));
+        answer.send_id = send_id(seen_seq as u8);
+        let result = world.submit_one(item(2, answer.clone())).await;
+        assert!(result.is_ok());
         settle().await;
         let row = world.group_row(2, 7).await.expect("listed");
-        assert_eq!((row.read_seq.0, row.unread), (seen.min(3), unread));
+        assert_eq!((row.read_seq.0, row.unread), (seen_seq.min(3), unread));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn members_and_readers_are_told_to_those_who_are_in() {
     let world = world().await;
-    world.group_of(7, OPEN, &[1, 2, 3, 4]).await;
-    world.is_in(7, OPEN, 3, None).await;
+    world.create_group(7, OPEN, &[1, 2, 3, 4]).await;
+    world.set_role(7, OPEN, 3, None).await;
     let page = world.members(2, 7, 2).await.expect("a page");
     assert_eq!(page.settings, OPEN);
     let two = vec![(user(1), Role::Owner), (user(2), Role::Member)];
@@ -736,18 +747,18 @@ async fn members_and_readers_are_told_to_those_who_are_in() {
     assert_eq!(world.members(3, 7, 0).await, Err(Code::Forbidden));
     assert_eq!(world.members(1, 8, 0).await, Err(Code::NotFound));
 
-    let placed = world.say(7, 1, "hello").await;
+    let entry = world.say(7, 1, "hello").await;
     world
-        .acknowledge(&[receipt_of(4, ReceiptKind::Read, &[&placed])])
+        .acknowledge(&[receipt_item(4, ReceiptKind::Read, &[&entry])])
         .await;
     assert_eq!(world.readers(1, 7, 1).await, Ok(vec![user(4)]));
     assert_eq!(world.readers(1, 7, 2).await, Ok(vec![]));
     assert_eq!(world.readers(3, 7, 1).await, Err(Code::Forbidden));
     // The largest group whose readers are named, and one larger by one.
     let many: Vec<i64> = (1..=500).collect();
-    world.group_of(9, OPEN, &many).await;
+    world.create_group(9, OPEN, &many).await;
     assert_eq!(world.readers(1, 9, 1).await, Ok(vec![]));
-    world.is_in(9, OPEN, 501, Some(Role::Member)).await;
+    world.set_role(9, OPEN, 501, Some(Role::Member)).await;
     assert_eq!(world.readers(1, 9, 1).await, Err(Code::Unsupported));
 }
 
@@ -758,11 +769,11 @@ async fn a_command_is_stored_for_nobody() {
         settings: CLOSED,
         members: vec![user(2)],
     };
-    let sent = world.submit_one(item(
+    let submission = world.submit_one(item(
         1,
-        asking(7, 1, None, ChangeKind::GroupCommand(command)),
+        change_send(7, 1, None, ChangeKind::GroupCommand(command)),
     ));
-    assert!(sent.await.is_ok());
+    assert!(submission.await.is_ok());
     let record = world.log().await.remove(0);
     let task = protocol::record::Task::decode(record.value).expect("ours");
     let protocol::record::Work::Message(task) = task.work else {
@@ -777,35 +788,41 @@ async fn a_command_is_stored_for_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_group_is_counted_for_each_member_and_from_any_time() {
     let world = world().await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
-    let mut said = Vec::new();
+    world.create_group(7, CLOSED, &[1, 2]).await;
+    let mut entries = Vec::new();
     for n in 0..5 {
         tokio::time::advance(Duration::from_secs(1)).await;
-        said.push(world.say(7, 1 + n % 2, "text").await);
+        entries.push(world.say(7, 1 + n % 2, "text").await);
     }
-    let unread = async |who| match world.ask(who, SyncQuery::Unread { after: None }).await {
+    let unread = async |number| match world.ask(number, SyncQuery::Unread { after: None }).await {
         Ok(SyncAnswer::Unread(page)) => page.counts,
         other => panic!("not what is unread: {other:?}"),
     };
     assert_eq!(unread(1).await, [(of(7), 2)]);
     assert_eq!(unread(2).await, [(of(7), 3)]);
     world
-        .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&said[4]])])
+        .acknowledge(&[receipt_item(2, ReceiptKind::Read, &[&entries[4]])])
         .await;
     assert_eq!(unread(2).await, []);
     assert_eq!(unread(1).await, [(of(7), 2)]);
 
-    let count = async |who, since| {
+    let count = async |number, start| {
         let group = group(7);
         match world
-            .ask(who, SyncQuery::CountSince { group, since })
+            .ask(
+                number,
+                SyncQuery::CountSince {
+                    group,
+                    since: start,
+                },
+            )
             .await?
         {
-            SyncAnswer::CountSince(counted) => Ok((counted.count, counted.more)),
+            SyncAnswer::CountSince(page) => Ok((page.count, page.more)),
             other => panic!("no count: {other:?}"),
         }
     };
-    let at = |n: usize| said[n].message.id.timestamp();
+    let at = |n: usize| entries[n].message.id.timestamp();
     assert_eq!(count(1, Timestamp::ZERO).await, Ok((5, false)));
     assert_eq!(count(1, at(4)).await, Ok((0, false)));
     assert_eq!(count(3, Timestamp::ZERO).await, Err(Code::Forbidden));

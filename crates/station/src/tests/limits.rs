@@ -19,17 +19,17 @@ fn count(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("not zero")
 }
 
-fn asked(who: i64, query: SyncQuery) -> v1::SyncCall {
+fn sync_call(number: i64, query: SyncQuery) -> v1::SyncCall {
     v1::SyncCall::from(&SyncCall {
-        user: user(who),
-        session: session(who),
+        user: user(number),
+        session: session(number),
         request: SyncRequest { request: 9, query },
         ticket: None,
     })
 }
 
-async fn refusal_of(world: &World, who: i64, query: SyncQuery) -> Refusal {
-    let answer = world.client.clone().sync(asked(who, query)).await;
+async fn refusal_for(world: &World, number: i64, query: SyncQuery) -> Refusal {
+    let answer = world.client.clone().sync(sync_call(number, query)).await;
     api::status::to_refusal(&answer.expect_err("too much"))
 }
 
@@ -43,7 +43,7 @@ async fn a_user_who_signs_in_too_often_waits_and_others_come_in() {
     .await;
     world.sign_in(1, Platform::Ios, 11).await;
     world.sign_in(1, Platform::Web, 12).await;
-    let third = world.connect_of(1, Platform::Ios, 13);
+    let third = world.connect_request(1, Platform::Ios, 13);
     let refusal = world.connect(&third).await.expect_err("too often");
     assert_eq!(refusal.code, Code::RateLimited);
     assert_eq!(refusal.retry_after, Some(Duration::from_secs(2)));
@@ -65,10 +65,10 @@ async fn forged_sign_ins_keep_nobody_out() {
         ..Config::default()
     })
     .await;
-    let mut forged = world.connect_of(1, Platform::Ios, 11);
-    forged.token.push('x');
+    let mut wrong_connect = world.connect_request(1, Platform::Ios, 11);
+    wrong_connect.token.push('x');
     for _ in 0..3 {
-        let refusal = world.connect(&forged).await.expect_err("forged");
+        let refusal = world.connect(&wrong_connect).await.expect_err("forged");
         assert_eq!(refusal.code, Code::Unauthenticated);
     }
     world.sign_in(1, Platform::Ios, 11).await;
@@ -82,7 +82,7 @@ async fn a_conversation_takes_so_much_from_both_sides_together() {
         ..Config::default()
     })
     .await;
-    let told = world
+    let results = world
         .submit(vec![
             item(1, send(2, 1, "to 2")),
             item(2, send(1, 2, "to 1")),
@@ -90,10 +90,10 @@ async fn a_conversation_takes_so_much_from_both_sides_together() {
             item(1, send(3, 4, "elsewhere")),
         ])
         .await;
-    assert!(told[0].is_ok() && told[1].is_ok() && told[3].is_ok());
-    assert_eq!(told[2], Err(Code::RateLimited));
+    assert!(results[0].is_ok() && results[1].is_ok() && results[3].is_ok());
+    assert_eq!(results[2], Err(Code::RateLimited));
     tokio::time::advance(Duration::from_millis(500)).await;
-    let resend = again(send(2, 3, "too much"), 1, Duration::from_millis(500));
+    let resend = as_resend(send(2, 3, "too much"), 1, Duration::from_millis(500));
     assert!(world.submit_one(item(1, resend)).await.is_ok());
 }
 
@@ -104,10 +104,10 @@ async fn strangers_take_nothing_from_a_group() {
         ..Config::default()
     })
     .await;
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     let to_group = |number, attempt| {
         let to = Recipient::Group(group(7));
-        again(
+        as_resend(
             Send {
                 to,
                 ..send(2, number, "text")
@@ -125,15 +125,15 @@ async fn strangers_take_nothing_from_a_group() {
     }
     let members = [item(1, to_group(1, 0)), item(2, to_group(2, 1))];
     assert!(world.submit(members.into()).await.iter().all(Result::is_ok));
-    let told = [item(1, to_group(3, 0)), item(1, to_group(4, 0))];
+    let excess = [item(1, to_group(3, 0)), item(1, to_group(4, 0))];
     assert_eq!(
-        world.submit(told.into()).await,
+        world.submit(excess.into()).await,
         [Err(Code::RateLimited), Err(Code::EarlierSendFailed)]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_too_much_hears_when_to_ask_again() {
+async fn excess_questions_are_told_when_to_retry() {
     let world = world_with(Config {
         user_questions_per_second: count(4),
         user_questions_burst: count(2),
@@ -143,7 +143,7 @@ async fn who_asks_too_much_hears_when_to_ask_again() {
     let query = || SyncQuery::Status { ids: Vec::new() };
     assert!(world.ask(1, query()).await.is_ok());
     assert!(world.ask(1, query()).await.is_ok());
-    let refusal = refusal_of(&world, 1, query()).await;
+    let refusal = refusal_for(&world, 1, query()).await;
     assert_eq!(refusal.code, Code::RateLimited);
     assert_eq!(refusal.retry_after, Some(Duration::from_millis(250)));
     assert!(world.ask(2, query()).await.is_ok());
@@ -161,9 +161,9 @@ async fn only_pages_that_history_is_asked_for_count() {
     for seq in 1..=4 {
         world.place(1, 2, seq, "text").await;
     }
-    let page = async |who, after| {
-        let range = HistoryRange::Forward { after: Seq(after) };
-        let page = world.history(who, between(1, 2), range, 2).await;
+    let page = async |number, cursor| {
+        let range = HistoryRange::Forward { after: Seq(cursor) };
+        let page = world.history(number, between(1, 2), range, 2).await;
         page.map(|page| page.messages.len())
     };
     for _ in 0..3 {
@@ -191,7 +191,7 @@ async fn each_page_of_pins_counts_as_one_of_history() {
     };
     assert!(world.ask(1, pins()).await.is_ok());
     assert!(world.ask(1, pins()).await.is_ok());
-    assert_eq!(refusal_of(&world, 1, pins()).await.code, Code::RateLimited);
+    assert_eq!(refusal_for(&world, 1, pins()).await.code, Code::RateLimited);
     assert!(world.ask(2, pins()).await.is_ok(), "the other side");
 }
 
@@ -199,14 +199,14 @@ async fn each_page_of_pins_counts_as_one_of_history() {
 #[tokio::test(start_paused = true)]
 async fn where_history_has_too_much_to_do_only_its_readers_wait() {
     let refusals = Refusals::default();
-    let _recorded = metrics::set_default_local_recorder(&refusals);
+    let _recorder = metrics::set_default_local_recorder(&refusals);
     let world = world_with(Config {
         history_reads_max: 1,
         ..Config::default()
     })
     .await;
     for in_group in [7, 8, 9] {
-        world.group_of(in_group, CLOSED, &[1, 2]).await;
+        world.create_group(in_group, CLOSED, &[1, 2]).await;
     }
     world.say_uncached(7, 1, "far back").await;
     world.say_uncached(8, 1, "far back").await;
@@ -218,20 +218,20 @@ async fn where_history_has_too_much_to_do_only_its_readers_wait() {
     };
     world.faults.begin(PAGES, Fault::Hold);
     let mut client = world.client.clone();
-    let held = tokio::spawn(async move { client.sync(asked(1, page(7))).await });
+    let pending_page = tokio::spawn(async move { client.sync(sync_call(1, page(7))).await });
     settle().await;
 
-    let refusal = refusal_of(&world, 2, page(8)).await;
+    let refusal = refusal_for(&world, 2, page(8)).await;
     assert_eq!(refusal.code, Code::Unavailable);
     assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
-    assert!(refusals.are("history_reads", 1));
+    assert!(refusals.counted_only("history_reads", 1));
     assert!(world.ask(2, page(9)).await.is_ok());
     let status = SyncQuery::Status { ids: Vec::new() };
     assert!(world.ask(2, status).await.is_ok());
     assert!(world.submit_one(item(2, send(1, 1, "hi"))).await.is_ok());
 
-    assert!(!held.is_finished(), "its deadline has not come");
+    assert!(!pending_page.is_finished(), "its deadline has not come");
     world.faults.end(PAGES);
-    held.await.expect("it ends").expect("a page");
+    pending_page.await.expect("it ends").expect("a page");
     assert!(world.ask(2, page(8)).await.is_ok());
 }

@@ -10,86 +10,92 @@ use protocol::receipt::ReceiptKind;
 use protocol::{Code, ConversationId, MessageId, Placed};
 use tokio::time::sleep;
 
-use super::receipts::receipt_of;
+use super::receipts::receipt_item;
 use super::world::*;
 use crate::{Config, start};
 
 impl World {
     pub(super) async fn missed(
         &self,
-        who: i64,
-        after: Option<MessageId>,
+        number: i64,
+        cursor: Option<MessageId>,
     ) -> Result<MissedPage, Code> {
-        match self.ask(who, SyncQuery::Missed { after, limit: 0 }).await? {
+        match self
+            .ask(
+                number,
+                SyncQuery::Missed {
+                    after: cursor,
+                    limit: 0,
+                },
+            )
+            .await?
+        {
             SyncAnswer::Missed(page) => Ok(page),
             other => panic!("not what was missed: {other:?}"),
         }
     }
 
-    async fn unread(&self, who: i64, after: Option<ConversationId>) -> UnreadPage {
-        match self.ask(who, SyncQuery::Unread { after }).await {
+    async fn unread(&self, number: i64, cursor: Option<ConversationId>) -> UnreadPage {
+        match self.ask(number, SyncQuery::Unread { after: cursor }).await {
             Ok(SyncAnswer::Unread(page)) => page,
             other => panic!("not what is unread: {other:?}"),
         }
     }
 
-    async fn last_received(&self, who: i64) -> Option<MessageId> {
-        let received = self.backends.mailbox.received(user(who)).await;
-        received.expect("answers")
+    async fn last_received(&self, number: i64) -> Option<MessageId> {
+        let answer = self.backends.mailbox.received(user(number)).await;
+        answer.expect("answers")
     }
 }
 
 fn ids(page: &MissedPage) -> Vec<MessageId> {
-    page.messages
-        .iter()
-        .map(|placed| placed.message.id)
-        .collect()
+    page.messages.iter().map(|entry| entry.message.id).collect()
 }
 
 /// Messages from several peers in turn, in the order of their ids.
 async fn talks(world: &World) -> Vec<Placed> {
-    let mut said = Vec::new();
+    let mut entries = Vec::new();
     for seq in 1..=3 {
         for peer in 2..=4 {
             tokio::time::advance(Duration::from_secs(20)).await;
-            let mut placed = world.placed(peer, 1, seq, &format!("{peer}: {seq}"));
-            placed.message.accepted_at = world.backends.clock.now();
-            placed.message.id = MessageId::floor_of(placed.message.accepted_at);
-            world.keep(&placed).await;
-            said.push(placed);
+            let mut entry = world.placed(peer, 1, seq, &format!("{peer}: {seq}"));
+            entry.message.accepted_at = world.backends.clock.now();
+            entry.message.id = MessageId::floor_of(entry.message.accepted_at);
+            world.save_message(&entry).await;
+            entries.push(entry);
         }
     }
-    said.sort_by_key(|placed| placed.message.id);
-    said
+    entries.sort_by_key(|entry| entry.message.id);
+    entries
 }
 
 // proves S0-05, S0-83, S0-85: one question for all peers, from the last that was received, or from the device's own.
 #[tokio::test(start_paused = true)]
-async fn what_was_missed_of_all_peers_comes_from_one_message_on() {
+async fn missed_messages_of_all_peers_continue_from_a_cursor() {
     let world = world_with(Config {
         page_max: 4,
         ..Config::default()
     })
     .await;
-    let said = talks(&world).await;
-    let all: Vec<MessageId> = said.iter().map(|placed| placed.message.id).collect();
+    let entries = talks(&world).await;
+    let all: Vec<MessageId> = entries.iter().map(|entry| entry.message.id).collect();
 
     // Nothing is known of the user: everything, page after page.
-    let (mut got, mut after) = (Vec::new(), None);
+    let (mut missed_ids, mut cursor) = (Vec::new(), None);
     loop {
-        let page = world.missed(1, after).await.expect("a page");
+        let page = world.missed(1, cursor).await.expect("a page");
         assert!(page.messages.len() <= 4);
-        got.extend(ids(&page));
-        after = got.last().copied();
+        missed_ids.extend(ids(&page));
+        cursor = missed_ids.last().copied();
         if !page.more {
             break;
         }
     }
-    assert_eq!(got, all);
+    assert_eq!(missed_ids, all);
 
-    let until_sixth: Vec<&Placed> = said.iter().take(6).collect();
+    let first_six: Vec<&Placed> = entries.iter().take(6).collect();
     world
-        .acknowledge(&[receipt_of(1, ReceiptKind::Received, &until_sixth)])
+        .acknowledge(&[receipt_item(1, ReceiptKind::Received, &first_six)])
         .await;
     tokio::time::advance(Duration::from_secs(40)).await;
     settle().await;
@@ -113,26 +119,26 @@ async fn what_was_missed_of_all_peers_comes_from_one_message_on() {
 #[tokio::test(start_paused = true)]
 async fn the_last_received_is_written_once_in_a_while() {
     let world = world().await;
-    let said = talks(&world).await;
-    let mut known = Vec::new();
-    for placed in said.iter().take(8) {
+    let entries = talks(&world).await;
+    let mut last_ids = Vec::new();
+    for entry in entries.iter().take(8) {
         world
-            .acknowledge(&[receipt_of(1, ReceiptKind::Received, &[placed])])
+            .acknowledge(&[receipt_item(1, ReceiptKind::Received, &[entry])])
             .await;
         tokio::time::advance(Duration::from_secs(5)).await;
         settle().await;
-        known.push(world.last_received(1).await);
+        last_ids.push(world.last_received(1).await);
     }
     // Looked at every 3 s: the first at once, the next 30 to 33 s after.
-    let ids: Vec<_> = said.iter().map(|placed| Some(placed.message.id)).collect();
-    assert_eq!(known[..5], [ids[0]; 5], "for 25 s");
-    assert_ne!(known[6], ids[0], "after 35 s");
-    let last = &said[8];
+    let ids: Vec<_> = entries.iter().map(|entry| Some(entry.message.id)).collect();
+    assert_eq!(last_ids[..5], [ids[0]; 5], "for 25 s");
+    assert_ne!(last_ids[6], ids[0], "after 35 s");
+    let last = &entries[8];
     world
-        .acknowledge(&[receipt_of(1, ReceiptKind::Received, &[last])])
+        .acknowledge(&[receipt_item(1, ReceiptKind::Received, &[last])])
         .await;
     world.shutdown.cancel();
-    world.running.drained().await;
+    world.station.drained().await;
     assert_eq!(world.last_received(1).await, Some(last.message.id));
 }
 
@@ -142,14 +148,14 @@ async fn the_last_received_is_written_once_in_a_while() {
 async fn two_stations_each_write_a_user_once_in_a_while() {
     const STEP: Duration = Duration::from_secs(5);
     let mut world = world().await;
-    let mut said = Vec::new();
+    let mut entries = Vec::new();
     for seq in 1..=24 {
         tokio::time::advance(Duration::from_secs(1)).await;
-        let mut placed = world.placed(2, 1, seq, "hello");
-        placed.message.accepted_at = world.backends.clock.now();
-        placed.message.id = MessageId::floor_of(placed.message.accepted_at);
-        world.keep(&placed).await;
-        said.push(placed);
+        let mut entry = world.placed(2, 1, seq, "hello");
+        entry.message.accepted_at = world.backends.clock.now();
+        entry.message.id = MessageId::floor_of(entry.message.accepted_at);
+        world.save_message(&entry).await;
+        entries.push(entry);
     }
     let config = Config {
         name: "station-2".into(),
@@ -162,18 +168,18 @@ async fn two_stations_each_write_a_user_once_in_a_while() {
     let channel = world.connector.channel(access::Role::Station, address);
     let clients = [world.client.clone(), StationServiceClient::new(channel)];
 
-    let written = |world: &World| world.faults.items("mailbox", "set_received");
-    written(&world);
-    let (mut writes, mut known) = (Vec::new(), Vec::new());
+    let count_writes = |world: &World| world.faults.items("mailbox", "set_received");
+    count_writes(&world);
+    let (mut writes, mut last_ids) = (Vec::new(), Vec::new());
     // The first device acknowledges a message and the other one the next, each at its station.
-    for (step, placed) in said.iter().enumerate() {
+    for (step, entry) in entries.iter().enumerate() {
         world.client = clients[step % 2].clone();
-        let mut receipt = receipt_of(1, ReceiptKind::Received, &[placed]);
+        let mut receipt = receipt_item(1, ReceiptKind::Received, &[entry]);
         receipt.session = session(11 + step as i64 % 2);
         world.acknowledge(&[receipt]).await;
         sleep(STEP).await;
-        writes.push(written(&world));
-        known.push(world.last_received(1).await);
+        writes.push(count_writes(&world));
+        last_ids.push(world.last_received(1).await);
     }
     for window in writes.windows(6) {
         let all: usize = window.iter().sum();
@@ -182,11 +188,11 @@ async fn two_stations_each_write_a_user_once_in_a_while() {
     // Looked at every 3 s: each station wrote at least every 33 s of the 120.
     let all: usize = writes.iter().sum();
     assert!((6..=8).contains(&all), "{writes:?}");
-    assert!(known.is_sorted(), "{known:?}");
+    assert!(last_ids.is_sorted(), "{last_ids:?}");
     world.shutdown.cancel();
-    world.running.drained().await;
+    world.station.drained().await;
     other.drained().await;
-    let last = said.last().map(|placed| placed.message.id);
+    let last = entries.last().map(|entry| entry.message.id);
     assert_eq!(world.last_received(1).await, last);
 }
 
@@ -199,18 +205,18 @@ async fn only_what_holds_something_unread_is_told() {
         ..Config::default()
     })
     .await;
-    let said = talks(&world).await;
-    let of_three: Vec<&Placed> = said
+    let entries = talks(&world).await;
+    let third_peer: Vec<&Placed> = entries
         .iter()
-        .filter(|placed| placed.conversation == between(1, 3))
+        .filter(|entry| entry.conversation == between(1, 3))
         .collect();
     let all = async || {
-        let (mut counts, mut after) = (Vec::new(), None);
+        let (mut counts, mut cursor) = (Vec::new(), None);
         loop {
-            let page = world.unread(1, after).await;
+            let page = world.unread(1, cursor).await;
             counts.extend(page.counts);
-            after = page.next;
-            if after.is_none() {
+            cursor = page.next;
+            if cursor.is_none() {
                 return counts;
             }
         }
@@ -218,7 +224,7 @@ async fn only_what_holds_something_unread_is_told() {
     let three = [(between(1, 2), 3), (between(1, 3), 3), (between(1, 4), 3)];
     assert_eq!(all().await, three);
     world
-        .acknowledge(&[receipt_of(1, ReceiptKind::Read, &of_three)])
+        .acknowledge(&[receipt_item(1, ReceiptKind::Read, &third_peer)])
         .await;
     assert_eq!(all().await, [three[0], three[2]]);
     let forbidden = world.ask(

@@ -20,8 +20,8 @@ impl Refusals {
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// True if this limit was reached `count` times, and no other one.
-    pub(crate) fn are(&self, limit: &str, count: u64) -> bool {
+    /// Whether this limit was reached `count` times, and no other one.
+    pub(crate) fn counted_only(&self, limit: &str, count: u64) -> bool {
         self.all() == [(limit.to_owned(), count)]
     }
 }

@@ -13,7 +13,7 @@ use protocol::{Code, Platform, Refusal, Timestamp};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::world::{BEGIN, Client, World, code_of, device, user, world, world_with};
+use super::world::{BEGIN, Client, World, device, refusal_code, user, world, world_with};
 use crate::{Config, StartError, auth, start};
 
 /// Longer than a station waits between two reads.
@@ -33,15 +33,15 @@ fn strict() -> Config {
 }
 
 impl World {
-    pub(super) async fn revoke(&self, number: i64, before: i64) -> Result<Timestamp, Code> {
+    pub(super) async fn revoke(&self, number: i64, cutoff: i64) -> Result<Timestamp, Code> {
         let request = v1::RevokeRequest {
             user: number,
-            before,
+            before: cutoff,
             reason: "stolen".into(),
             by: "ann".into(),
         };
         let answer = self.client.clone().revoke(request).await;
-        let answer = answer.map_err(|status| code_of(&status))?;
+        let answer = answer.map_err(|status| refusal_code(&status))?;
         Ok(Timestamp::from_millis(answer.into_inner().before))
     }
 
@@ -55,12 +55,12 @@ impl World {
             by: "ann".into(),
             at: now,
         };
-        let added = self
+        let outcome = self
             .backends
             .revocations
             .add(&revocation, SECOND * 3600)
             .await;
-        added.expect("written");
+        outcome.expect("written");
     }
 
     async fn code(&self, connect: &Connect) -> Option<Code> {
@@ -85,8 +85,8 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn a_revoked_token_is_refused_and_a_newer_one_is_not() {
     let world = world().await;
-    let old = world.connect_of(1, Platform::Ios, 11);
-    let other = world.connect_of(2, Platform::Ios, 12);
+    let old = world.connect_request(1, Platform::Ios, 11);
+    let other = world.connect_request(2, Platform::Ios, 12);
     world.connect(&old).await.expect("admitted");
     sleep(SECOND * 3 / 2).await;
     assert_eq!(world.revoke(1, 0).await, Ok(BEGIN + SECOND * 3 / 2));
@@ -95,7 +95,9 @@ async fn a_revoked_token_is_refused_and_a_newer_one_is_not() {
     assert!(refusal.text.contains("revoked"), "{refusal}");
     sleep(SECOND).await;
     assert_eq!(
-        world.code(&world.connect_of(1, Platform::Ios, 13)).await,
+        world
+            .code(&world.connect_request(1, Platform::Ios, 13))
+            .await,
         None
     );
     assert_eq!(world.code(&other).await, None);
@@ -104,7 +106,7 @@ async fn a_revoked_token_is_refused_and_a_newer_one_is_not() {
 #[tokio::test(start_paused = true)]
 async fn a_revocation_of_another_station_is_known_within_one_read() {
     let world = world().await;
-    let connect = world.connect_of(1, Platform::Ios, 11);
+    let connect = world.connect_request(1, Platform::Ios, 11);
     sleep(SECOND).await;
     world.revoke_elsewhere(1).await;
     assert_eq!(world.code(&connect).await, None, "not read yet");
@@ -115,7 +117,7 @@ async fn a_revocation_of_another_station_is_known_within_one_read() {
 #[tokio::test(start_paused = true)]
 async fn a_read_that_is_lost_is_made_up_for_by_the_next() {
     let world = world().await;
-    let connect = world.connect_of(1, Platform::Ios, 11);
+    let connect = world.connect_request(1, Platform::Ios, 11);
     sleep(SECOND).await;
     world.revoke_elsewhere(1).await;
     world.faults.begin(REVOCATIONS, Fault::Unavailable);
@@ -129,20 +131,20 @@ async fn a_read_that_is_lost_is_made_up_for_by_the_next() {
 #[tokio::test(start_paused = true)]
 async fn without_the_store_sign_ins_go_on() {
     let world = world().await;
-    let revoked = world.connect_of(1, Platform::Ios, 11);
+    let old_connect = world.connect_request(1, Platform::Ios, 11);
     sleep(SECOND).await;
     world.revoke(1, 0).await.expect("written");
     world.faults.begin(REVOCATIONS, Fault::Unavailable);
     sleep(SECOND * 600).await;
-    let other = world.connect_of(2, Platform::Ios, 12);
+    let other = world.connect_request(2, Platform::Ios, 12);
     assert_eq!(world.code(&other).await, None);
-    assert_eq!(world.code(&revoked).await, Some(Code::Unauthenticated));
+    assert_eq!(world.code(&old_connect).await, Some(Code::Unauthenticated));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_strict_station_lets_nobody_in_that_it_knows_too_little_of() {
     let world = world_with(strict()).await;
-    let connect = || world.connect_of(2, Platform::Ios, 12);
+    let connect = || world.connect_request(2, Platform::Ios, 12);
     world.faults.begin(REVOCATIONS, Fault::Unavailable);
     sleep(SECOND * 50).await;
     assert_eq!(world.code(&connect()).await, None);
@@ -156,7 +158,7 @@ async fn a_strict_station_lets_nobody_in_that_it_knows_too_little_of() {
 }
 
 /// Another station on the same backends, until its token is cancelled.
-async fn another(world: &World) -> Result<(Client, CancellationToken), StartError> {
+async fn second_station(world: &World) -> Result<(Client, CancellationToken), StartError> {
     let config = Config {
         name: "station-2".into(),
         ..Config::default()
@@ -178,12 +180,12 @@ async fn another(world: &World) -> Result<(Client, CancellationToken), StartErro
 #[tokio::test(start_paused = true)]
 async fn a_station_that_starts_knows_what_was_revoked() {
     let world = world().await;
-    let connect = world.connect_of(1, Platform::Ios, 11);
+    let connect = world.connect_request(1, Platform::Ios, 11);
     sleep(SECOND).await;
     world.revoke(1, 0).await.expect("written");
     // Many hours later, and the token has not ended.
     sleep(SECOND * 1800).await;
-    let (mut other, stop) = another(&world).await.expect("a station");
+    let (mut other, stop) = second_station(&world).await.expect("a station");
     let request = v1::ConnectRequest::from(&connect);
     let answer = other.connect(request).await.expect("answered").into_inner();
     let answer: Result<Admission, Refusal> = answer.try_into().expect("whole");
@@ -192,9 +194,9 @@ async fn a_station_that_starts_knows_what_was_revoked() {
     stop.cancel();
 
     world.faults.begin(REVOCATIONS, Fault::Unavailable);
-    let refused = another(&world).await;
+    let outcome = second_station(&world).await;
     assert!(
-        matches!(refused, Err(StartError::Part(_))),
+        matches!(outcome, Err(StartError::Part(_))),
         "it knows nothing"
     );
 }
@@ -209,7 +211,7 @@ async fn a_station_that_starts_gives_a_slow_store_two_minutes() {
     world
         .faults
         .begin(REVOCATIONS, Fault::Delay(Duration::from_millis(1000)));
-    let (_, stop) = another(&world).await.expect("slow, and in time");
+    let (_, stop) = second_station(&world).await.expect("slow, and in time");
     stop.cancel();
     assert!(begin.elapsed() > SECOND * 80, "{:?}", begin.elapsed());
     world.faults.end(REVOCATIONS);
@@ -217,10 +219,10 @@ async fn a_station_that_starts_gives_a_slow_store_two_minutes() {
         .faults
         .begin(REVOCATIONS, Fault::Delay(Duration::from_millis(2000)));
     let begin = Instant::now();
-    let refused = another(&world).await.expect_err("too slow");
+    let start_error = second_station(&world).await.expect_err("too slow");
     assert!(begin.elapsed() < SECOND * 130, "{:?}", begin.elapsed());
-    let StartError::Part(error) = refused else {
-        panic!("{refused:?}");
+    let StartError::Part(error) = start_error else {
+        panic!("{start_error:?}");
     };
     let text = error.source.to_string();
     assert!(text.contains("within 120s"), "{text}");
@@ -230,11 +232,11 @@ async fn a_station_that_starts_gives_a_slow_store_two_minutes() {
 async fn an_assertion_of_a_revoked_session_says_so() {
     let world = world().await;
     world.sign_in(1, Platform::Ios, 11).await;
-    let admitted = world.sign_in(2, Platform::Ios, 12).await;
-    assert_eq!(admitted.issued_at, Some(BEGIN));
+    let admission = world.sign_in(2, Platform::Ios, 12).await;
+    assert_eq!(admission.issued_at, Some(BEGIN));
     sleep(SECOND).await;
     world.revoke(1, 0).await.expect("written");
-    let asserted = |number, at, issued_at| {
+    let session_for = |number, at, issued_at| {
         v1::ReassertSession::from(&Reassert {
             key: world.key(number, at),
             platform: Platform::Ios,
@@ -246,11 +248,11 @@ async fn an_assertion_of_a_revoked_session_says_so() {
     };
     let request = v1::ReassertRequest {
         sessions: vec![
-            asserted(1, 11, Some(BEGIN)),
-            asserted(2, 12, Some(BEGIN)),
+            session_for(1, 11, Some(BEGIN)),
+            session_for(2, 12, Some(BEGIN)),
             // One of an older station, one with a newer token.
-            asserted(1, 11, None),
-            asserted(1, 11, Some(BEGIN + SECOND * 2)),
+            session_for(1, 11, None),
+            session_for(1, 11, Some(BEGIN + SECOND * 2)),
         ],
     };
     let answer = world.client.clone().reassert(request).await;
@@ -258,14 +260,19 @@ async fn an_assertion_of_a_revoked_session_says_so() {
     let results: Vec<_> = (results.into_iter())
         .map(|result| Reasserted::try_from(result).map(|answer| answer.outcome))
         .collect();
-    let known = || {
+    let expected = || {
         Ok(ReassertOutcome::Answer(ReassertAnswer::Known {
             mail_waits: false,
         }))
     };
     assert_eq!(
         results,
-        [Ok(ReassertOutcome::Revoked), known(), known(), known()]
+        [
+            Ok(ReassertOutcome::Revoked),
+            expected(),
+            expected(),
+            expected()
+        ]
     );
 }
 
@@ -281,17 +288,17 @@ async fn boats_are_told_of_all_from_a_time_on() {
     assert_eq!(users, [user(1), user(2)]);
     assert!(!page.more);
     assert_eq!(page.users[0].before, BEGIN + SECOND * 2);
-    let behind = PageStart::behind(BEGIN + SECOND * 2, user(1));
-    assert_eq!(world.revoked(behind).await.users.len(), 1);
+    let start = PageStart::behind(BEGIN + SECOND * 2, user(1));
+    assert_eq!(world.revoked(start).await.users.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_revoked_is_refused_and_changes_nothing() {
+async fn invalid_revocation_is_refused_and_changes_nothing() {
     let world = world().await;
-    let later = (BEGIN + SECOND * 120).millis();
-    assert_eq!(world.revoke(1, later).await, Err(Code::InvalidArgument));
+    let future = (BEGIN + SECOND * 120).millis();
+    assert_eq!(world.revoke(1, future).await, Err(Code::InvalidArgument));
     assert_eq!(world.revoke(0, 0).await, Err(Code::InvalidArgument));
-    let connect = world.connect_of(1, Platform::Ios, 11);
+    let connect = world.connect_request(1, Platform::Ios, 11);
     sleep(SECOND).await;
     world.faults.begin(REVOCATIONS, Fault::Unavailable);
     assert_eq!(world.revoke(1, 0).await, Err(Code::Unavailable));

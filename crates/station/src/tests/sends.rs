@@ -11,7 +11,7 @@ use backend::queue::Partition;
 use parking_lot::Mutex;
 use protocol::access::Role;
 use protocol::bounds::Bounds;
-use protocol::breaker::{PROBE_EVERY, SILENCE};
+use protocol::breaker::{ACK_TIMEOUT, PROBE_INTERVAL};
 use protocol::keys::{Topic, partition_of, record_key};
 use protocol::message::Recipient;
 use protocol::record::Work;
@@ -43,7 +43,7 @@ async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
     assert_eq!(task.message.to, Recipient::User(user(2)));
     assert_eq!(task.message.accepted_at, BEGIN);
     assert_eq!(task.message.device, device("phone"));
-    assert_eq!(text_of(&task.message), "hello");
+    assert_eq!(message_text(&task.message), "hello");
     let origin = task.origin.as_ref().expect("an origin");
     assert_eq!((origin.session, &origin.life), (session(1), &world.life));
     assert!(!task.maybe_repeat && !task.unsure);
@@ -74,7 +74,7 @@ async fn a_send_touches_the_mailbox_for_its_dedupe_key_alone() {
     ] {
         world.sign_in(2, platform, at).await;
     }
-    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
     let calls = Arc::new(CallLog::default());
     let backends = (world.backends.clone()).hooked(&(calls.clone() as Arc<dyn Hook>));
     let config = Config {
@@ -97,9 +97,9 @@ async fn a_send_touches_the_mailbox_for_its_dedupe_key_alone() {
         send(9, 3, "away"),
         to_group(7, 4, "all"),
     ];
-    for (records, sent) in (2..).zip(sends) {
+    for (records, message) in (2..).zip(sends) {
         calls.0.lock().clear();
-        let answer = world.submit_one(item(1, sent)).await;
+        let answer = world.submit_one(item(1, message)).await;
         assert!(answer.is_ok(), "{answer:?}");
         settle().await;
         let path = [("mailbox", "dedupe_begin"), ("queue", "publish")];
@@ -115,18 +115,18 @@ async fn a_send_touches_the_mailbox_for_its_dedupe_key_alone() {
 #[tokio::test(start_paused = true)]
 async fn sends_wait_for_the_mailbox_server_of_their_own_user_alone() {
     let world = world().await;
-    world.lose_mailboxes_of(&[1]);
+    world.lose_mailboxes(&[1]);
     let sends = (1..=4).map(|from| item(from, send(9, 1, &from.to_string())));
-    let sending = world.submit(sends.collect());
-    let looking = async {
+    let submission = world.submit(sends.collect());
+    let check = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         world.messages().await
     };
-    let (told, early) = tokio::join!(sending, looking);
+    let (results, early) = tokio::join!(submission, check);
     let mut early: Vec<String> = early.into_iter().map(|(_, text)| text).collect();
     early.sort_unstable();
     assert_eq!(early, ["2", "3", "4"]);
-    assert!(told.iter().all(Result::is_ok), "{told:?}");
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
     assert_eq!(world.messages().await.len(), 4);
 }
 
@@ -145,20 +145,20 @@ async fn a_record_bears_the_bounds_of_its_station() {
         ..Config::default()
     })
     .await;
-    let told = world.submit_one(item(1, send(2, 1, "hello"))).await;
-    assert!(told.is_ok());
+    let result = world.submit_one(item(1, send(2, 1, "hello"))).await;
+    assert!(result.is_ok());
     let tasks = world.tasks().await;
     assert!(matches!(&tasks[..], [Work::Message(task)] if task.bounds == bounds));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_is_one_publish_a_partition_and_keeps_each_senders_order() {
+async fn batch_makes_one_publish_per_partition_in_sender_order() {
     let world = world().await;
     let items: Vec<_> = (0..60)
         .map(|n| item(1 + i64::from(n % 3), send(9, n, &n.to_string())))
         .collect();
-    let told = world.submit(items).await;
-    assert!(told.iter().all(Result::is_ok));
+    let results = world.submit(items).await;
+    assert!(results.iter().all(Result::is_ok));
     // Three conversations.
     assert_eq!(world.faults.calls("queue", "publish"), 3);
     let messages = world.messages().await;
@@ -179,12 +179,12 @@ async fn a_repeat_is_answered_with_the_first_id() {
     let world = world().await;
     let first = world.submit_one(item(1, send(2, 1, "once"))).await;
     settle().await;
-    let resend = again(send(2, 1, "once"), 1, Duration::from_secs(1));
+    let resend = as_resend(send(2, 1, "once"), 1, Duration::from_secs(1));
     assert_eq!(world.submit_one(item(1, resend.clone())).await, first);
     // Also from another session of the same user.
-    let mut elsewhere = item(1, resend);
-    elsewhere.session = session(77);
-    assert_eq!(world.submit_one(elsewhere).await, first);
+    let mut other_item = item(1, resend);
+    other_item.session = session(77);
+    assert_eq!(world.submit_one(other_item).await, first);
     // The same UUID of another user is another message.
     let other = world.submit_one(item(3, send(2, 1, "mine"))).await;
     assert_ne!(other, first);
@@ -195,16 +195,16 @@ async fn a_repeat_is_answered_with_the_first_id() {
 #[tokio::test(start_paused = true)]
 async fn a_repeat_inside_one_batch_is_one_record() {
     let world = world().await;
-    let told = world
+    let results = world
         .submit(vec![
             item(1, send(2, 1, "once")),
             item(1, send(2, 1, "once")),
             item(1, send(3, 1, "to somebody else under the same send_id")),
         ])
         .await;
-    assert!(told[0].is_ok());
-    assert_eq!(told[0], told[1]);
-    assert_eq!(told[2], Err(Code::InvalidArgument));
+    assert!(results[0].is_ok());
+    assert_eq!(results[0], results[1]);
+    assert_eq!(results[2], Err(Code::InvalidArgument));
     assert_eq!(world.messages().await.len(), 1);
 }
 
@@ -216,18 +216,18 @@ async fn a_send_id_that_stands_for_another_conversation_is_refused() {
     let first = world.submit_one(item(1, send(2, 1, "to 2"))).await;
     first.expect("accepted");
     settle().await;
-    let told = world.submit_one(item(1, send(3, 1, "to 3"))).await;
-    assert_eq!(told, Err(Code::InvalidArgument), "the key is resolved");
+    let result = world.submit_one(item(1, send(3, 1, "to 3"))).await;
+    assert_eq!(result, Err(Code::InvalidArgument), "the key is resolved");
 
     world.faults.next(1, PUBLISHES, Fault::LostAnswer);
-    let lost = world.submit_one(item(1, send(2, 7, "to 2 again"))).await;
-    assert_eq!(lost, Err(Code::Unavailable));
+    let lost_result = world.submit_one(item(1, send(2, 7, "to 2 again"))).await;
+    assert_eq!(lost_result, Err(Code::Unavailable));
     for other in [
         send(3, 7, "to 3"),
-        again(send(3, 7, "to 3"), 1, Duration::from_secs(1)),
+        as_resend(send(3, 7, "to 3"), 1, Duration::from_secs(1)),
     ] {
-        let told = world.submit_one(item(1, other)).await;
-        assert_eq!(told, Err(Code::InvalidArgument), "the key is pending");
+        let result = world.submit_one(item(1, other)).await;
+        assert_eq!(result, Err(Code::InvalidArgument), "the key is pending");
     }
     let log = world.messages().await;
     let texts: Vec<&str> = log.iter().map(|(_, text)| text.as_str()).collect();
@@ -241,9 +241,9 @@ async fn a_send_id_that_stands_for_another_conversation_is_refused() {
 async fn a_send_of_unknown_outcome_is_published_again_under_its_id() {
     let world = world().await;
     world.faults.next(1, PUBLISHES, Fault::LostAnswer);
-    let lost = world.submit_one(item(1, send(2, 1, "x"))).await;
-    assert_eq!(lost, Err(Code::Unavailable));
-    let resend = again(send(2, 1, "x"), 1, Duration::from_secs(1));
+    let lost_result = world.submit_one(item(1, send(2, 1, "x"))).await;
+    assert_eq!(lost_result, Err(Code::Unavailable));
+    let resend = as_resend(send(2, 1, "x"), 1, Duration::from_secs(1));
     let id = world.submit_one(item(1, resend)).await.expect("accepted");
     let tasks = world.tasks().await;
     let marks: Vec<(MessageId, bool, bool)> = tasks
@@ -261,7 +261,7 @@ async fn a_failed_publish_is_refused_and_holds_back_what_follows_it() {
     let world = world().await;
     // One publish for each conversation.
     world.faults.next(3, PUBLISHES, Fault::Unavailable);
-    let told = world
+    let results = world
         .submit(vec![
             item(1, send(2, 1, "first")),
             item(1, send(3, 2, "to another")),
@@ -270,7 +270,7 @@ async fn a_failed_publish_is_refused_and_holds_back_what_follows_it() {
         ])
         .await;
     assert_eq!(
-        told,
+        results,
         [
             Err(Code::Unavailable),
             Err(Code::Unavailable),
@@ -280,9 +280,9 @@ async fn a_failed_publish_is_refused_and_holds_back_what_follows_it() {
     );
     assert_eq!(world.messages().await, [], "no false acknowledgement");
     let resends = [(1, "first"), (3, "second")]
-        .map(|(n, text)| item(1, again(send(2, n, text), 1, Duration::from_secs(1))));
-    let told = world.submit(resends.to_vec()).await;
-    assert!(told.iter().all(Result::is_ok));
+        .map(|(n, text)| item(1, as_resend(send(2, n, text), 1, Duration::from_secs(1))));
+    let results = world.submit(resends.to_vec()).await;
+    assert!(results.iter().all(Result::is_ok));
     let texts: Vec<_> = world.messages().await.into_iter().map(|m| m.1).collect();
     assert_eq!(texts, ["first", "second"]);
 }
@@ -301,17 +301,17 @@ async fn a_log_that_does_not_answer_is_waited_for_within_bounds() {
         item(1, send(2, 1, "first")),
         item(1, send(2, 2, "second")),
     ]);
-    let crowded = async {
+    let excess = async {
         settle().await;
         world.submit_one(item(5, send(6, 3, "one too many"))).await
     };
-    let (told, crowded) = tokio::join!(client, crowded);
+    let (results, excess) = tokio::join!(client, excess);
     assert_eq!(
-        told,
+        results,
         [Err(Code::DeadlineExceeded), Err(Code::EarlierSendFailed)]
     );
     // T-ST2: excess sends are shed at once, and may come again.
-    assert_eq!(crowded, Err(Code::Unavailable));
+    assert_eq!(excess, Err(Code::Unavailable));
 }
 
 /// Each store takes as long as it may, and then the log does: the boat still hears the answers, one
@@ -322,9 +322,9 @@ async fn checks_and_the_log_share_one_deadline() {
     let config = Config::default();
     let members = Calls::to("groups").named("members_of");
     world.faults.begin(members, Fault::Hang);
-    world.lose_mailboxes_of(&[1]);
-    let began = Instant::now();
-    let sending = world.submit(vec![
+    world.lose_mailboxes(&[1]);
+    let started_at = Instant::now();
+    let submission = world.submit(vec![
         item(1, to_group(7, 1, "late")),
         item(3, send(4, 2, "at once")),
     ]);
@@ -332,14 +332,14 @@ async fn checks_and_the_log_share_one_deadline() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         world.faults.begin(PUBLISHES, Fault::Hang);
     };
-    let (told, ()) = tokio::join!(sending, log_hangs);
-    let took = began.elapsed();
-    assert_eq!(told[0], Err(Code::DeadlineExceeded));
-    assert!(told[1].is_ok(), "{told:?}");
+    let (results, ()) = tokio::join!(submission, log_hangs);
+    let elapsed = started_at.elapsed();
+    assert_eq!(results[0], Err(Code::DeadlineExceeded));
+    assert!(results[1].is_ok(), "{results:?}");
     let checks = config.dedupe_deadline + config.members_deadline;
-    assert!(took > checks, "{took:?}");
+    assert!(elapsed > checks, "{elapsed:?}");
     let end = config.publish_deadline + Duration::from_millis(50);
-    assert!(took < end, "{took:?}");
+    assert!(elapsed < end, "{elapsed:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -353,36 +353,36 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
         number: partition(2),
     };
     world.faults.without_leader(Some(without_leader));
-    let both = |n: u8| {
-        let away = item(1, send(2, 2 * n, "away"));
-        vec![away, item(1, send(well, 2 * n + 1, "well"))]
+    let batch = |n: u8| {
+        let away_item = item(1, send(2, 2 * n, "away"));
+        vec![away_item, item(1, send(well, 2 * n + 1, "well"))]
     };
-    let began = Instant::now();
-    let told = world.submit(both(1)).await;
-    assert_eq!(told[0], Err(Code::DeadlineExceeded));
-    assert!(told[1].is_ok(), "{told:?}");
+    let started_at = Instant::now();
+    let results = world.submit(batch(1)).await;
+    assert_eq!(results[0], Err(Code::DeadlineExceeded));
+    assert!(results[1].is_ok(), "{results:?}");
     assert_eq!(
-        began.elapsed(),
-        SILENCE,
+        started_at.elapsed(),
+        ACK_TIMEOUT,
         "not the deadline of those that are away"
     );
     // From now on nobody waits, not even for a probe.
     for n in 2..40 {
-        let began = Instant::now();
-        let told = world.submit(both(n)).await;
-        assert_eq!(told[0], Err(Code::Unavailable));
-        assert!(told[1].is_ok(), "{told:?}");
-        assert!(began.elapsed() < Duration::from_millis(50), "{n}");
+        let started_at = Instant::now();
+        let results = world.submit(batch(n)).await;
+        assert_eq!(results[0], Err(Code::Unavailable));
+        assert!(results[1].is_ok(), "{results:?}");
+        assert!(started_at.elapsed() < Duration::from_millis(50), "{n}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let texts: Vec<_> = world.messages().await.into_iter().map(|m| m.1).collect();
     assert_eq!(texts, vec!["well"; 39]);
     // The partition is back: a probe finds that out.
     world.faults.without_leader(None);
-    tokio::time::sleep(PROBE_EVERY).await;
-    assert_eq!(world.submit(both(40)).await[0], Err(Code::Unavailable));
+    tokio::time::sleep(PROBE_INTERVAL).await;
+    assert_eq!(world.submit(batch(40)).await[0], Err(Code::Unavailable));
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert!(world.submit(both(41)).await[0].is_ok());
+    assert!(world.submit(batch(41)).await[0].is_ok());
 }
 
 // design 3: a mailbox that is away does not stop accepting; each send is marked unsure with its
@@ -393,7 +393,7 @@ async fn a_silent_mailbox_does_not_stop_accepting() {
     world.faults.begin(MAILBOX, Fault::Hang);
     let first = world.submit_one(item(1, send(2, 1, "new"))).await;
     assert!(first.is_ok());
-    let resend = again(send(2, 1, "new"), 1, Duration::from_secs(3));
+    let resend = as_resend(send(2, 1, "new"), 1, Duration::from_secs(3));
     let second = world.submit_one(item(1, resend)).await;
     assert!(second.is_ok() && second != first);
     let tasks = world.tasks().await;
@@ -413,7 +413,7 @@ async fn a_silent_mailbox_does_not_stop_accepting() {
 #[tokio::test(start_paused = true)]
 async fn a_resend_that_finds_no_key_is_unsure() {
     let world = world().await;
-    let resend = again(send(2, 1, "again"), 2, Duration::from_secs(3));
+    let resend = as_resend(send(2, 1, "again"), 2, Duration::from_secs(3));
     world.submit_one(item(1, resend)).await.expect("accepted");
     let tasks = world.tasks().await;
     assert!(matches!(&tasks[0], Work::Message(task) if task.unsure));
@@ -427,7 +427,7 @@ async fn a_user_who_sends_too_much_is_held_back_alone_and_in_order() {
         ..Config::default()
     })
     .await;
-    let told = world
+    let results = world
         .submit(vec![
             item(1, send(2, 1, "a")),
             item(1, send(2, 2, "b")),
@@ -437,20 +437,20 @@ async fn a_user_who_sends_too_much_is_held_back_alone_and_in_order() {
         ])
         .await;
     assert_eq!(
-        told[2..4],
+        results[2..4],
         [Err(Code::RateLimited), Err(Code::EarlierSendFailed)]
     );
-    assert!(told[0].is_ok() && told[1].is_ok() && told[4].is_ok());
+    assert!(results[0].is_ok() && results[1].is_ok() && results[4].is_ok());
     let wire = vec![(&item(1, send(2, 6, "f"))).into()];
     let refusal = world.submit_wire(wire).await.remove(0).refusal;
     assert_eq!(refusal.expect("refused").retry_after_ms, 500);
     tokio::time::advance(Duration::from_millis(500)).await;
-    let resend = again(send(2, 3, "c"), 1, Duration::from_millis(500));
+    let resend = as_resend(send(2, 3, "c"), 1, Duration::from_millis(500));
     assert!(world.submit_one(item(1, resend)).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_sender_has_seen_moves_its_register_within_the_conversation() {
+async fn seen_seq_moves_the_read_register_within_bounds() {
     let world = world().await;
     world.place(2, 1, 1, "one").await;
     world.place(2, 1, 2, "two").await;
@@ -460,13 +460,13 @@ async fn what_a_sender_has_seen_moves_its_register_within_the_conversation() {
         world.submit_one(item(1, reply)).await.expect("accepted");
         settle().await;
         let key = [(user(1), between(1, 2))];
-        let listed = world
+        let rows = world
             .backends
             .conversations
             .get(&key)
             .await
             .expect("readable");
-        listed[0].expect("listed").read_seq
+        rows[0].expect("listed").read_seq
     };
     assert_eq!(read(1, 1).await, Seq(1));
     assert_eq!(read(99, 2).await, Seq(2), "not beyond the end");
@@ -476,31 +476,32 @@ async fn what_a_sender_has_seen_moves_its_register_within_the_conversation() {
 #[tokio::test(start_paused = true)]
 async fn calls_in_flight_end_before_the_station_does() {
     let world = world().await;
-    let accepted = world.submit_one(item(1, send(2, 1, "last"))).await;
+    let send_result = world.submit_one(item(1, send(2, 1, "last"))).await;
     world.shutdown.cancel();
-    world.running.drained().await;
+    world.station.drained().await;
     assert_eq!(world.messages().await.len(), 1);
     // Work after the answer was done as well: the key is resolved.
     let key = protocol::mailbox::DedupeKey {
         from: user(1),
         send_id: SendId::from_bytes([1; 16]),
     };
-    let offered = |id| protocol::mailbox::FirstSend {
+    let to_first_send = |id| protocol::mailbox::FirstSend {
         id,
         conversation: between(1, 2),
     };
-    let known = world
+    let answers = world
         .backends
         .mailbox
         .dedupe_begin(
-            vec![(key, offered(MessageId::new(1).expect("positive")))],
+            vec![(key, to_first_send(MessageId::new(1).expect("positive")))],
             BEGIN,
         )
         .await;
-    let done = protocol::mailbox::DedupeAnswer::Done(offered(accepted.expect("accepted")));
-    assert_eq!(known[0].as_ref().ok(), Some(&done));
-    let nobody = api::v1::OnlineRequest::default();
-    let gone = world.client.clone().online(nobody).await;
-    let gone = gone.expect_err("nobody serves any more");
-    assert_eq!(code_of(&gone), Code::Unavailable);
+    let expected =
+        protocol::mailbox::DedupeAnswer::Done(to_first_send(send_result.expect("accepted")));
+    assert_eq!(answers[0].as_ref().ok(), Some(&expected));
+    let request = api::v1::OnlineRequest::default();
+    let status = world.client.clone().online(request).await;
+    let status = status.expect_err("nobody serves any more");
+    assert_eq!(refusal_code(&status), Code::Unavailable);
 }

@@ -22,10 +22,10 @@ use super::world::*;
 use crate::{Config, StartError, start};
 
 impl World {
-    pub(super) fn key(&self, number: i64, at: i64) -> SessionKey {
+    pub(super) fn key(&self, number: i64, session_number: i64) -> SessionKey {
         SessionKey {
             user: user(number),
-            session: session(at),
+            session: session(session_number),
             life: self.life.clone(),
         }
     }
@@ -59,12 +59,12 @@ impl World {
 }
 
 /// Sessions of these members of a group, page after page.
-async fn online_in(world: &World, in_group: i64) -> Vec<(i64, Vec<i64>)> {
-    let (mut online, mut after) = (Vec::new(), 0);
+async fn list_online_members(world: &World, in_group: i64) -> Vec<(i64, Vec<i64>)> {
+    let (mut online, mut cursor) = (Vec::new(), 0);
     loop {
         let request = v1::OnlineMembersRequest {
             group: in_group,
-            after,
+            after: cursor,
         };
         let answer = world.client.clone().online_members(request).await;
         let page = answer.expect("answered").into_inner();
@@ -75,47 +75,51 @@ async fn online_in(world: &World, in_group: i64) -> Vec<(i64, Vec<i64>)> {
         if page.next == 0 {
             return online;
         }
-        assert!(page.next > after, "it goes on");
-        after = page.next;
+        assert!(page.next > cursor, "it goes on");
+        cursor = page.next;
     }
 }
 
 // proves S3-38: each user's connections are kept, and a group's online users are those of its members. There is no
 // second table that a crash could leave behind.
 #[tokio::test(start_paused = true)]
-async fn who_of_a_group_is_connected_is_told_in_pages() {
+async fn connected_group_members_are_listed_in_pages() {
     let world = world_with(Config {
         batch_items_max: 2,
         ..Config::default()
     })
     .await;
-    world.group_of(7, CLOSED, &[1, 2, 3, 4, 5]).await;
-    assert_eq!(online_in(&world, 7).await, []);
+    world.create_group(7, CLOSED, &[1, 2, 3, 4, 5]).await;
+    assert_eq!(list_online_members(&world, 7).await, []);
     world.sign_in(1, Platform::Ios, 11).await;
     world.sign_in(3, Platform::Ios, 13).await;
     world.sign_in(3, Platform::Web, 14).await;
     world.sign_in(5, Platform::Ios, 15).await;
     world.sign_in(6, Platform::Ios, 16).await;
     let online = [(1, vec![11]), (3, vec![13, 14]), (5, vec![15])];
-    assert_eq!(online_in(&world, 7).await, online);
+    assert_eq!(list_online_members(&world, 7).await, online);
     // One server of the mailbox is away: its users are unknown, and keep back nobody else's page.
-    world.lose_mailboxes_of(&[2, 3]);
+    world.lose_mailboxes(&[2, 3]);
     let online = [(1, vec![11]), (2, vec![]), (3, vec![]), (5, vec![15])];
-    assert_eq!(online_in(&world, 7).await, online);
+    assert_eq!(list_online_members(&world, 7).await, online);
     let request = v1::OnlineRequest { users: vec![1, 2] };
     let answer = world.client.clone().online(request).await;
     let users = answer.expect("answered").into_inner().users;
     let unknown: Vec<bool> = users.iter().map(|user| user.unknown).collect();
     assert_eq!(unknown, [false, true]);
-    world.find_mailboxes();
-    assert_eq!(online_in(&world, 8).await, [], "there is no such group");
-    world.is_in(7, CLOSED, 1, None).await;
-    let gone = v1::DisconnectRequest {
+    world.restore_mailboxes();
+    assert_eq!(
+        list_online_members(&world, 8).await,
+        [],
+        "there is no such group"
+    );
+    world.set_role(7, CLOSED, 1, None).await;
+    let sign_off = v1::DisconnectRequest {
         sessions: vec![(&world.key(5, 15)).into()],
         tickets: Vec::new(),
     };
-    world.client.clone().disconnect(gone).await.unwrap();
-    assert_eq!(online_in(&world, 7).await, [(3, vec![13, 14])]);
+    world.client.clone().disconnect(sign_off).await.unwrap();
+    assert_eq!(list_online_members(&world, 7).await, [(3, vec![13, 14])]);
 }
 
 // proves S1-60: sessions are in the mailbox store; messages and kickouts are on the queue, and nothing else is. Mail that
@@ -123,30 +127,30 @@ async fn who_of_a_group_is_connected_is_told_in_pages() {
 #[tokio::test(start_paused = true)]
 async fn sessions_go_to_the_mailbox_store_and_tasks_to_the_queue() {
     let world = world().await;
-    let mut waiting = Vec::new();
+    let mut expected_ids = Vec::new();
     for seq in 1..=3 {
-        let placed = world.place(1, 2, seq, "x").await;
-        world.store(&placed).await;
-        waiting.push(placed.message.id);
+        let entry = world.place(1, 2, seq, "x").await;
+        world.store(&entry).await;
+        expected_ids.push(entry.message.id);
     }
     assert!(world.sign_in(2, Platform::Ios, 22).await.mail_waits);
     assert_eq!(world.online(&[2]).await, [[22]]);
-    let (mut pulled, mut after) = (Vec::new(), None);
+    let (mut pulled_ids, mut cursor) = (Vec::new(), None);
     loop {
-        let page = world.mail(after, 2).await;
-        pulled.extend(page.mails.iter().map(|mail| mail.id));
-        after = page.next;
-        if after.is_none() {
+        let page = world.mail(cursor, 2).await;
+        pulled_ids.extend(page.mails.iter().map(|mail| mail.id));
+        cursor = page.next;
+        if cursor.is_none() {
             break;
         }
     }
-    assert_eq!(pulled, waiting);
+    assert_eq!(pulled_ids, expected_ids);
     settle().await;
     assert_eq!(world.tasks().await, [], "nobody is told to send it");
 
     world.sign_in(2, Platform::Ios, 23).await;
-    let told = world.submit_one(item(2, send(1, 1, "hello"))).await;
-    let id = told.expect("accepted");
+    let result = world.submit_one(item(2, send(1, 1, "hello"))).await;
+    let id = result.expect("accepted");
     settle().await;
     assert_eq!(world.messages().await, [(id, "hello".to_owned())]);
     let kickouts = world.kickouts().await;
@@ -165,10 +169,10 @@ async fn a_session_is_admitted_found_and_gone() {
     assert_eq!(admission.expires_at, BEGIN + Duration::from_secs(3600));
     let cluster = world.backends.registry.cluster().await.expect("reads");
     assert_eq!(Some(admission.cluster), cluster);
-    assert!(admission.recovered && !admission.mail_waits);
+    assert!(admission.is_recovered && !admission.mail_waits);
     let devices = &world.backends.devices;
-    let seen = devices.platforms(&[user(1)], Timestamp::ZERO).await;
-    assert_eq!(seen.expect("readable"), [[Platform::Ios]]);
+    let platforms = devices.platforms(&[user(1)], Timestamp::ZERO).await;
+    assert_eq!(platforms.expect("readable"), [[Platform::Ios]]);
     assert_eq!(world.online(&[1, 2]).await, [vec![11], vec![]]);
 
     let request = v1::DisconnectRequest {
@@ -203,7 +207,7 @@ async fn many_who_leave_at_once_are_one_call_to_the_store() {
 
 // A server of the mailbox that is away: its sessions are named, and the others are signed off.
 #[tokio::test(start_paused = true)]
-async fn sign_offs_that_a_part_of_the_mailbox_does_not_answer_are_named() {
+async fn unanswered_sign_offs_are_named() {
     let world = world().await;
     for number in 1..=3 {
         world.sign_in(number, Platform::Ios, 10 + number).await;
@@ -217,9 +221,9 @@ async fn sign_offs_that_a_part_of_the_mailbox_does_not_answer_are_named() {
         let answer = world.client.clone().disconnect(request).await;
         answer.expect("answered").into_inner().unanswered
     };
-    world.lose_mailboxes_of(&[2]);
+    world.lose_mailboxes(&[2]);
     assert_eq!(sign_off(&world).await, [1]);
-    world.find_mailboxes();
+    world.restore_mailboxes();
     assert_eq!(
         world.online(&[1, 3]).await,
         [const { Vec::<i64>::new() }; 2]
@@ -250,23 +254,23 @@ async fn a_second_login_kicks_the_first_out_in_the_background() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_seventeenth_bot_of_a_user_is_refused_and_nothing_is_registered() {
+async fn seventeenth_bot_session_is_refused_and_not_registered() {
     let refusals = Refusals::default();
-    let _recorded = metrics::set_default_local_recorder(&refusals);
+    let _recorder = metrics::set_default_local_recorder(&refusals);
     let world = world().await;
     for at in 1..=16 {
         world.sign_in(1, Platform::Bot, at).await;
     }
-    let late = world.connect_of(1, Platform::Bot, 17);
-    let refused = world.connect(&late).await.expect_err("no room");
-    assert_eq!(refused.code, Code::TooManySessions);
-    assert_eq!(refused.retry_after, Some(Duration::from_secs(60)));
-    assert!(refusals.are("user_sessions", 1));
+    let late = world.connect_request(1, Platform::Bot, 17);
+    let refusal = world.connect(&late).await.expect_err("no room");
+    assert_eq!(refusal.code, Code::TooManySessions);
+    assert_eq!(refusal.retry_after, Some(Duration::from_secs(60)));
+    assert!(refusals.counted_only("user_sessions", 1));
     assert_eq!(world.online(&[1]).await[0].len(), 16);
     world.sign_in(1, Platform::Ios, 18).await;
     world.sign_in(2, Platform::Bot, 19).await;
-    let leaves = vec![world.key(1, 3)];
-    let answers = world.backends.mailbox.disconnect(leaves).await;
+    let keys = vec![world.key(1, 3)];
+    let answers = world.backends.mailbox.disconnect(keys).await;
     assert!(matches!(answers[..], [Ok(())]));
     world.connect(&late).await.expect("one has left");
 }
@@ -274,11 +278,11 @@ async fn the_seventeenth_bot_of_a_user_is_refused_and_nothing_is_registered() {
 // Two sign-ins of one device, of which the later may be admitted first: the other one must come
 // again.
 #[tokio::test(start_paused = true)]
-async fn a_device_that_signs_in_again_is_not_told_that_it_is_elsewhere() {
+async fn device_that_signs_in_again_is_replaced_not_displaced() {
     let world = world().await;
     let connect = |at| Connect {
         device: device("phone"),
-        ..world.connect_of(1, Platform::Ios, at)
+        ..world.connect_request(1, Platform::Ios, at)
     };
     world.connect(&connect(12)).await.expect("admitted");
     world.connect(&connect(11)).await.expect("admitted late");
@@ -293,10 +297,10 @@ async fn a_device_that_signs_in_again_is_not_told_that_it_is_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn connecting_again_with_the_same_session_changes_nothing() {
     let world = world().await;
-    let connect = world.connect_of(1, Platform::Ios, 11);
+    let connect = world.connect_request(1, Platform::Ios, 11);
     let first = world.connect(&connect).await.expect("admitted");
-    let again = world.connect(&connect).await.expect("admitted again");
-    assert_eq!(first, again);
+    let second = world.connect(&connect).await.expect("admitted again");
+    assert_eq!(first, second);
     settle().await;
     assert_eq!(world.kickouts().await, []);
 }
@@ -304,24 +308,36 @@ async fn connecting_again_with_the_same_session_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_marker_of_other_data_means_not_recovered() {
     let world = world().await;
-    let mut connect = world.connect_of(1, Platform::Ios, 11);
+    let mut connect = world.connect_request(1, Platform::Ios, 11);
     let marker = world.connect(&connect).await.expect("admitted").marker;
     connect.marker = Some(marker);
-    assert!(world.connect(&connect).await.expect("admitted").recovered);
+    assert!(
+        world
+            .connect(&connect)
+            .await
+            .expect("admitted")
+            .is_recovered
+    );
     connect.marker = Some(marker ^ 1);
-    assert!(!world.connect(&connect).await.expect("admitted").recovered);
+    assert!(
+        !world
+            .connect(&connect)
+            .await
+            .expect("admitted")
+            .is_recovered
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_mailbox_keeps_nobody_out() {
     let world = world().await;
-    let mut connect = world.connect_of(1, Platform::Ios, 11);
+    let mut connect = world.connect_request(1, Platform::Ios, 11);
     let marker = world.connect(&connect).await.expect("admitted").marker;
     world.faults.begin(MAILBOX, Fault::Hang);
     connect.marker = Some(marker);
-    let admitted = world.connect(&connect).await.expect("T-R1");
-    assert!(admitted.degraded && !admitted.recovered && !admitted.mail_waits);
-    assert_eq!(admitted.marker, marker, "nothing is known of another");
+    let admission = world.connect(&connect).await.expect("T-R1");
+    assert!(admission.is_degraded && !admission.is_recovered && !admission.mail_waits);
+    assert_eq!(admission.marker, marker, "nothing is known of another");
     let request = v1::ReassertRequest {
         sessions: vec![reassert(&world, 1, 11)],
     };
@@ -333,11 +349,11 @@ async fn a_silent_mailbox_keeps_nobody_out() {
     assert_eq!(result, ReassertOutcome::Unavailable);
 }
 
-fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
+fn reassert(world: &World, number: i64, session_number: i64) -> v1::ReassertSession {
     (&Reassert {
-        key: world.key(number, at),
+        key: world.key(number, session_number),
         platform: Platform::Ios,
-        device: device(&format!("phone-{at}")),
+        device: device(&format!("phone-{session_number}")),
         login: None,
         issued_at: None,
         ticket: None,
@@ -364,7 +380,7 @@ async fn a_boat_learns_what_became_of_its_sessions() {
         .into_iter()
         .map(|result| Reasserted::try_from(result).expect("known").outcome)
         .collect();
-    let restored = ReassertAnswer::Restored {
+    let expected = ReassertAnswer::Restored {
         marker,
         mail_waits: false,
     };
@@ -373,7 +389,7 @@ async fn a_boat_learns_what_became_of_its_sessions() {
         [
             ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits: false }),
             ReassertOutcome::Answer(ReassertAnswer::Displaced),
-            ReassertOutcome::Answer(restored),
+            ReassertOutcome::Answer(expected),
         ]
     );
 }
@@ -405,9 +421,9 @@ async fn an_operator_kicks_out_one_platform_or_all() {
         platform: None,
         text: "by order".into(),
     });
-    let refused = world.client.clone().kickout(request).await;
+    let outcome = world.client.clone().kickout(request).await;
     assert_eq!(
-        code_of(&refused.expect_err("not in the log")),
+        refusal_code(&outcome.expect_err("not in the log")),
         Code::Unavailable
     );
 }
@@ -419,11 +435,11 @@ async fn sessions_of_an_earlier_life_do_not_count() {
 
     let world = world().await;
     world.sign_in(1, Platform::Ios, 11).await;
-    let again = world
+    let request = world
         .backends
         .registry
         .register(Role::Boat, "boat-1", "inproc:boat-1");
-    let _registration = again.await.expect("a lease");
+    let _registration = request.await.expect("a lease");
     settle().await;
     assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
 }
@@ -460,23 +476,23 @@ async fn a_station_that_lost_its_lease_registers_again() {
     use backend::discovery::Role;
 
     let world = world().await;
-    let mut roster = world
+    let mut directory = world
         .backends
         .registry
         .watch(Role::Station)
         .await
         .expect("a roster");
-    let first = roster.borrow_and_update()[0].life.clone();
-    assert_eq!(first, world.running.instance().life);
+    let first = directory.borrow_and_update()[0].life.clone();
+    assert_eq!(first, world.station.instance().life);
     assert!(world.registry.revoke(Role::Station, first.boat.as_str()));
     settle().await;
-    let again = roster.borrow_and_update()[0].life.clone();
-    assert!(again.boat == first.boat && again.incarnation > first.incarnation);
+    let second = directory.borrow_and_update()[0].life.clone();
+    assert!(second.boat == first.boat && second.incarnation > first.incarnation);
     assert!(world.submit_one(item(1, send(2, 1, "x"))).await.is_ok());
 }
 
 /// Answer of another station on the same backends to a client.
-async fn admission_of_another(world: &World) -> Admission {
+async fn other_station_admission(world: &World) -> Admission {
     let config = Config {
         name: "station-2".into(),
         ..Config::default()
@@ -493,7 +509,7 @@ async fn admission_of_another(world: &World) -> Admission {
     let channel = world
         .connector
         .channel(access::Role::Station, &other.instance().address);
-    let connect = world.connect_of(2, Platform::Ios, 12);
+    let connect = world.connect_request(2, Platform::Ios, 12);
     let answer = StationServiceClient::new(channel)
         .connect(v1::ConnectRequest::from(&connect))
         .await;
@@ -510,27 +526,27 @@ async fn admission_of_another(world: &World) -> Admission {
 // Discovery is set up anew and a station is started: no client takes the installation for another
 // one.
 #[tokio::test(start_paused = true)]
-async fn the_number_of_the_installation_survives_the_loss_of_discovery() {
+async fn installation_number_survives_the_loss_of_discovery() {
     let world = world().await;
-    let before = world.sign_in(1, Platform::Ios, 11).await.cluster;
+    let old_cluster = world.sign_in(1, Platform::Ios, 11).await.cluster;
     world.registry.lose_numbers().expect("lost");
-    assert_eq!(admission_of_another(&world).await.cluster, before);
+    assert_eq!(other_station_admission(&world).await.cluster, old_cluster);
     // The number comes back even if no station starts anew.
     world.registry.lose_numbers().expect("lost");
     tokio::time::sleep(Duration::from_secs(61)).await;
     let cluster = world.backends.registry.cluster().await;
-    assert_eq!(cluster.expect("reads"), Some(before));
+    assert_eq!(cluster.expect("reads"), Some(old_cluster));
 }
 
 // A new store beside an old discovery: the number is put there as well.
 #[tokio::test(start_paused = true)]
-async fn the_number_of_the_installation_survives_the_loss_of_the_store() {
+async fn installation_number_survives_the_loss_of_the_store() {
     let mut world = world().await;
-    let before = world.sign_in(1, Platform::Ios, 11).await.cluster;
+    let old_cluster = world.sign_in(1, Platform::Ios, 11).await.cluster;
     let store = Arc::new(EmbeddedInstallation::new(Engine::memory()));
     world.backends.installation = store.clone();
-    assert_eq!(admission_of_another(&world).await.cluster, before);
-    assert_eq!(store.number().await.expect("reads"), Some(before));
+    assert_eq!(other_station_admission(&world).await.cluster, old_cluster);
+    assert_eq!(store.number().await.expect("reads"), Some(old_cluster));
 }
 
 #[tokio::test(start_paused = true)]
@@ -539,7 +555,7 @@ async fn a_station_does_not_start_between_two_installations() {
     let store = EmbeddedInstallation::new(Engine::memory());
     store.record(7, BEGIN).await.expect("writes");
     world.backends.installation = Arc::new(store);
-    let refused = start(
+    let outcome = start(
         Config::default(),
         world.backends.clone(),
         world.connector.clone(),
@@ -547,7 +563,7 @@ async fn a_station_does_not_start_between_two_installations() {
     )
     .await;
     assert!(matches!(
-        refused,
+        outcome,
         Err(StartError::Installations { store: 7, .. })
     ));
 }

@@ -30,7 +30,7 @@ use tonic::codegen::{Service as _, http};
 use tonic::{Response, Status};
 
 use super::groups::{CLOSED, group, of};
-use super::receipts::receipt_of;
+use super::receipts::receipt_item;
 use super::tickets::{CALLS, Strict, strict, with_keys};
 use super::world::*;
 
@@ -46,7 +46,7 @@ struct State {
 }
 
 /// Age at which the station knows that a message was never placed.
-const PLACED: Duration = Duration::from_secs(660);
+const PLACE_TIMEOUT: Duration = Duration::from_secs(660);
 
 /// Platform of all sessions but the second one of the thief.
 const PHONE: Platform = Platform::Ios;
@@ -118,7 +118,7 @@ fn methods() -> Vec<MethodDescriptor> {
     methods.collect()
 }
 
-fn path_of(method: &MethodDescriptor) -> String {
+fn method_path(method: &MethodDescriptor) -> String {
     format!("{}/{}", method.parent_service().name(), method.name())
 }
 
@@ -127,7 +127,7 @@ fn path_of(method: &MethodDescriptor) -> String {
 fn every_call_of_the_protocol_has_an_attack() {
     let rows: BTreeSet<String> = ROWS.iter().map(|(path, ..)| (*path).to_owned()).collect();
     assert_eq!(rows.len(), ROWS.len(), "a call twice");
-    assert_eq!(rows, methods().iter().map(path_of).collect());
+    assert_eq!(rows, methods().iter().map(method_path).collect());
     let sessions = ROWS
         .iter()
         .filter(|(.., attack)| *attack == Attack::Session);
@@ -152,15 +152,15 @@ fn fields(message: &MessageDescriptor, names: &mut BTreeSet<String>) {
 #[test]
 fn every_call_of_a_boat_for_a_session_bears_a_ticket() {
     for method in methods() {
-        let path = path_of(&method);
+        let path = method_path(&method);
         let row = ROWS.iter().find(|(row, ..)| *row == path);
         let (_, roles, attack) = row.expect("a row");
         let mut names = BTreeSet::new();
         fields(&method.input(), &mut names);
-        let is = |wanted: &[&str]| {
+        let is = |candidates: &[&str]| {
             let name = |name: &String| {
                 name.rsplit_once('.')
-                    .is_some_and(|(_, n)| wanted.contains(&n))
+                    .is_some_and(|(_, n)| candidates.contains(&n))
             };
             names.iter().any(name)
         };
@@ -199,18 +199,22 @@ struct Answer {
 impl Answer {
     fn new<T: prost::Message>(
         answer: Result<Response<T>, Status>,
-        refused: impl Fn(&T) -> Option<Code>,
+        code_in: impl Fn(&T) -> Option<Code>,
     ) -> Answer {
         match answer {
             Ok(answer) => {
                 let answer = answer.into_inner();
                 Answer {
-                    verdict: refused(&answer).map_or(Verdict::Done, Verdict::Refused),
+                    verdict: code_in(&answer).map_or(Verdict::Done, Verdict::Refused),
                     bytes: answer.encode_to_vec(),
                 }
             }
             Err(status) => Answer {
-                verdict: match (status.code(), carries_refusal(&status), code_of(&status)) {
+                verdict: match (
+                    status.code(),
+                    carries_refusal(&status),
+                    refusal_code(&status),
+                ) {
                     (_, true, Code::Forbidden) => Verdict::Refused(Code::Forbidden),
                     (tonic::Code::PermissionDenied, ..) => Verdict::Denied,
                     (.., code) => Verdict::Refused(code),
@@ -230,7 +234,7 @@ fn code(refusal: Option<v1::Refusal>) -> Option<Code> {
 }
 
 /// An assertion ends its session alone; an unproved end silently ends nothing.
-fn expected_of(call: &str, forgery: Verdict) -> Verdict {
+fn expected_verdict(call: &str, forgery: Verdict) -> Verdict {
     match (call, forgery) {
         ("Reassert", _) => Verdict::Refused(Code::Unavailable),
         ("Disconnect" | "MailAck", Verdict::Refused(_)) => Verdict::Done,
@@ -288,10 +292,12 @@ impl Scene {
         let private = world.place(peer, victim, 1, CANARY).await;
         let own = world.place(victim, peer, 2, CANARY).await;
         world.store(&private).await;
-        world.group_of(cast.group, CLOSED, &[victim, peer]).await;
+        world
+            .create_group(cast.group, CLOSED, &[victim, peer])
+            .await;
         let in_group = world.say(cast.group, victim, CANARY).await;
-        sleep(PLACED).await;
-        let (mine, second, others) = (
+        sleep(PLACE_TIMEOUT).await;
+        let (thief_ticket, second, victim_ticket) = (
             strict.sign_in(THIEF_BOAT, thief).await.ticket,
             strict.ticket_on(THIEF_BOAT, thief, Platform::Web).await,
             strict.sign_in(VICTIM_BOAT, victim).await.ticket,
@@ -307,9 +313,9 @@ impl Scene {
             private,
             own,
             in_group,
-            thief: speaker(thief, thief, PHONE, mine),
+            thief: speaker(thief, thief, PHONE, thief_ticket),
             second: speaker(thief, thief + 1000, Platform::Web, second),
-            victim: speaker(victim, victim, PHONE, others),
+            victim: speaker(victim, victim, PHONE, victim_ticket),
             strict,
             cast,
         }
@@ -329,7 +335,7 @@ impl Scene {
             tables: Table::ALL.iter().map(all).collect(),
             sessions: sessions
                 .into_iter()
-                .map(|of| of.expect("readable"))
+                .map(|entries| entries.expect("readable"))
                 .collect(),
         }
     }
@@ -340,31 +346,32 @@ impl Scene {
     }
 
     /// Makes a call in the name of a session, for the victim's objects.
-    async fn call(&self, name: &str, caller: Option<Caller>, as_: &Speaker) -> Answer {
+    async fn call(&self, name: &str, caller: Option<Caller>, speaker: &Speaker) -> Answer {
         let world = &self.strict.world;
-        let mut client = self.strict.client_of(caller);
-        let (who, at) = (user(as_.user), session(as_.session));
-        let (platform, ticket) = (as_.platform, as_.ticket);
-        let phone = device(&format!("phone-{}", as_.session));
+        let mut client = self.strict.client_as(caller);
+        let (user_id, session_id) = (user(speaker.user), session(speaker.session));
+        let (platform, ticket) = (speaker.platform, speaker.ticket);
+        let phone = device(&format!("phone-{}", speaker.session));
         match name {
             "SendBatch" => {
                 let words = send(self.cast.peer, 1, "forged");
-                self.send(&mut client, as_, words).await
+                self.send(&mut client, speaker, words).await
             }
             "Receipts" => {
-                let placed = match as_.user == self.cast.victim {
-                    true => &self.private,
-                    false => &self.in_group,
+                let entry = if speaker.user == self.cast.victim {
+                    &self.private
+                } else {
+                    &self.in_group
                 };
-                self.acknowledge(&mut client, as_, placed).await
+                self.acknowledge(&mut client, speaker, entry).await
             }
             "MailPage" => {
                 let request = MailPageRequest {
-                    user: who,
+                    user: user_id,
                     platform,
-                    after: None,
+                    cursor: None,
                     limit: 9,
-                    session: Some(at),
+                    session: Some(session_id),
                     ticket,
                 };
                 let page = client.mail_page(v1::MailPageRequest::from(request)).await;
@@ -372,9 +379,9 @@ impl Scene {
             }
             "MailAck" => {
                 let ack = MailAck {
-                    user: who,
+                    user: user_id,
                     platform,
-                    session: at,
+                    session: session_id,
                     ids: vec![self.private.message.id],
                     ticket,
                 };
@@ -389,11 +396,11 @@ impl Scene {
                     range: HistoryRange::Backward { before: None },
                     limit: 9,
                 };
-                self.ask(&mut client, as_, query).await
+                self.ask(&mut client, speaker, query).await
             }
             "Reassert" => {
                 let session = Reassert {
-                    key: world.key(as_.user, as_.session),
+                    key: world.key(speaker.user, speaker.session),
                     platform,
                     device: phone,
                     login: None,
@@ -410,18 +417,18 @@ impl Scene {
                 })
             }
             "Disconnect" => {
-                let key = world.key(as_.user, as_.session);
+                let key = world.key(speaker.user, speaker.session);
                 let request = v1::DisconnectRequest::from(vec![Disconnect { key, ticket }]);
                 Answer::new(client.disconnect(request).await, |_| None)
             }
             "Refresh" => {
                 let token = world.token(self.cast.victim);
-                self.refresh(&mut client, as_, token).await
+                self.refresh(&mut client, speaker, token).await
             }
             "ResumeTickets" => {
                 let session = ResumeSession {
-                    user: who,
-                    session: at,
+                    user: user_id,
+                    session: session_id,
                     platform,
                     device: phone,
                     ticket,
@@ -437,12 +444,12 @@ impl Scene {
         }
     }
 
-    async fn send(&self, client: &mut Client, as_: &Speaker, words: Send) -> Answer {
+    async fn send(&self, client: &mut Client, speaker: &Speaker, words: Send) -> Answer {
         let item = Submit {
-            session: session(as_.session),
-            platform: as_.platform,
-            ticket: as_.ticket,
-            ..item(as_.user, words)
+            session: session(speaker.session),
+            platform: speaker.platform,
+            ticket: speaker.ticket,
+            ..item(speaker.user, words)
         };
         let request = v1::SendBatchRequest {
             life: Some((&self.strict.world.life).into()),
@@ -453,81 +460,81 @@ impl Scene {
         })
     }
 
-    async fn acknowledge(&self, client: &mut Client, as_: &Speaker, placed: &Placed) -> Answer {
-        let mut receipt = receipt_of(as_.user, ReceiptKind::Read, &[placed]);
-        receipt.session = session(as_.session);
-        receipt.ticket = as_.ticket;
+    async fn acknowledge(&self, client: &mut Client, speaker: &Speaker, entry: &Placed) -> Answer {
+        let mut receipt = receipt_item(speaker.user, ReceiptKind::Read, &[entry]);
+        receipt.session = session(speaker.session);
+        receipt.ticket = speaker.ticket;
         let request = v1::ReceiptsRequest {
             items: vec![(&receipt).into()],
         };
         let answer = client.receipts(request).await;
         settle().await;
         Answer::new(answer, |answer| {
-            let refused = answer.answers[0].refused.first();
-            code(refused.and_then(|one| one.refusal.clone()))
+            let refusal = answer.answers[0].refused.first();
+            code(refusal.and_then(|one| one.refusal.clone()))
         })
     }
 
-    async fn ask(&self, client: &mut Client, as_: &Speaker, query: SyncQuery) -> Answer {
+    async fn ask(&self, client: &mut Client, speaker: &Speaker, query: SyncQuery) -> Answer {
         let call = SyncCall {
-            user: user(as_.user),
-            session: session(as_.session),
+            user: user(speaker.user),
+            session: session(speaker.session),
             request: SyncRequest { request: 1, query },
-            ticket: as_.ticket,
+            ticket: speaker.ticket,
         };
         Answer::new(client.sync(v1::SyncCall::from(&call)).await, |_| None)
     }
 
-    async fn refresh(&self, client: &mut Client, as_: &Speaker, token: String) -> Answer {
+    async fn refresh(&self, client: &mut Client, speaker: &Speaker, token: String) -> Answer {
         let refresh = RefreshToken {
-            user: user(as_.user),
-            session: session(as_.session),
-            platform: as_.platform,
-            device: device(&format!("phone-{}", as_.session)),
+            user: user(speaker.user),
+            session: session(speaker.session),
+            platform: speaker.platform,
+            device: device(&format!("phone-{}", speaker.session)),
             token,
             issued_at: None,
-            ticket: as_.ticket,
+            ticket: speaker.ticket,
         };
         let answer = client.refresh(v1::RefreshRequest::from(&refresh)).await;
         Answer::new(answer, |answer| {
-            let read: Result<Refreshment, Refusal> = answer.clone().try_into().expect("whole");
-            read.err().map(|refusal| refusal.code)
+            let outcome: Result<Refreshment, Refusal> = answer.clone().try_into().expect("whole");
+            outcome.err().map(|refusal| refusal.code)
         })
     }
 
     /// Proofs that are not the caller's, by name, each with the code of its refusal.
     fn forgeries(&self) -> Vec<(&'static str, Option<Caller>, Speaker, Verdict)> {
         let (thief, victim) = (&self.thief, &self.victim);
-        let of_boat = |name| Some(Caller::new(Boat, name));
-        let with = |of: &Speaker, ticket| Speaker {
+        let boat_caller = |name| Some(Caller::new(Boat, name));
+        let with = |speaker: &Speaker, ticket| Speaker {
             ticket,
-            ..of.clone()
+            ..speaker.clone()
         };
         let mut bytes = *victim.ticket.expect("a ticket").as_bytes();
         bytes[self.cast.bit / 8] ^= 1 << (self.cast.bit % 8);
         // The first byte names the key.
-        let changed = match self.cast.bit / 8 {
+        let bit_verdict = match self.cast.bit / 8 {
             0 => Verdict::Refused(Code::Unavailable),
             _ => Verdict::Denied,
         };
-        let mixed = Speaker {
+        let thief_session = Speaker {
             session: thief.session,
             ..with(victim, thief.ticket)
         };
-        let of_session = Speaker {
+        let victim_session = Speaker {
             session: victim.session,
             ..thief.clone()
         };
         vec![
             (
                 "the victim, by the thief's ticket",
-                of_boat(THIEF_BOAT),
+                boat_caller(THIEF_BOAT),
                 with(victim, thief.ticket),
                 Verdict::Denied,
             ),
             (
                 "the victim, at another boat",
-                of_boat(THIEF_BOAT),
+                boat_caller(THIEF_BOAT),
                 victim.clone(),
                 Verdict::Denied,
             ),
@@ -548,31 +555,31 @@ impl Scene {
             ),
             (
                 "the victim, without a ticket",
-                of_boat(THIEF_BOAT),
+                boat_caller(THIEF_BOAT),
                 with(victim, None),
                 Verdict::Refused(Code::Unavailable),
             ),
             (
                 "the victim, by a ticket with another bit",
-                of_boat(VICTIM_BOAT),
+                boat_caller(VICTIM_BOAT),
                 with(victim, Some(Ticket::from_bytes(bytes))),
-                changed,
+                bit_verdict,
             ),
             (
                 "the victim, in the thief's session",
-                of_boat(THIEF_BOAT),
-                mixed,
+                boat_caller(THIEF_BOAT),
+                thief_session,
                 Verdict::Denied,
             ),
             (
                 "the thief, in the victim's session",
-                of_boat(THIEF_BOAT),
-                of_session,
+                boat_caller(THIEF_BOAT),
+                victim_session,
                 Verdict::Denied,
             ),
             (
                 "the thief's second session, by the ticket of the first",
-                of_boat(THIEF_BOAT),
+                boat_caller(THIEF_BOAT),
                 with(&self.second, thief.ticket),
                 Verdict::Denied,
             ),
@@ -584,10 +591,13 @@ impl Scene {
         let mut violations = Vec::new();
         for call in CALLS {
             for (name, caller, speaker, expected) in self.forgeries() {
-                let expected = expected_of(call, expected);
-                let before = self.state().await;
+                let expected = expected_verdict(call, expected);
+                let old_state = self.state().await;
                 let answer = self.call(call, caller, &speaker).await;
-                violations.extend(self.judge(call, name, &before, &answer, &[expected]).await);
+                violations.extend(
+                    self.judge(call, name, &old_state, &answer, &[expected])
+                        .await,
+                );
             }
         }
         violations
@@ -597,7 +607,7 @@ impl Scene {
         &self,
         call: &str,
         name: &str,
-        before: &State,
+        old_state: &State,
         answer: &Answer,
         expected: &[Verdict],
     ) -> Vec<String> {
@@ -608,17 +618,20 @@ impl Scene {
         if answer.names(CANARY.as_bytes()) {
             violations.push(format!("{call}: {name}: a body of the victim's"));
         }
-        let after = self.state().await;
-        if after.sessions != before.sessions {
+        let new_state = self.state().await;
+        if new_state.sessions != old_state.sessions {
             violations.push(format!("{call}: {name}: sessions changed"));
         }
-        for (table, pairs) in &before.tables {
-            if after.tables.get(table) != Some(pairs) {
+        for (table, pairs) in &old_state.tables {
+            if new_state.tables.get(table) != Some(pairs) {
                 violations.push(format!("{call}: {name}: {table:?} changed"));
             }
         }
         let frames = self.strict.world.boat.frames();
-        if frames.iter().any(|(at, _)| *at == self.cast.victim) {
+        if frames
+            .iter()
+            .any(|(session, _)| *session == self.cast.victim)
+        {
             violations.push(format!("{call}: {name}: a frame to the victim"));
         }
         violations
@@ -676,8 +689,8 @@ impl Scene {
             ]
         });
         let in_group = group(self.cast.group);
-        let ids = [&self.private, &self.own, &self.in_group].map(|placed| placed.message.id);
-        let others = [
+        let ids = [&self.private, &self.own, &self.in_group].map(|entry| entry.message.id);
+        let other_queries = [
             (
                 SyncQuery::Members {
                     group: in_group,
@@ -703,14 +716,14 @@ impl Scene {
             (
                 SyncQuery::List {
                     since: Timestamp::ZERO,
-                    after: Some(self.private.conversation),
+                    cursor: Some(self.private.conversation),
                 },
                 vec![forbidden()],
             ),
             (
                 SyncQuery::List {
                     since: Timestamp::ZERO,
-                    after: None,
+                    cursor: None,
                 },
                 own_list(),
             ),
@@ -724,49 +737,52 @@ impl Scene {
             ),
             (SyncQuery::Status { ids: ids.to_vec() }, own_list()),
         ];
-        for (query, expected) in queries.chain(others) {
+        for (query, expected) in queries.chain(other_queries) {
             let name = format!("{query:?}");
-            let before = self.state().await;
+            let old_state = self.state().await;
             let answer = self.ask(&mut client, thief, query).await;
-            violations.extend(self.judge("Sync", &name, &before, &answer, &expected).await);
+            violations.extend(
+                self.judge("Sync", &name, &old_state, &answer, &expected)
+                    .await,
+            );
         }
-        for placed in [&self.private, &self.own, &self.in_group] {
-            let before = self.state().await;
-            let answer = self.acknowledge(&mut client, thief, placed).await;
+        for entry in [&self.private, &self.own, &self.in_group] {
+            let old_state = self.state().await;
+            let answer = self.acknowledge(&mut client, thief, entry).await;
             let expected = [forbidden(), Verdict::Refused(Code::NotFound)];
             violations.extend(
-                self.judge("Receipts", "others'", &before, &answer, &expected)
+                self.judge("Receipts", "others'", &old_state, &answer, &expected)
                     .await,
             );
         }
         for (number, words) in self.words().into_iter().enumerate() {
-            let before = self.state().await;
+            let old_state = self.state().await;
             let answer = self.send(&mut client, thief, words).await;
             let expected = [forbidden(), Verdict::Refused(Code::NotFound)];
             let name = format!("send {number}");
             violations.extend(
-                self.judge("SendBatch", &name, &before, &answer, &expected)
+                self.judge("SendBatch", &name, &old_state, &answer, &expected)
                     .await,
             );
         }
-        let before = self.state().await;
+        let old_state = self.state().await;
         let caller = || Some(Caller::new(Boat, THIEF_BOAT));
         let answer = self.call("MailPage", caller(), thief).await;
         violations.extend(
-            self.judge("MailPage", "own", &before, &answer, &[Verdict::Done])
+            self.judge("MailPage", "own", &old_state, &answer, &[Verdict::Done])
                 .await,
         );
         // An acknowledgement removes the asker's own mail, and there is none.
         let answer = self.call("MailAck", caller(), thief).await;
         violations.extend(
-            self.judge("MailAck", "own", &before, &answer, &[Verdict::Done])
+            self.judge("MailAck", "own", &old_state, &answer, &[Verdict::Done])
                 .await,
         );
         let token = self.strict.world.token(self.cast.victim);
         let answer = self.refresh(&mut client, thief, token).await;
         let expected = [Verdict::Refused(Code::Unauthenticated)];
         violations.extend(
-            self.judge("Refresh", "others'", &before, &answer, &expected)
+            self.judge("Refresh", "others'", &old_state, &answer, &expected)
                 .await,
         );
         violations
@@ -785,12 +801,12 @@ impl Scene {
             (Recipient::User(user(self.cast.victim)), &self.private),
             (Recipient::User(user(self.cast.peer)), &self.own),
         ];
-        for (to, placed) in targets {
+        for (to, entry) in targets {
             for (kind, text) in [(ChangeKind::Recall, ""), (ChangeKind::Edit, "changed")] {
                 let mut change = send(1, 12 + words.len() as u8, text);
                 change.to = to;
                 change.content.change = Some(Box::new(ChangeOf {
-                    subject: Some(placed.message.id),
+                    subject: Some(entry.message.id),
                     kind,
                 }));
                 words.push(change);
@@ -806,8 +822,8 @@ impl Scene {
         let resume = self.resume_ticket().await;
         let mut bytes = *resume.as_bytes();
         bytes[self.cast.bit / 8] ^= 1 << (self.cast.bit % 8);
-        let base = world.connect_of(self.cast.thief, PHONE, 3000);
-        let resumed = |ticket, of: i64, platform| Connect {
+        let base = world.connect_request(self.cast.thief, PHONE, 3000);
+        let by_ticket = |ticket, of: i64, platform| Connect {
             token: String::new(),
             resume: Some(ticket),
             device: device(&format!("phone-{of}")),
@@ -817,7 +833,7 @@ impl Scene {
         let (thief, victim) = (self.cast.thief, self.cast.victim);
         let token = world.token(victim);
         let cut = token.len() - 4;
-        let swapped = {
+        let swapped_token = {
             let own = world.token(thief);
             let (_, signature) = own.rsplit_once('.').expect("three parts");
             let (claims, _) = token.rsplit_once('.').expect("three parts");
@@ -828,24 +844,27 @@ impl Scene {
             ..base.clone()
         };
         let attacks = [
-            ("a ticket on another device", resumed(resume, thief, PHONE)),
+            (
+                "a ticket on another device",
+                by_ticket(resume, thief, PHONE),
+            ),
             (
                 "a ticket on another platform",
-                resumed(resume, victim, Platform::Web),
+                by_ticket(resume, victim, Platform::Web),
             ),
             (
                 "a ticket with another bit",
-                resumed(ResumeTicket::from_bytes(bytes), victim, PHONE),
+                by_ticket(ResumeTicket::from_bytes(bytes), victim, PHONE),
             ),
             ("a token without its end", by_token(token[..cut].to_owned())),
             (
                 "claims of the victim, signature of the thief",
-                by_token(swapped),
+                by_token(swapped_token),
             ),
             ("no token", by_token(String::new())),
         ];
         for (name, connect) in attacks {
-            let before = self.state().await;
+            let old_state = self.state().await;
             let request = v1::ConnectRequest::from(&connect);
             let answer = self.strict.client(THIEF_BOAT).connect(request).await;
             let answer = Answer::new(answer, |answer| match &answer.result {
@@ -859,7 +878,7 @@ impl Scene {
                 violations.push(format!("Connect: {name}: {:?}", answer.verdict));
             }
             let any = std::slice::from_ref(&answer.verdict);
-            violations.extend(self.judge("Connect", name, &before, &answer, any).await);
+            violations.extend(self.judge("Connect", name, &old_state, &answer, any).await);
         }
         violations
     }
@@ -889,13 +908,13 @@ impl Scene {
                 continue;
             }
             for role in Role::ALL {
-                let before = self.state().await;
+                let old_state = self.state().await;
                 let status = self.call_empty(path, role).await;
                 let is_refused = status.code() == tonic::Code::PermissionDenied;
                 if is_refused == allowed.contains(&role) {
                     violations.push(format!("{path} by {role}: {status:?}"));
                 }
-                if self.state().await != before {
+                if self.state().await != old_state {
                     violations.push(format!("{path} by {role} changed something"));
                 }
             }
@@ -908,9 +927,10 @@ impl Scene {
         let world = &self.strict.world;
         let connector = world.connector.clone();
         let connector = connector.with_caller(Caller::new(role, "anybody"));
-        let mut channel = match path.starts_with("Boat") {
-            true => connector.channel(Boat, "inproc:boat-1"),
-            false => connector.channel(Station, &world.running.instance().address),
+        let mut channel = if path.starts_with("Boat") {
+            connector.channel(Boat, "inproc:boat-1")
+        } else {
+            connector.channel(Station, &world.station.instance().address)
         };
         let request = http::Request::post(format!("http://here/packetboat.v1.{path}"))
             .header("content-type", "application/grpc")
@@ -927,12 +947,12 @@ impl Scene {
 impl Strict {
     /// Ticket of a user's session, whose number is the user's plus a thousand.
     async fn ticket_on(&self, boat: &str, number: i64, platform: Platform) -> Option<Ticket> {
-        let connect = self.world.connect_of(number, platform, number + 1000);
+        let connect = self.world.connect_request(number, platform, number + 1000);
         let request = v1::ConnectRequest::from(&connect);
         let answer = self.client(boat).connect(request).await;
-        let admitted: Result<api::station::Admission, Refusal> =
+        let admission: Result<api::station::Admission, Refusal> =
             (answer.expect("answered").into_inner().try_into()).expect("whole");
-        admitted.expect("admitted").ticket
+        admission.expect("admitted").ticket
     }
 }
 
@@ -985,10 +1005,16 @@ fn a_station_that_asks_for_no_ticket_breaks_every_row() {
             let mut violations = Vec::new();
             for (name, caller, speaker, expected) in scene.forgeries() {
                 if speaker.ticket.is_none() {
-                    let before = scene.state().await;
+                    let old_state = scene.state().await;
                     let answer = scene.call(call, caller, &speaker).await;
                     violations = scene
-                        .judge(call, name, &before, &answer, &[expected_of(call, expected)])
+                        .judge(
+                            call,
+                            name,
+                            &old_state,
+                            &answer,
+                            &[expected_verdict(call, expected)],
+                        )
                         .await;
                 }
             }

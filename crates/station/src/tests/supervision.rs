@@ -30,7 +30,7 @@ impl Hook for PanicHook {
 }
 
 /// A second station, whose calls of this name panic from now on.
-async fn panicking(world: &mut World, name: &'static str) -> StationHandle {
+async fn panicking_station(world: &mut World, name: &'static str) -> StationHandle {
     let hook = Arc::new(PanicHook {
         name,
         is_armed: AtomicBool::new(false),
@@ -55,14 +55,14 @@ async fn panicking(world: &mut World, name: &'static str) -> StationHandle {
 async fn a_part_that_panics_takes_the_station_with_it() {
     for name in ["page", "reserve_node", "dedupe_done"] {
         let mut world = world().await;
-        let station = panicking(&mut world, name).await;
-        let sent = world.submit_one(item(1, send(2, 1, "hi"))).await;
-        assert!(sent.is_ok(), "{name}: {sent:?}");
-        let left = timeout(Duration::from_secs(60), station.drained()).await;
-        assert!(left.is_ok(), "{name}: it goes on");
+        let station = panicking_station(&mut world, name).await;
+        let result = world.submit_one(item(1, send(2, 1, "hi"))).await;
+        assert!(result.is_ok(), "{name}: {result:?}");
+        let outcome = timeout(Duration::from_secs(60), station.drained()).await;
+        assert!(outcome.is_ok(), "{name}: it goes on");
         assert!(!*station.ready().borrow(), "{name}");
         assert!(
-            *world.running.ready().borrow(),
+            *world.station.ready().borrow(),
             "{name}: the other one goes on"
         );
     }
@@ -71,6 +71,6 @@ async fn a_part_that_panics_takes_the_station_with_it() {
 #[tokio::test(start_paused = true)]
 async fn a_station_whose_parts_go_on_stays() {
     let world = world().await;
-    let left = timeout(Duration::from_secs(3600), world.running.drained()).await;
-    assert!(left.is_err(), "it left");
+    let outcome = timeout(Duration::from_secs(3600), world.station.drained()).await;
+    assert!(outcome.is_err(), "it left");
 }

@@ -13,7 +13,7 @@ use protocol::receipt::ReceiptKind;
 use protocol::{Code, ConversationId, MessageId, Placed, Seq, Timestamp};
 
 use super::groups::{CLOSED, of};
-use super::receipts::receipt_of;
+use super::receipts::receipt_item;
 use super::world::*;
 use crate::Config;
 
@@ -21,15 +21,15 @@ use crate::Config;
 const MARGIN: Duration = Duration::from_secs(11);
 
 impl World {
-    pub(super) async fn ask(&self, who: i64, query: SyncQuery) -> Result<SyncAnswer, Code> {
+    pub(super) async fn ask(&self, number: i64, query: SyncQuery) -> Result<SyncAnswer, Code> {
         let call = SyncCall {
-            user: user(who),
-            session: session(who),
+            user: user(number),
+            session: session(number),
             request: SyncRequest { request: 9, query },
             ticket: None,
         };
         let answer = self.client.clone().sync(v1::SyncCall::from(&call)).await;
-        let page = answer.map_err(|status| code_of(&status))?.into_inner();
+        let page = answer.map_err(|status| refusal_code(&status))?.into_inner();
         let page = SyncPage::try_from(page).expect("whole");
         assert_eq!(page.request, 9);
         Ok(page.answer)
@@ -37,11 +37,20 @@ impl World {
 
     pub(super) async fn list(
         &self,
-        who: i64,
-        since: Timestamp,
-        after: Option<ConversationId>,
+        number: i64,
+        lower_bound: Timestamp,
+        cursor: Option<ConversationId>,
     ) -> ListPage {
-        match self.ask(who, SyncQuery::List { since, after }).await {
+        match self
+            .ask(
+                number,
+                SyncQuery::List {
+                    since: lower_bound,
+                    cursor,
+                },
+            )
+            .await
+        {
             Ok(SyncAnswer::List(page)) => page,
             other => panic!("not a list: {other:?}"),
         }
@@ -49,7 +58,7 @@ impl World {
 
     pub(super) async fn history(
         &self,
-        who: i64,
+        number: i64,
         conversation: ConversationId,
         range: HistoryRange,
         limit: u32,
@@ -59,14 +68,17 @@ impl World {
             range,
             limit,
         };
-        match self.ask(who, query).await? {
+        match self.ask(number, query).await? {
             SyncAnswer::History(page) => Ok(page),
             other => panic!("not history: {other:?}"),
         }
     }
 
-    pub(super) async fn ask_status(&self, who: i64, ids: &[MessageId]) -> Vec<MessageStatus> {
-        match self.ask(who, SyncQuery::Status { ids: ids.to_vec() }).await {
+    pub(super) async fn ask_status(&self, number: i64, ids: &[MessageId]) -> Vec<MessageStatus> {
+        match self
+            .ask(number, SyncQuery::Status { ids: ids.to_vec() })
+            .await
+        {
             Ok(SyncAnswer::Status(statuses)) => statuses,
             other => panic!("not statuses: {other:?}"),
         }
@@ -94,7 +106,7 @@ async fn the_list_holds_what_changed_with_its_newest_message() {
             (
                 c.conversation,
                 c.seq,
-                text_of(&c.newest.as_ref().expect("there").message),
+                message_text(&c.newest.as_ref().expect("there").message),
             )
         })
         .collect();
@@ -110,13 +122,13 @@ async fn the_list_holds_what_changed_with_its_newest_message() {
     assert_eq!(quiet.conversations, []);
 
     world.place(1, 2, 3, "now").await;
-    let changed = world.list(1, quiet.version, None).await;
-    let changed: Vec<_> = changed
+    let difference = world.list(1, quiet.version, None).await;
+    let difference: Vec<_> = difference
         .conversations
         .iter()
         .map(|c| c.conversation)
         .collect();
-    assert_eq!(changed, [between(1, 2)]);
+    assert_eq!(difference, [between(1, 2)]);
 }
 
 // proves S4-03: one message each, the newest that is there, also where a newer one of another conversation or group lies
@@ -128,22 +140,22 @@ async fn each_row_of_a_list_carries_its_newest_message_and_no_other() {
     for peer in 2..=4 {
         for seq in 1..=peer as u64 {
             let newest = world.place(peer, 1, seq, &format!("{seq} of {peer}")).await;
-            expected.retain(|(of, _)| *of != newest.conversation);
+            expected.retain(|(conversation, _)| *conversation != newest.conversation);
             expected.push((newest.conversation, Some(newest)));
         }
     }
-    world.group_of(7, CLOSED, &[2]).await;
+    world.create_group(7, CLOSED, &[2]).await;
     world.say(7, 2, "before").await;
-    world.is_in(7, CLOSED, 1, Some(Role::Member)).await;
-    world.group_of(8, CLOSED, &[1, 2]).await;
-    world.group_of(9, CLOSED, &[1, 2]).await;
+    world.set_role(7, CLOSED, 1, Some(Role::Member)).await;
+    world.create_group(8, CLOSED, &[1, 2]).await;
+    world.create_group(9, CLOSED, &[1, 2]).await;
     world.say(9, 2, "older").await;
     let newest = world.say(9, 2, "newer").await;
     expected.extend([(of(7), None), (of(8), None), (of(9), Some(newest))]);
     let page = world.list(1, Timestamp::ZERO, None).await;
     let rows = page.conversations.into_iter();
-    let found: Vec<_> = rows.map(|row| (row.conversation, row.newest)).collect();
-    assert_eq!(found, expected);
+    let newest_messages: Vec<_> = rows.map(|row| (row.conversation, row.newest)).collect();
+    assert_eq!(newest_messages, expected);
 }
 
 // proves S4-04 in part, S4-34 in part: the list is the server's, and no device is asked for anything of its own.
@@ -157,24 +169,24 @@ async fn the_list_is_the_same_for_all_devices_and_comes_in_pages() {
     for peer in 2..=9 {
         world.place(1, peer, 1, "hi").await;
     }
-    let (mut after, mut found, mut pages) = (None, Vec::new(), 0);
+    let (mut cursor, mut conversations, mut pages) = (None, Vec::new(), 0);
     loop {
-        let page = world.list(1, Timestamp::ZERO, after).await;
+        let page = world.list(1, Timestamp::ZERO, cursor).await;
         pages += 1;
         assert!(page.conversations.len() <= 3);
-        found.extend(page.conversations.iter().map(|c| c.conversation));
-        after = found.last().copied();
+        conversations.extend(page.conversations.iter().map(|c| c.conversation));
+        cursor = conversations.last().copied();
         if !page.more {
             break;
         }
     }
     let all: Vec<_> = (2..=9).map(|peer| between(1, peer)).collect();
-    assert_eq!((found, pages), (all, 3));
+    assert_eq!((conversations, pages), (all, 3));
 }
 
 // proves S3-49; S4 Pitfall C: a version that the server has not reached is answered by a reset, none by all.
 #[tokio::test(start_paused = true)]
-async fn what_was_written_just_before_the_version_comes_again() {
+async fn change_just_before_the_version_comes_again() {
     let world = world().await;
     world.place(1, 2, 1, "late").await;
     tokio::time::advance(Duration::from_secs(5)).await;
@@ -187,7 +199,7 @@ async fn what_was_written_just_before_the_version_comes_again() {
     assert_eq!(everything.conversations.len(), 1);
     let reset = SyncQuery::List {
         since: world.backends.clock.now() + Duration::from_millis(5_001),
-        after: None,
+        cursor: None,
     };
     assert_eq!(world.ask(1, reset).await, Err(Code::Reset));
 }
@@ -199,21 +211,21 @@ async fn a_version_ahead_of_the_clock_misses_no_conversation() {
     let world = world().await;
     world.place(1, 2, 1, "a new friend").await;
     let now = world.backends.clock.now();
-    for ahead in [1, 4_999, 5_000] {
-        let since = now + Duration::from_millis(ahead);
-        let page = world.list(1, since, None).await;
-        assert_eq!(page.conversations.len(), 1, "{ahead} ms ahead");
-        assert!(page.version <= now, "{ahead} ms ahead");
+    for lead in [1, 4_999, 5_000] {
+        let version = now + Duration::from_millis(lead);
+        let page = world.list(1, version, None).await;
+        assert_eq!(page.conversations.len(), 1, "{lead} ms ahead");
+        assert!(page.version <= now, "{lead} ms ahead");
     }
-    for ahead in [5_001, 300_000, 600_000] {
+    for lead in [5_001, 300_000, 600_000] {
         let reset = SyncQuery::List {
-            since: now + Duration::from_millis(ahead),
-            after: None,
+            since: now + Duration::from_millis(lead),
+            cursor: None,
         };
         assert_eq!(
             world.ask(1, reset).await,
             Err(Code::Reset),
-            "{ahead} ms ahead"
+            "{lead} ms ahead"
         );
     }
 }
@@ -225,55 +237,55 @@ async fn a_day_of_messages_is_loaded_forward_in_bounded_pages() {
     for seq in 1..=1000 {
         world.place(1, 2, seq, "x").await;
     }
-    let (mut after, mut got, mut pages) = (Seq(0), Vec::new(), 0);
+    let (mut cursor, mut loaded_seqs, mut pages) = (Seq(0), Vec::new(), 0);
     loop {
-        let range = HistoryRange::Forward { after };
+        let range = HistoryRange::Forward { after: cursor };
         let page = world.history(2, between(1, 2), range, 0).await;
         let page = page.expect("a page");
         pages += 1;
         assert_eq!(page.last_seq, Seq(1000));
-        got.extend(seqs(&page));
-        after = Seq(*got.last().expect("rows"));
+        loaded_seqs.extend(seqs(&page));
+        cursor = Seq(*loaded_seqs.last().expect("rows"));
         if !page.more {
             break;
         }
     }
-    assert_eq!(got, (1..=1000).collect::<Vec<_>>());
+    assert_eq!(loaded_seqs, (1..=1000).collect::<Vec<_>>());
     assert_eq!(pages, 10);
 }
 
 // proves S3-19: what lies behind the device's own cursor is not sent again, and nothing else is left out because it was read.
 // proves S3 Pitfall D: another device of the same user, which has not got it, gets it all the same.
 #[tokio::test(start_paused = true)]
-async fn what_was_read_is_not_synced_again_but_to_another_device() {
+async fn read_messages_are_synced_only_to_other_devices() {
     let world = world().await;
-    let mut said = Vec::new();
+    let mut entries = Vec::new();
     for seq in 1..=5 {
-        said.push(world.place(1, 2, seq, "x").await);
+        entries.push(world.place(1, 2, seq, "x").await);
     }
-    let said: Vec<&Placed> = said.iter().collect();
-    let read = receipt_of(2, ReceiptKind::Read, &said);
+    let entries: Vec<&Placed> = entries.iter().collect();
+    let read = receipt_item(2, ReceiptKind::Read, &entries);
     world.acknowledge(&[read]).await;
     tokio::time::advance(MARGIN).await;
-    let known = world.list(2, Timestamp::ZERO, None).await;
+    let first_list = world.list(2, Timestamp::ZERO, None).await;
     tokio::time::advance(MARGIN).await;
 
-    let since = world.list(2, known.version, None).await;
-    assert_eq!(since.conversations, [], "nothing is new");
-    let after = async |seq| {
+    let difference = world.list(2, first_list.version, None).await;
+    assert_eq!(difference.conversations, [], "nothing is new");
+    let seqs_after = async |seq| {
         let range = HistoryRange::Forward { after: Seq(seq) };
         let page = world.history(2, between(1, 2), range, 10).await;
         seqs(&page.expect("a page"))
     };
-    for (cursor, sent) in [(5, vec![]), (4, vec![5]), (2, vec![3, 4, 5])] {
-        assert_eq!(after(cursor).await, sent, "behind {cursor}");
+    for (cursor, expected) in [(5, vec![]), (4, vec![5]), (2, vec![3, 4, 5])] {
+        assert_eq!(seqs_after(cursor).await, expected, "behind {cursor}");
     }
 
-    let [row] = &known.conversations[..] else {
-        panic!("one conversation: {known:?}");
+    let [row] = &first_list.conversations[..] else {
+        panic!("one conversation: {first_list:?}");
     };
     assert_eq!((row.seq, row.unread), (Seq(5), 0), "read on all devices");
-    assert_eq!(after(0).await, [1, 2, 3, 4, 5]);
+    assert_eq!(seqs_after(0).await, [1, 2, 3, 4, 5]);
 }
 
 // Two stations with clocks apart: a message accepted in the same millisecond, or under a smaller id,
@@ -284,12 +296,12 @@ async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
     let world = world().await;
     let floor = MessageId::floor_of(BEGIN).get();
     let at_place = |seq: u64, id: i64| {
-        let mut placed = world.placed(1, 2, seq, "x");
-        placed.message.id = MessageId::new(floor + id).expect("positive");
-        placed.message.accepted_at = BEGIN;
-        placed
+        let mut entry = world.placed(1, 2, seq, "x");
+        entry.message.id = MessageId::new(floor + id).expect("positive");
+        entry.message.accepted_at = BEGIN;
+        entry
     };
-    let after = async |seq| {
+    let page_after = async |seq| {
         let range = HistoryRange::Forward { after: Seq(seq) };
         let page = world.history(2, between(1, 2), range, 10).await;
         let messages = page.expect("a page").messages.into_iter();
@@ -297,13 +309,13 @@ async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
             .map(|m| (m.position.seq.0, m.message.id.get() - floor))
             .collect::<Vec<_>>()
     };
-    world.keep(&at_place(1, 101)).await;
-    world.keep(&at_place(2, 102)).await;
-    assert_eq!(after(0).await, [(1, 101), (2, 102)]);
+    world.save_message(&at_place(1, 101)).await;
+    world.save_message(&at_place(2, 102)).await;
+    assert_eq!(page_after(0).await, [(1, 101), (2, 102)]);
     tokio::time::advance(Duration::from_millis(500)).await;
-    world.keep(&at_place(3, 103)).await;
-    world.keep(&at_place(4, 7)).await;
-    assert_eq!(after(2).await, [(3, 103), (4, 7)]);
+    world.save_message(&at_place(3, 103)).await;
+    world.save_message(&at_place(4, 7)).await;
+    assert_eq!(page_after(2).await, [(3, 103), (4, 7)]);
     // The counterpart: a cursor of ids skips a late message.
     let by_id = MessageId::new(floor + 102).expect("positive");
     let by_id = world.missed(2, Some(by_id)).await.expect("a page");
@@ -342,7 +354,7 @@ async fn history_is_for_its_two_sides_and_within_its_bounds() {
     // Nor does the user's own list go on after it.
     let list = SyncQuery::List {
         since: Timestamp::ZERO,
-        after: Some(between(1, 2)),
+        cursor: Some(between(1, 2)),
     };
     assert_eq!(world.ask(3, list).await, Err(Code::Forbidden));
     let empty = world.history(3, between(3, 4), all, 10).await;
@@ -351,8 +363,8 @@ async fn history_is_for_its_two_sides_and_within_its_bounds() {
         (seqs(&empty), empty.last_seq, empty.more),
         (vec![], Seq(0), false)
     );
-    let ahead = HistoryRange::Forward { after: Seq(2) };
-    let reset = world.history(1, between(1, 2), ahead, 10).await;
+    let past_end = HistoryRange::Forward { after: Seq(2) };
+    let reset = world.history(1, between(1, 2), past_end, 10).await;
     assert_eq!(reset, Err(Code::Reset));
 }
 
@@ -376,11 +388,11 @@ async fn a_page_of_large_messages_ends_before_the_limit_of_bytes() {
 #[tokio::test(start_paused = true)]
 async fn the_status_is_for_the_sender_only() {
     let world = world().await;
-    let placed = world.place(1, 2, 1, "hello").await;
+    let entry = world.place(1, 2, 1, "hello").await;
     let unknown = MessageId::new(5).expect("positive");
-    let own = world.ask_status(1, &[placed.message.id, unknown]).await;
+    let own = world.ask_status(1, &[entry.message.id, unknown]).await;
     assert_eq!(own.len(), 1);
     assert_eq!((own[0].delivered_at, own[0].read_at), (None, None));
-    assert_eq!(world.ask_status(2, &[placed.message.id]).await, []);
-    assert_eq!(world.ask_status(3, &[placed.message.id]).await, []);
+    assert_eq!(world.ask_status(2, &[entry.message.id]).await, []);
+    assert_eq!(world.ask_status(3, &[entry.message.id]).await, []);
 }

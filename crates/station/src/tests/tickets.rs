@@ -23,13 +23,13 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 use tonic::Status;
 
-use super::receipts::receipt_of;
+use super::receipts::receipt_item;
 use super::world::*;
 use crate::{Config, tickets};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than the interval of looking at a file.
-const LOOK: Duration = Duration::from_secs(11);
+/// Longer than the interval at which a station reads its key file again.
+const RELOAD_WAIT: Duration = Duration::from_secs(11);
 
 /// A station that requires tickets, and the file with their keys.
 pub(super) struct Strict {
@@ -42,14 +42,14 @@ pub(super) async fn strict() -> Strict {
     with_keys(true).await
 }
 
-pub(super) async fn with_keys(required: bool) -> Strict {
+pub(super) async fn with_keys(is_required: bool) -> Strict {
     let dir = tempfile::tempdir().expect("a folder");
     let keys = dir.path().join("keys");
     std::fs::write(&keys, KeyFile::new(1, [7; 32]).to_text()).expect("written");
     let config = Config {
         tickets: tickets::Config {
             keys_file: Some(keys.clone()),
-            required,
+            required: is_required,
         },
         ..Config::default()
     };
@@ -82,28 +82,28 @@ pub(super) const CALLS: [&str; 9] = [
 
 impl Strict {
     pub(super) fn client(&self, boat: &str) -> Client {
-        self.client_of(Some(Caller::new(Role::Boat, boat)))
+        self.client_as(Some(Caller::new(Role::Boat, boat)))
     }
 
     /// `None`: a caller that shows no certificate.
-    pub(super) fn client_of(&self, caller: Option<Caller>) -> Client {
+    pub(super) fn client_as(&self, caller: Option<Caller>) -> Client {
         let world = &self.world;
         let connector = world.connector.clone();
         let connector = match caller {
             Some(caller) => connector.with_caller(caller),
             None => connector,
         };
-        let address = &world.running.instance().address;
+        let address = &world.station.instance().address;
         StationServiceClient::new(connector.channel(Role::Station, address))
     }
 
     async fn admit(&self, boat: &str, number: i64) -> Admission {
-        let connect = self.world.connect_of(number, Platform::Ios, number);
+        let connect = self.world.connect_request(number, Platform::Ios, number);
         let request = v1::ConnectRequest::from(&connect);
         let answer = self.client(boat).connect(request).await;
-        let admitted: Result<Admission, Refusal> =
+        let admission: Result<Admission, Refusal> =
             (answer.expect("answered").into_inner().try_into()).expect("whole");
-        admitted.expect("admitted")
+        admission.expect("admitted")
     }
 
     pub(super) async fn sign_in(&self, boat: &str, number: i64) -> HeldTicket {
@@ -112,13 +112,13 @@ impl Strict {
         HeldTicket { number, ticket }
     }
 
-    fn key(&self, of: &HeldTicket) -> SessionKey {
-        self.world.key(of.number, of.number)
+    fn key(&self, holder: &HeldTicket) -> SessionKey {
+        self.world.key(holder.number, holder.number)
     }
 
-    fn item(&self, of: &HeldTicket, number: u8) -> v1::SendItem {
-        let mut item = item(of.number, send(9, number, "a"));
-        item.ticket = of.ticket;
+    fn item(&self, holder: &HeldTicket, number: u8) -> v1::SendItem {
+        let mut item = item(holder.number, send(9, number, "a"));
+        item.ticket = holder.ticket;
         (&item).into()
     }
 
@@ -139,35 +139,39 @@ impl Strict {
         Ok(answers.answers.into_iter().map(code).collect())
     }
 
-    pub(super) async fn reassert(&self, boat: &str, of: &HeldTicket) -> Result<Reasserted, Status> {
-        self.reassert_since(boat, of, None).await
+    pub(super) async fn reassert(
+        &self,
+        boat: &str,
+        holder: &HeldTicket,
+    ) -> Result<Reasserted, Status> {
+        self.reassert_since(boat, holder, None).await
     }
 
     async fn reassert_since(
         &self,
         boat: &str,
-        of: &HeldTicket,
+        holder: &HeldTicket,
         issued_at: Option<Timestamp>,
     ) -> Result<Reasserted, Status> {
-        let answers = self.reassert_all(boat, &[of], issued_at).await?;
+        let answers = self.reassert_all(boat, &[holder], issued_at).await?;
         Ok(answers.into_iter().next().expect("one"))
     }
 
     async fn reassert_all(
         &self,
         boat: &str,
-        held: &[&HeldTicket],
+        holders: &[&HeldTicket],
         issued_at: Option<Timestamp>,
     ) -> Result<Vec<Reasserted>, Status> {
-        let session = |of: &&HeldTicket| Reassert {
-            key: self.key(of),
+        let session = |holder: &&HeldTicket| Reassert {
+            key: self.key(holder),
             platform: Platform::Ios,
-            device: device(&format!("phone-{}", of.number)),
+            device: device(&format!("phone-{}", holder.number)),
             login: None,
             issued_at,
-            ticket: of.ticket,
+            ticket: holder.ticket,
         };
-        let sessions = held.iter().map(session);
+        let sessions = holders.iter().map(session);
         let request = v1::ReassertRequest {
             sessions: sessions.map(|session| (&session).into()).collect(),
         };
@@ -181,82 +185,83 @@ impl Strict {
         &self,
         name: &str,
         boat: &str,
-        of: &HeldTicket,
+        holder: &HeldTicket,
     ) -> Result<Option<Code>, Status> {
         let mut client = self.client(boat);
-        let (who, ticket) = (user(of.number), of.ticket);
-        let alone = |answer: Result<(), Status>| match answer {
+        let (user_id, ticket) = (user(holder.number), holder.ticket);
+        let to_code = |answer: Result<(), Status>| match answer {
             Ok(()) => Ok(None),
             Err(status) if status.code() == tonic::Code::PermissionDenied => Err(status),
-            Err(status) => Ok(Some(code_of(&status))),
+            Err(status) => Ok(Some(refusal_code(&status))),
         };
         match name {
             "SendBatch" => {
-                let answers = self.send(boat, vec![self.item(of, 1)]).await?;
+                let answers = self.send(boat, vec![self.item(holder, 1)]).await?;
                 Ok(answers[0])
             }
             "Receipts" => {
-                let placed = self.world.placed(of.number, 9, 1, "a");
-                let mut receipt = receipt_of(of.number, ReceiptKind::Received, &[&placed]);
+                let entry = self.world.placed(holder.number, 9, 1, "a");
+                let mut receipt = receipt_item(holder.number, ReceiptKind::Received, &[&entry]);
                 receipt.ticket = ticket;
                 let request = v1::ReceiptsRequest {
                     items: vec![(&receipt).into()],
                 };
                 let answers = client.receipts(request).await?.into_inner().answers;
-                let refused = answers[0]
+                let first_refusal = answers[0]
                     .refused
                     .first()
                     .and_then(|one| one.refusal.clone());
-                let code = refused.map(|refusal| Refusal::try_from(refusal).expect("whole").code);
+                let code =
+                    first_refusal.map(|refusal| Refusal::try_from(refusal).expect("whole").code);
                 // Nobody wrote this message.
                 Ok(code.filter(|code| *code == Code::Unavailable))
             }
             "MailPage" => {
                 let request = MailPageRequest {
-                    user: who,
+                    user: user_id,
                     platform: Platform::Ios,
-                    after: None,
+                    cursor: None,
                     limit: 9,
-                    session: Some(session(of.number)),
+                    session: Some(session(holder.number)),
                     ticket,
                 };
                 let page = client.mail_page(v1::MailPageRequest::from(request)).await;
-                alone(page.map(drop))
+                to_code(page.map(drop))
             }
             "MailAck" => {
                 let ack = MailAck {
-                    user: who,
+                    user: user_id,
                     platform: Platform::Ios,
-                    session: session(of.number),
-                    ids: vec![self.world.placed(9, of.number, 1, "a").message.id],
+                    session: session(holder.number),
+                    ids: vec![self.world.placed(9, holder.number, 1, "a").message.id],
                     ticket,
                 };
                 let request = v1::MailAckRequest {
                     items: vec![(&ack).into()],
                 };
-                alone(client.mail_ack(request).await.map(drop))
+                to_code(client.mail_ack(request).await.map(drop))
             }
-            "Sync" => alone(self.call_of_one(boat, of).await),
+            "Sync" => to_code(self.sync_call(boat, holder).await),
             "Reassert" => {
-                let answer = self.reassert(boat, of).await?;
+                let answer = self.reassert(boat, holder).await?;
                 Ok((answer.outcome == ReassertOutcome::Unproved).then_some(Code::Unavailable))
             }
             "Disconnect" => {
-                let gone = Disconnect {
-                    key: self.key(of),
+                let disconnect = Disconnect {
+                    key: self.key(holder),
                     ticket,
                 };
-                let request = v1::DisconnectRequest::from(vec![gone]);
-                alone(client.disconnect(request).await.map(drop))
+                let request = v1::DisconnectRequest::from(vec![disconnect]);
+                to_code(client.disconnect(request).await.map(drop))
             }
             "Refresh" => {
-                let token = self.world.token(of.number);
-                let refresh = refresh_of(of, Platform::Ios, token);
+                let token = self.world.token(holder.number);
+                let refresh = refresh_request(holder, Platform::Ios, token);
                 let answer = self.refresh(boat, &refresh).await;
-                alone(answer.map(drop))
+                to_code(answer.map(drop))
             }
             "ResumeTickets" => {
-                let tickets = self.resume_tickets(boat, &[of]).await?;
+                let tickets = self.resume_tickets(boat, &[holder]).await?;
                 Ok(tickets[0].is_none().then_some(Code::Unavailable))
             }
             _ => panic!("{name} is no call for a session"),
@@ -276,16 +281,16 @@ impl Strict {
     pub(super) async fn resume_tickets(
         &self,
         boat: &str,
-        held: &[&HeldTicket],
+        holders: &[&HeldTicket],
     ) -> Result<Vec<Option<ResumeTicket>>, Status> {
-        let session = |of: &&HeldTicket| ResumeSession {
-            user: user(of.number),
-            session: session(of.number),
+        let session = |holder: &&HeldTicket| ResumeSession {
+            user: user(holder.number),
+            session: session(holder.number),
             platform: Platform::Ios,
-            device: device(&format!("phone-{}", of.number)),
-            ticket: of.ticket,
+            device: device(&format!("phone-{}", holder.number)),
+            ticket: holder.ticket,
         };
-        let sessions = held.iter().map(session).map(v1::ResumeSession::from);
+        let sessions = holders.iter().map(session).map(v1::ResumeSession::from);
         let request = v1::ResumeTicketsRequest {
             sessions: sessions.collect(),
         };
@@ -293,15 +298,15 @@ impl Strict {
         Ok(answer.into_inner().try_into().expect("whole"))
     }
 
-    async fn call_of_one(&self, boat: &str, of: &HeldTicket) -> Result<(), Status> {
+    async fn sync_call(&self, boat: &str, holder: &HeldTicket) -> Result<(), Status> {
         let call = SyncCall {
-            user: user(of.number),
-            session: session(of.number),
+            user: user(holder.number),
+            session: session(holder.number),
             request: SyncRequest {
                 request: 1,
                 query: SyncQuery::Unread { after: None },
             },
-            ticket: of.ticket,
+            ticket: holder.ticket,
         };
         let answer = self.client(boat).sync(v1::SyncCall::from(&call)).await;
         answer.map(drop)
@@ -312,15 +317,19 @@ impl Strict {
     }
 }
 
-pub(super) fn refresh_of(of: &HeldTicket, platform: Platform, token: String) -> RefreshToken {
+pub(super) fn refresh_request(
+    holder: &HeldTicket,
+    platform: Platform,
+    token: String,
+) -> RefreshToken {
     RefreshToken {
-        user: user(of.number),
-        session: session(of.number),
+        user: user(holder.number),
+        session: session(holder.number),
         platform,
-        device: device(&format!("phone-{}", of.number)),
+        device: device(&format!("phone-{}", holder.number)),
         token,
         issued_at: None,
-        ticket: of.ticket,
+        ticket: holder.ticket,
     }
 }
 
@@ -344,7 +353,7 @@ fn every_method_is_judged() {
         Some(name.to_owned())
     });
     let methods: BTreeSet<String> = methods.collect();
-    let others = [
+    let other_methods = [
         // For all boats, by a token.
         "Connect",
         "Revoked",
@@ -354,8 +363,8 @@ fn every_method_is_judged() {
         "OnlineMembers",
         "Revoke",
     ];
-    let judged = CALLS.into_iter().chain(others).map(str::to_owned);
-    assert_eq!(methods, judged.collect());
+    let known_methods = CALLS.into_iter().chain(other_methods).map(str::to_owned);
+    assert_eq!(methods, known_methods.collect());
 }
 
 // Threat 1: a boat whose certificate was stolen speaks for its own clients alone, whatever it
@@ -366,20 +375,23 @@ async fn a_boat_speaks_for_its_own_clients_alone() {
         let strict = strict().await;
         let own = strict.sign_in("boat-1", 1).await;
         let other = strict.sign_in("boat-2", 2).await;
-        let unproved = HeldTicket {
+        let without_ticket = HeldTicket {
             ticket: None,
             ..other.clone()
         };
-        let borrowed = HeldTicket {
+        let with_other_ticket = HeldTicket {
             ticket: own.ticket,
             ..other.clone()
         };
         // Another's ticket, and its own ticket for another.
-        for forged in [&other, &borrowed] {
-            let answer = strict.call(call, "boat-1", forged).await;
+        for wrong in [&other, &with_other_ticket] {
+            let answer = strict.call(call, "boat-1", wrong).await;
             is_refused_as_lie(call, answer);
         }
-        let answer = strict.call(call, "boat-1", &unproved).await.expect(call);
+        let answer = strict
+            .call(call, "boat-1", &without_ticket)
+            .await
+            .expect(call);
         let is_silent = ["Disconnect", "MailAck"].contains(&call);
         let expected = (!is_silent).then_some(Code::Unavailable);
         assert_eq!(answer, expected, "{call}");
@@ -405,13 +417,13 @@ async fn one_wrong_ticket_costs_nobody_else_anything() {
         ..other.clone()
     };
     for (number, wrong) in [(2, &other), (3, &none)] {
-        let partly = vec![strict.item(wrong, 1), strict.item(&own, number)];
-        let answers = strict.send("boat-1", partly).await.expect("answered");
+        let items = vec![strict.item(wrong, 1), strict.item(&own, number)];
+        let answers = strict.send("boat-1", items).await.expect("answered");
         assert_eq!(answers, [Some(Code::Unavailable), None]);
     }
     assert_eq!(strict.world.messages().await.len(), 2);
     // The client's answer to a page is no refusal for good.
-    let answer = strict.call_of_one("boat-1", &other).await;
+    let answer = strict.sync_call("boat-1", &other).await;
     let refusal = api::status::to_refusal(&answer.expect_err("forged"));
     assert_eq!(refusal.code, Code::Unavailable);
 }
@@ -420,8 +432,8 @@ async fn one_wrong_ticket_costs_nobody_else_anything() {
 #[tokio::test(start_paused = true)]
 async fn a_late_session_throws_no_newer_one_out() {
     let strict = strict().await;
-    let held = strict.sign_in("boat-1", 1).await;
-    let connect = strict.world.connect_of(1, Platform::Ios, 99);
+    let holder = strict.sign_in("boat-1", 1).await;
+    let connect = strict.world.connect_request(1, Platform::Ios, 99);
     let request = v1::ConnectRequest::from(&connect);
     strict
         .client("boat-2")
@@ -429,40 +441,40 @@ async fn a_late_session_throws_no_newer_one_out() {
         .await
         .expect("admitted");
     sleep(LIFE).await;
-    let answer = strict.reassert("boat-1", &held).await.expect("answered");
-    let displaced = ReassertOutcome::Answer(ReassertAnswer::Displaced);
-    assert_eq!(answer.outcome, displaced);
+    let answer = strict.reassert("boat-1", &holder).await.expect("answered");
+    let expected = ReassertOutcome::Answer(ReassertAnswer::Displaced);
+    assert_eq!(answer.outcome, expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ticket_that_ended_is_renewed_while_its_session_lives() {
     let strict = strict().await;
-    let held = strict.sign_in("boat-1", 1).await;
+    let holder = strict.sign_in("boat-1", 1).await;
     sleep(LIFE - SECOND).await;
     assert_eq!(
         strict
-            .call("SendBatch", "boat-1", &held)
+            .call("SendBatch", "boat-1", &holder)
             .await
             .expect("answered"),
         None
     );
-    let fresh = strict.reassert("boat-1", &held).await.expect("answered");
-    assert!(fresh.ticket.is_some() && fresh.ticket != held.ticket);
+    let fresh = strict.reassert("boat-1", &holder).await.expect("answered");
+    assert!(fresh.ticket.is_some() && fresh.ticket != holder.ticket);
     sleep(SECOND * 2).await;
     for call in ["SendBatch", "Receipts", "MailPage", "Sync"] {
-        let answer = strict.call(call, "boat-1", &held).await.expect(call);
+        let answer = strict.call(call, "boat-1", &holder).await.expect(call);
         assert_eq!(answer, Some(Code::Unavailable), "{call}");
     }
-    let renewed = strict.reassert("boat-1", &held).await.expect("answered");
-    let known = ReassertAnswer::Known { mail_waits: false };
-    assert_eq!(renewed.outcome, ReassertOutcome::Answer(known));
-    let held = HeldTicket {
-        ticket: renewed.ticket,
-        ..held
+    let renewal = strict.reassert("boat-1", &holder).await.expect("answered");
+    let expected = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(renewal.outcome, ReassertOutcome::Answer(expected));
+    let holder = HeldTicket {
+        ticket: renewal.ticket,
+        ..holder
     };
     assert_eq!(
         strict
-            .call("Sync", "boat-1", &held)
+            .call("Sync", "boat-1", &holder)
             .await
             .expect("answered"),
         None
@@ -473,23 +485,23 @@ async fn a_ticket_that_ended_is_renewed_while_its_session_lives() {
 #[tokio::test(start_paused = true)]
 async fn a_late_ticket_proves_nothing_where_its_session_is_gone() {
     let strict = strict().await;
-    let held = strict.sign_in("boat-1", 1).await;
-    let gone = strict.call("Disconnect", "boat-1", &held).await;
-    assert_eq!(gone.expect("answered"), None);
-    let restored = strict.reassert("boat-1", &held).await.expect("answered");
+    let holder = strict.sign_in("boat-1", 1).await;
+    let outcome = strict.call("Disconnect", "boat-1", &holder).await;
+    assert_eq!(outcome.expect("answered"), None);
+    let reassertion = strict.reassert("boat-1", &holder).await.expect("answered");
     assert!(matches!(
-        restored.outcome,
+        reassertion.outcome,
         ReassertOutcome::Answer(ReassertAnswer::Restored { .. })
     ));
     assert_eq!(
         strict
-            .call("Disconnect", "boat-1", &held)
+            .call("Disconnect", "boat-1", &holder)
             .await
             .expect("answered"),
         None
     );
     sleep(LIFE).await;
-    let late = strict.reassert("boat-1", &held).await.expect("answered");
+    let late = strict.reassert("boat-1", &holder).await.expect("answered");
     assert_eq!(late, ReassertOutcome::Unproved.into());
     assert!(!strict.is_online(1).await);
 }
@@ -505,8 +517,8 @@ async fn a_late_ticket_keeps_back_nobody_elses_assertion() {
     let answers = strict.reassert_all("boat-1", &[&late, &prompt], None).await;
     let answers = answers.expect("answered");
     assert_eq!(answers[0], ReassertOutcome::Unavailable.into());
-    let known = ReassertAnswer::Known { mail_waits: false };
-    assert_eq!(answers[1].outcome, ReassertOutcome::Answer(known));
+    let expected = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(answers[1].outcome, ReassertOutcome::Answer(expected));
     assert!(answers[1].ticket.is_some());
 }
 
@@ -514,22 +526,22 @@ async fn a_late_ticket_keeps_back_nobody_elses_assertion() {
 #[tokio::test(start_paused = true)]
 async fn a_ticket_is_renewed_while_the_mailbox_is_away() {
     let strict = strict().await;
-    let held = strict.sign_in("boat-1", 1).await;
+    let holder = strict.sign_in("boat-1", 1).await;
     strict.world.faults.begin(MAILBOX, Fault::Hang);
     sleep(LIFE / 2).await;
-    let renewed = strict.reassert("boat-1", &held).await.expect("answered");
-    assert_eq!(renewed.outcome, ReassertOutcome::Unavailable);
-    let ticket = renewed.ticket.expect("a new one");
+    let renewal = strict.reassert("boat-1", &holder).await.expect("answered");
+    assert_eq!(renewal.outcome, ReassertOutcome::Unavailable);
+    let ticket = renewal.ticket.expect("a new one");
     sleep(LIFE / 2 + SECOND).await;
-    let late = strict.reassert("boat-1", &held).await.expect("answered");
+    let late = strict.reassert("boat-1", &holder).await.expect("answered");
     assert_eq!(late, ReassertOutcome::Unavailable.into(), "it may be there");
-    let held = HeldTicket {
+    let holder = HeldTicket {
         ticket: Some(ticket),
-        ..held
+        ..holder
     };
     assert_eq!(
         strict
-            .call("SendBatch", "boat-1", &held)
+            .call("SendBatch", "boat-1", &holder)
             .await
             .expect("answered"),
         None
@@ -540,53 +552,53 @@ async fn a_ticket_is_renewed_while_the_mailbox_is_away() {
 #[tokio::test(start_paused = true)]
 async fn a_revoked_token_renews_nothing() {
     let strict = strict().await;
-    let held = strict.sign_in("boat-1", 1).await;
+    let holder = strict.sign_in("boat-1", 1).await;
     sleep(SECOND).await;
     let request = v1::RevokeRequest {
         user: 1,
         ..v1::RevokeRequest::default()
     };
     (strict.world.client.clone().revoke(request).await).expect("written");
-    let later = Some(BEGIN + SECOND * 60);
-    let answer = strict.reassert_since("boat-1", &held, later).await;
+    let issued_at = Some(BEGIN + SECOND * 60);
+    let answer = strict.reassert_since("boat-1", &holder, issued_at).await;
     assert_eq!(answer.expect("answered"), ReassertOutcome::Revoked.into());
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_rotated_without_a_refusal_and_a_bad_file_changes_nothing() {
+async fn key_rotation_refuses_nobody_and_ignores_a_bad_file() {
     let strict = strict().await;
-    let held = strict.sign_in("boat-1", 1).await;
+    let holder = strict.sign_in("boat-1", 1).await;
     let mut keys = KeyFile::new(1, [7; 32]);
     let write = |keys: &KeyFile| std::fs::write(&strict.keys, keys.to_text()).expect("written");
     let is_good =
-        async |held: &HeldTicket| strict.call("Sync", "boat-1", held).await.expect("no lie");
+        async |holder: &HeldTicket| strict.call("Sync", "boat-1", holder).await.expect("no lie");
 
     keys.add([8; 32]).expect("room");
     write(&keys);
-    sleep(LOOK).await;
-    assert_eq!(is_good(&held).await, None);
+    sleep(RELOAD_WAIT).await;
+    assert_eq!(is_good(&holder).await, None);
     keys.promote();
     write(&keys);
-    sleep(LOOK).await;
-    assert_eq!(is_good(&held).await, None);
-    let renewed = strict.reassert("boat-1", &held).await.expect("answered");
-    let renewed = HeldTicket {
-        ticket: renewed.ticket,
-        ..held.clone()
+    sleep(RELOAD_WAIT).await;
+    assert_eq!(is_good(&holder).await, None);
+    let renewal = strict.reassert("boat-1", &holder).await.expect("answered");
+    let renewal = HeldTicket {
+        ticket: renewal.ticket,
+        ..holder.clone()
     };
-    assert_eq!(is_good(&renewed).await, None);
+    assert_eq!(is_good(&renewal).await, None);
     keys.retire();
     write(&keys);
-    sleep(LOOK).await;
-    assert_eq!(is_good(&renewed).await, None);
-    assert_eq!(is_good(&held).await, Some(Code::Unavailable));
+    sleep(RELOAD_WAIT).await;
+    assert_eq!(is_good(&renewal).await, None);
+    assert_eq!(is_good(&holder).await, Some(Code::Unavailable));
     // The session has to sign in again.
-    let answer = strict.reassert("boat-1", &held).await.expect("answered");
+    let answer = strict.reassert("boat-1", &holder).await.expect("answered");
     assert_eq!(answer, ReassertOutcome::Unproved.into());
 
     std::fs::write(&strict.keys, "no keys").expect("written");
-    sleep(LOOK).await;
-    assert_eq!(is_good(&renewed).await, None);
+    sleep(RELOAD_WAIT).await;
+    assert_eq!(is_good(&renewal).await, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -594,14 +606,17 @@ async fn while_tickets_are_not_required_only_a_lie_is_refused() {
     let strict = with_keys(false).await;
     let own = strict.sign_in("boat-1", 1).await;
     let other = strict.sign_in("boat-2", 2).await;
-    let unproved = HeldTicket {
+    let without_ticket = HeldTicket {
         ticket: None,
         ..own.clone()
     };
     for call in CALLS {
         let answer = strict.call(call, "boat-1", &other).await;
         is_refused_as_lie(call, answer);
-        let answer = strict.call(call, "boat-1", &unproved).await.expect(call);
+        let answer = strict
+            .call(call, "boat-1", &without_ticket)
+            .await
+            .expect(call);
         // A session that is not proved is no ground for another proof.
         let expected = (call == "ResumeTickets").then_some(Code::Unavailable);
         assert_eq!(answer, expected, "{call}");
@@ -626,8 +641,8 @@ fn a_ticket_of_any_bytes_is_refused() {
     ];
     let any_call = (proptest::sample::select(&CALLS[..]), bytes);
     proptest!(ProptestConfig::with_cases(256), |((call, bytes) in any_call)| {
-        let forged = HeldTicket { ticket: Some(Ticket::from_bytes(bytes)), ..other.clone() };
-        let answer = runtime.block_on(strict.call(call, "boat-1", &forged));
+        let wrong = HeldTicket { ticket: Some(Ticket::from_bytes(bytes)), ..other.clone() };
+        let answer = runtime.block_on(strict.call(call, "boat-1", &wrong));
         let is_silent = ["Disconnect", "MailAck"].contains(&call);
         match answer {
             Err(status) => prop_assert_eq!(status.code(), tonic::Code::PermissionDenied),

@@ -59,7 +59,7 @@ pub(super) struct World {
     lost_mailboxes: Mutex<Vec<i64>>,
     pub(super) boat: Arc<NoticeBoat>,
     pub(super) life: BoatLife,
-    pub(super) running: StationHandle,
+    pub(super) station: StationHandle,
     pub(super) shutdown: CancellationToken,
     pub(super) engine: Engine,
     pub(super) registry: Arc<EmbeddedRegistry>,
@@ -78,10 +78,10 @@ pub(super) async fn world_with(config: Config) -> World {
         keep_for: Duration::ZERO,
         ..CacheConfig::default()
     };
-    world_keeping(config, cache).await
+    world_with_cache(config, cache).await
 }
 
-pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
+pub(super) async fn world_with_cache(config: Config, cache: CacheConfig) -> World {
     world_through(config, cache, Connector::default()).await
 }
 
@@ -106,12 +106,12 @@ pub(super) async fn world_through(
     let backends = backends.hooked(&faults.hook());
     let boat = Arc::new(NoticeBoat::default());
     let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
-    let served = connector.serve_in_process("boat-1", routes);
-    let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
-    let registration = registered.await.expect("a lease");
+    let guard = connector.serve_in_process("boat-1", routes);
+    let request = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
+    let registration = request.await.expect("a lease");
     let life = registration.instance.life.clone();
     let shutdown = CancellationToken::new();
-    let running = start(
+    let handle = start(
         config,
         backends.clone(),
         connector.clone(),
@@ -120,7 +120,7 @@ pub(super) async fn world_through(
     .await
     .expect("a station");
     let client = StationServiceClient::new(
-        connector.channel(access::Role::Station, &running.instance().address),
+        connector.channel(access::Role::Station, &handle.instance().address),
     );
     World {
         client,
@@ -130,12 +130,12 @@ pub(super) async fn world_through(
         lost_mailboxes: Mutex::default(),
         boat,
         life,
-        running,
+        station: handle,
         shutdown,
         engine,
         registry,
         lease: Some(registration),
-        door: Some(served),
+        door: Some(guard),
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) fn send(to: i64, number: u8, text: &str) -> Send {
     }
 }
 
-pub(super) fn again(send: Send, attempt: u32, age: Duration) -> Send {
+pub(super) fn as_resend(send: Send, attempt: u32, age: Duration) -> Send {
     Send {
         attempt,
         age,
@@ -203,29 +203,29 @@ pub(super) fn item(from: i64, send: Send) -> Submit {
 pub(super) type SendReply = Result<MessageId, Code>;
 
 /// Calls to a mailbox server that is away; dedupe keys on it get no answer.
-const AWAY: [Calls; 4] = [
+const LOST_CALLS: [Calls; 4] = [
     MAILBOX.named("disconnect"),
     MAILBOX.named("sessions"),
     MAILBOX.named("page"),
     MAILBOX.named("acknowledge"),
 ];
-const SILENT: Calls = MAILBOX.named("dedupe_begin");
+const HANGING_CALL: Calls = MAILBOX.named("dedupe_begin");
 
 impl World {
     /// Takes away the server of these users' mailboxes.
-    pub(super) fn lose_mailboxes_of(&self, users: &[i64]) {
+    pub(super) fn lose_mailboxes(&self, users: &[i64]) {
         for user in users {
-            for calls in AWAY {
+            for calls in LOST_CALLS {
                 self.faults.begin(calls.about(*user), Fault::Unavailable);
             }
-            self.faults.begin(SILENT.about(*user), Fault::Hang);
+            self.faults.begin(HANGING_CALL.about(*user), Fault::Hang);
         }
         self.lost_mailboxes.lock().extend(users);
     }
 
-    pub(super) fn find_mailboxes(&self) {
+    pub(super) fn restore_mailboxes(&self) {
         for user in self.lost_mailboxes.lock().drain(..) {
-            for calls in AWAY.into_iter().chain([SILENT]) {
+            for calls in LOST_CALLS.into_iter().chain([HANGING_CALL]) {
                 self.faults.end(calls.about(user));
             }
         }
@@ -300,7 +300,7 @@ impl World {
         let tasks = self.tasks().await.into_iter();
         tasks
             .filter_map(|work| match work {
-                Work::Message(task) => Some((task.message.id, text_of(&task.message))),
+                Work::Message(task) => Some((task.message.id, message_text(&task.message))),
                 Work::Deliver(_) | Work::Kickout(_) => None,
             })
             .collect()
@@ -315,13 +315,18 @@ impl World {
         sign(&claims)
     }
 
-    pub(super) fn connect_of(&self, number: i64, platform: Platform, at: i64) -> Connect {
+    pub(super) fn connect_request(
+        &self,
+        number: i64,
+        platform: Platform,
+        session_number: i64,
+    ) -> Connect {
         Connect {
-            session: session(at),
+            session: session(session_number),
             life: self.life.clone(),
             token: self.token(number),
             resume: None,
-            device: device(&format!("phone-{at}")),
+            device: device(&format!("phone-{session_number}")),
             platform,
             peer: "192.0.2.1:4711".into(),
             marker: None,
@@ -352,61 +357,66 @@ impl World {
         (boat, lease.expect("a lease"), door)
     }
 
-    pub(super) async fn sign_in(&self, number: i64, platform: Platform, at: i64) -> Admission {
-        let connect = self.connect_of(number, platform, at);
+    pub(super) async fn sign_in(
+        &self,
+        number: i64,
+        platform: Platform,
+        session_number: i64,
+    ) -> Admission {
+        let connect = self.connect_request(number, platform, session_number);
         self.connect(&connect).await.expect("admitted")
     }
 
     /// Writes a message as a carrier would have written it.
     pub(super) async fn place(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {
-        let placed = self.placed(from, to, seq, text);
-        self.keep(&placed).await;
-        placed
+        let entry = self.placed(from, to, seq, text);
+        self.save_message(&entry).await;
+        entry
     }
 
     /// Same for a message that the test made.
-    pub(super) async fn keep(&self, placed: &Placed) {
-        let message = &placed.message;
+    pub(super) async fn save_message(&self, entry: &Placed) {
+        let message = &entry.message;
         let Recipient::User(to) = message.to else {
             panic!("{:?} is no user", message.to);
         };
-        let seq = placed.position.seq;
+        let seq = entry.position.seq;
         let version = Version {
             epoch: 1,
             offset: seq.0,
         };
-        let before = self.backends.heads.load(&[placed.conversation]).await;
-        let before = before.expect("loads")[0].unwrap_or_default();
-        let side = placed.conversation.side_of(message.from);
+        let old_head = self.backends.heads.load(&[entry.conversation]).await;
+        let old_head = old_head.expect("loads")[0].unwrap_or_default();
+        let side = entry.conversation.side_of(message.from);
         // Messages that the head does not count are the recipient's.
-        let sent = side.map_or(0, |side| before.sent_by(side)) + 1;
-        let rows = MessageRow::rows_of(placed, sent, version);
-        let saved = self.backends.messages.save(rows).await;
-        saved.expect("saved");
+        let sent_count = side.map_or(0, |side| old_head.sent_by(side)) + 1;
+        let rows = MessageRow::from_placed(entry, sent_count, version);
+        let save = self.backends.messages.save(rows).await;
+        save.expect("saved");
         let head = Head {
             seq,
-            last_id: Some(placed.message.id),
-            max_id: Some(placed.message.id),
+            last_id: Some(entry.message.id),
+            max_id: Some(entry.message.id),
             version,
             from_low: match side {
-                Some(Side::Low) => sent,
-                _ => seq.0.saturating_sub(sent),
+                Some(Side::Low) => sent_count,
+                _ => seq.0.saturating_sub(sent_count),
             },
-            rev: before.rev,
+            rev: old_head.rev,
             stamp: self.backends.clock.now(),
         };
-        let saved = self.backends.heads.save(vec![(placed.conversation, head)]);
-        saved.await.expect("saved");
+        let save = self.backends.heads.save(vec![(entry.conversation, head)]);
+        save.await.expect("saved");
         let now = self.backends.clock.now();
         let rows = [message.from, to]
-            .map(|owner| ConversationRow::of(owner, placed.conversation, &head, now));
+            .map(|owner| ConversationRow::of(owner, entry.conversation, &head, now));
         let rows = rows.into_iter().flatten().collect();
-        let saved = self.backends.conversations.save(rows).await;
-        saved.expect("saved");
+        let save = self.backends.conversations.save(rows).await;
+        save.expect("saved");
     }
 
     pub(super) fn placed(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {
-        let at = self.backends.clock.now();
+        let now = self.backends.clock.now();
         // Unique for every pair and place of a test.
         let offset = from * 1_000_000 + to * 1000 + i64::try_from(seq).expect("small");
         let id = MessageId::new(MessageId::floor_of(BEGIN).get() + offset).expect("positive");
@@ -415,7 +425,7 @@ impl World {
             id,
             from: user(from),
             to: Recipient::User(user(to)),
-            accepted_at: at,
+            accepted_at: now,
             device: device("phone"),
             send_id: SendId::from_bytes((id.get() as u128).to_be_bytes()),
             options: Options::CHAT,
@@ -432,7 +442,7 @@ impl World {
     }
 }
 
-pub(super) fn text_of(message: &Message) -> String {
+pub(super) fn message_text(message: &Message) -> String {
     String::from_utf8(message.content.data.to_vec()).expect("text")
 }
 
@@ -441,7 +451,7 @@ pub(super) fn sign(claims: &Claims) -> String {
 }
 
 /// Code of the refusal that a status carries.
-pub(super) fn code_of(status: &Status) -> Code {
+pub(super) fn refusal_code(status: &Status) -> Code {
     api::status::to_refusal(status).code
 }
 
@@ -457,7 +467,7 @@ fn one_less(count: &AtomicUsize) -> bool {
 pub(super) struct NoticeBoat {
     pub(super) notices: Mutex<Vec<v1::NoticeRequest>>,
     /// Number of next notices that it fails to take.
-    pub(super) failing: AtomicUsize,
+    pub(super) remaining_failures: AtomicUsize,
     /// Leaves notices without an answer.
     pub(super) hangs: AtomicBool,
 }
@@ -500,7 +510,7 @@ impl BoatService for Peer {
         if self.0.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
-        if one_less(&self.0.failing) {
+        if one_less(&self.0.remaining_failures) {
             return Err(Status::unavailable("switched off by the test"));
         }
         self.0.notices.lock().push(request.into_inner());

@@ -26,8 +26,8 @@ struct Row {
 }
 
 impl Row {
-    fn of(placed: &Placed) -> Row {
-        let message = &placed.message;
+    fn from_message(placed_message: &Placed) -> Row {
+        let message = &placed_message.message;
         let Recipient::Group(group) = message.to else {
             panic!("of a group");
         };
@@ -36,8 +36,8 @@ impl Row {
             uid: message.from.get(),
             id: message.id.get(),
             tm: message.accepted_at.millis(),
-            seq: placed.position.seq.0,
-            prev: placed.position.prev.map_or(0, MessageId::get),
+            seq: placed_message.position.seq.0,
+            prev: placed_message.position.prev.map_or(0, MessageId::get),
             send_id: message.send_id.to_string(),
             dev: message.device.as_str().to_owned(),
             opt: message.options.bits(),
@@ -47,7 +47,7 @@ impl Row {
     }
 }
 
-fn said(size: usize) -> Placed {
+fn sample_message(size: usize) -> Placed {
     let group = GroupId::new(1_001).expect("positive");
     let accepted_at = Timestamp::from_millis(1_790_000_000_000);
     let id = MessageId::floor_of(accepted_at);
@@ -73,12 +73,12 @@ fn said(size: usize) -> Placed {
 /// The shortest of several runs: nobody else was at work then.
 #[allow(clippy::disallowed_methods, reason = "the machine's time is measured")]
 fn shortest(mut run: impl FnMut()) -> Duration {
-    let timed = (0..10).map(|_| {
+    let durations = (0..10).map(|_| {
         let begin = std::time::Instant::now();
         (0..100).for_each(|_| run());
         begin.elapsed()
     });
-    timed.min().unwrap_or_default()
+    durations.min().unwrap_or_default()
 }
 
 // proves S0-78: smaller than its row as JSON, and sooner written and read.
@@ -87,32 +87,32 @@ fn shortest(mut run: impl FnMut()) -> Duration {
 #[allow(clippy::print_stdout, reason = "it is read by a person")]
 fn a_frame_is_smaller_and_faster_than_its_row_as_json() {
     for size in [20, 200, 2000] {
-        let placed = said(size);
-        let body = encode_message(&placed);
+        let message = sample_message(size);
+        let body = encode_message(&message);
         let wire = v1::ServerFrame::decode(body.clone()).expect("protobuf");
-        let row = Row::of(&placed);
+        let row = Row::from_message(&message);
         let json = serde_json::to_vec(&row).expect("serialisable");
-        let (mut writing, mut reading) = ([Duration::MAX; 2], [Duration::MAX; 2]);
+        let (mut write_cost, mut read_cost) = ([Duration::MAX; 2], [Duration::MAX; 2]);
         // In turn, so that both meet the same machine.
         for _ in 0..20 {
             let ours = shortest(|| _ = black_box(wire.encode_to_vec()));
             let theirs = shortest(|| _ = black_box(serde_json::to_vec(&row)));
-            writing = [writing[0].min(ours), writing[1].min(theirs)];
+            write_cost = [write_cost[0].min(ours), write_cost[1].min(theirs)];
             let ours = shortest(|| _ = black_box(v1::ServerFrame::decode(body.clone())));
             let theirs = shortest(|| _ = black_box(serde_json::from_slice::<Row>(&json)));
-            reading = [reading[0].min(ours), reading[1].min(theirs)];
+            read_cost = [read_cost[0].min(ours), read_cost[1].min(theirs)];
         }
         let share = |[ours, theirs]: [Duration; 2]| ours.as_secs_f64() / theirs.as_secs_f64();
         let (ours, theirs) = (body.len(), json.len());
-        let (writing, reading) = (share(writing), share(reading));
+        let (write_cost, read_cost) = (share(write_cost), share(read_cost));
         println!(
-            "{size}: {ours} bytes to {theirs} ({:.2}), writing {writing:.2}, reading {reading:.2}",
+            "{size}: {ours} bytes to {theirs} ({:.2}), writing {write_cost:.2}, reading {read_cost:.2}",
             ours as f64 / theirs as f64
         );
         assert!(ours < theirs, "{size}");
         assert!(
-            writing < 1.0 && reading < 1.0,
-            "{size}: {writing} {reading}"
+            write_cost < 1.0 && read_cost < 1.0,
+            "{size}: {write_cost} {read_cost}"
         );
     }
 }

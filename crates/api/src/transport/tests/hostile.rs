@@ -51,7 +51,7 @@ async fn goaway(stream: &mut TcpStream) -> Option<u32> {
 
 // HTTP/2 rapid reset: calls that are cancelled before they begin.
 #[tokio::test]
-async fn who_takes_calls_back_is_sent_away_and_others_go_on() {
+async fn a_peer_that_resets_calls_is_closed_and_others_go_on() {
     let pair = Pair::far().await;
     let mut neighbour = pair.client();
     neighbour.probe(probe("well")).await.expect("answered");
@@ -71,7 +71,7 @@ async fn who_takes_calls_back_is_sent_away_and_others_go_on() {
 // A peer that pings and reads no answer is itself read no more: it can fill only the kernel's
 // buffers.
 #[tokio::test]
-async fn who_pings_without_end_is_read_no_more_and_others_go_on() {
+async fn a_peer_that_floods_pings_is_not_read_and_others_go_on() {
     let pair = Pair::far().await;
     let mut neighbour = pair.client();
     let socket = TcpSocket::new_v4().expect("a socket");
@@ -79,11 +79,14 @@ async fn who_pings_without_end_is_read_no_more_and_others_go_on() {
     let mut hostile = socket.connect(address(&pair)).await.expect("listens");
     hostile.write_all(PREFACE).await.expect("taken");
     let pings = frame(6, 0, 0, &[7; 8]).repeat(10_000);
-    let mut sent = 0;
+    let mut sent_bytes = 0;
     while let Ok(Ok(())) = timeout(Duration::from_secs(2), hostile.write_all(&pings)).await {
         neighbour.probe(probe("well")).await.expect("answered");
-        sent += pings.len();
-        assert!(sent < 256 << 20, "still read after {sent} bytes");
+        sent_bytes += pings.len();
+        assert!(
+            sent_bytes < 256 << 20,
+            "still read after {sent_bytes} bytes"
+        );
     }
     neighbour.probe(probe("well")).await.expect("answered");
     drop(hostile);
@@ -94,16 +97,16 @@ async fn who_pings_without_end_is_read_no_more_and_others_go_on() {
 async fn relay(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let at = listener.local_addr().expect("bound");
-    let (stall, stalled) = watch::channel(false);
+    let (stall, stall_receiver) = watch::channel(false);
     tokio::spawn(async move {
         while let Ok((peer, _)) = listener.accept().await {
-            let stalled = stalled.clone();
+            let stall_receiver = stall_receiver.clone();
             tokio::spawn(async move {
                 let server = TcpStream::connect(to).await.expect("listens");
                 let (peer, server) = (peer.into_split(), server.into_split());
                 tokio::join!(
-                    carry(peer.0, server.1, stalled.clone()),
-                    carry(server.0, peer.1, stalled)
+                    carry(peer.0, server.1, stall_receiver.clone()),
+                    carry(server.0, peer.1, stall_receiver)
                 );
             });
         }
@@ -114,19 +117,23 @@ async fn relay(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
 async fn carry(
     mut from: impl tokio::io::AsyncRead + Unpin,
     mut to: impl tokio::io::AsyncWrite + Unpin,
-    mut stalled: watch::Receiver<bool>,
+    mut stall_receiver: watch::Receiver<bool>,
 ) {
     loop {
-        if stalled.wait_for(|stalled| !stalled).await.is_err() {
+        if stall_receiver
+            .wait_for(|is_stalled| !is_stalled)
+            .await
+            .is_err()
+        {
             return;
         }
-        let moved = tokio::select! {
+        let copy_result = tokio::select! {
             biased;
             // Copying may never pause.
-            _ = stalled.wait_for(|stalled| *stalled) => continue,
-            moved = copy(&mut from, &mut to) => moved,
+            _ = stall_receiver.wait_for(|is_stalled| *is_stalled) => continue,
+            copy_result = copy(&mut from, &mut to) => copy_result,
         };
-        let _ = (moved, to.shutdown().await);
+        let _ = (copy_result, to.shutdown().await);
         return;
     }
 }
@@ -148,31 +155,31 @@ async fn a_connection_that_swallows_all_is_noticed_and_made_anew() {
     // A busy machine may be too slow for these settings before anything stalls.
     let (_sender, mut outcomes) = loop {
         let (sender, receiver) = mpsc::channel::<DeliverBatch>(4);
-        let begun = Instant::now();
+        let start = Instant::now();
         match client.deliver(ReceiverStream::new(receiver)).await {
             Ok(answer) => break (sender, answer.into_inner()),
-            Err(status) => assert!(begun.elapsed() >= quick, "{status}"),
+            Err(status) => assert!(start.elapsed() >= quick, "{status}"),
         }
     };
-    let mut waiting = client.clone();
-    let call = tokio::spawn(async move { waiting.probe(probe("never")).await });
+    let mut waiting_client = client.clone();
+    let call = tokio::spawn(async move { waiting_client.probe(probe("never")).await });
     pair.busy().await;
     stall.send(true).expect("the relay lives");
     // The stream has no deadline, and the call an hour.
-    let ended = timeout(LONG_ENOUGH, async {
+    let ends = timeout(LONG_ENOUGH, async {
         (outcomes.message().await, call.await)
     });
-    let (stream, call) = ended.await.expect("noticed");
+    let (stream, call) = ends.await.expect("noticed");
     let status = stream.expect_err("nothing comes");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     let status = call.expect("no panic").expect_err("nothing comes");
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     stall.send(false).expect("the relay lives");
-    let answered = async {
+    let reconnect = async {
         while client.probe(probe("well")).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let answered = timeout(LONG_ENOUGH, answered).await;
-    answered.expect("over a new connection");
+    let reconnect = timeout(LONG_ENOUGH, reconnect).await;
+    reconnect.expect("over a new connection");
 }

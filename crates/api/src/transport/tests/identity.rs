@@ -42,52 +42,52 @@ impl Root {
         let private = || PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
         let clients =
             WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
-        let mut accepting = ServerConfig::builder_with_provider(provider.clone())
+        let mut server_config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("a version")
             .with_client_cert_verifier(clients.expect("a verifier"))
             .with_single_cert(chain(), private())
             .expect("a certificate");
-        accepting.alpn_protocols = vec![b"h2".to_vec()];
-        let mut calling = ClientConfig::builder_with_provider(provider)
+        server_config.alpn_protocols = vec![b"h2".to_vec()];
+        let mut client_config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .expect("a version")
             .with_root_certificates(roots)
             .with_client_auth_cert(chain(), private())
             .expect("a certificate");
-        calling.alpn_protocols = vec![b"h2".to_vec()];
+        client_config.alpn_protocols = vec![b"h2".to_vec()];
         Arc::new(Proof {
-            accepting: Arc::new(accepting),
-            calling: Arc::new(calling),
+            server_config: Arc::new(server_config),
+            client_config: Arc::new(client_config),
             life,
-            required: true,
+            is_required: true,
         })
     }
 }
 
 #[derive(Clone)]
 pub(super) struct Proof {
-    accepting: Arc<ServerConfig>,
-    calling: Arc<ClientConfig>,
+    server_config: Arc<ServerConfig>,
+    client_config: Arc<ClientConfig>,
     life: Duration,
-    required: bool,
+    is_required: bool,
 }
 
 impl Identity for Proof {
     fn accepting(&self) -> Arc<ServerConfig> {
-        self.accepting.clone()
+        self.server_config.clone()
     }
 
     fn calling(&self, _: Role) -> Arc<ClientConfig> {
-        self.calling.clone()
+        self.client_config.clone()
     }
 
     fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
-        let named = |role: &&Role| {
+        let is_named = |role: &&Role| {
             let name = role.name().as_bytes();
             certificate.windows(name.len()).any(|bytes| bytes == name)
         };
-        let role = Role::ALL.iter().find(named)?;
+        let role = Role::ALL.iter().find(is_named)?;
         Some((Caller::new(*role, "a"), self.life))
     }
 
@@ -96,7 +96,7 @@ impl Identity for Proof {
     }
 
     fn required(&self) -> bool {
-        self.required
+        self.is_required
     }
 }
 
@@ -105,7 +105,7 @@ fn connector(proof: Arc<Proof>) -> Connector {
 }
 
 /// A boat's server that proves its identity.
-async fn serving(proof: Arc<Proof>) -> (SocketAddr, JoinHandle<()>) {
+async fn start_server(proof: Arc<Proof>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
@@ -127,7 +127,7 @@ fn boat_at(connector: &Connector, url: &str) -> BoatServiceClient<Channel> {
 #[tokio::test]
 async fn a_role_is_refused_what_is_not_its_own() {
     let root = Root::new();
-    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let (address, _task) = start_server(root.service(Role::Boat, HOUR)).await;
     let url = format!("https://{address}");
     for (role, is_permitted) in [
         (Role::Carrier, true),
@@ -151,15 +151,15 @@ async fn a_role_is_refused_what_is_not_its_own() {
     let caller = connector(root.service(Role::Station, HOUR));
     let (_sender, receiver) = mpsc::channel::<DeliverBatch>(1);
     let mut station = boat_at(&caller, &url);
-    let refused = station.deliver(ReceiverStream::new(receiver)).await;
-    let status = refused.expect_err("only carriers deliver");
+    let result = station.deliver(ReceiverStream::new(receiver)).await;
+    let status = result.expect_err("only carriers deliver");
     assert_eq!(status.code(), Code::PermissionDenied);
 }
 
 #[tokio::test]
-async fn who_shows_no_certificate_of_ours_has_no_connection() {
+async fn a_peer_without_our_certificate_has_no_connection() {
     let root = Root::new();
-    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let (address, _task) = start_server(root.service(Role::Boat, HOUR)).await;
     let plain = Connector::new(config());
     let stranger = connector(Root::new().service(Role::Carrier, HOUR));
     for (connector, url) in [
@@ -185,7 +185,7 @@ async fn who_shows_no_certificate_of_ours_has_no_connection() {
 #[tokio::test]
 async fn a_service_of_another_role_is_not_called() {
     let root = Root::new();
-    let (address, _task) = serving(root.service(Role::Horn, HOUR)).await;
+    let (address, _task) = start_server(root.service(Role::Horn, HOUR)).await;
     let caller = connector(root.service(Role::Carrier, HOUR));
     let answer = boat_at(&caller, &format!("https://{address}"))
         .probe(probe("well"))
@@ -201,16 +201,16 @@ async fn a_service_of_another_role_is_not_called() {
 async fn while_a_fleet_changes_over_both_kinds_are_taken() {
     let root = Root::new();
     let proof = Proof {
-        required: false,
+        is_required: false,
         ..(*root.service(Role::Boat, HOUR)).clone()
     };
-    let (address, _task) = serving(Arc::new(proof)).await;
+    let (address, _task) = start_server(Arc::new(proof)).await;
     let plain = Connector::new(config());
-    let proved = connector(root.service(Role::Carrier, HOUR));
+    let with_certificate = connector(root.service(Role::Carrier, HOUR));
     for (connector, url) in [
         (&plain, format!("http://{address}")),
-        (&proved, format!("http://{address}")),
-        (&proved, format!("https://{address}")),
+        (&with_certificate, format!("http://{address}")),
+        (&with_certificate, format!("https://{address}")),
     ] {
         let answer = boat_at(connector, &url).probe(probe("well")).await;
         answer.expect(&url);
@@ -239,7 +239,7 @@ async fn in_one_process_the_composition_says_who_calls() {
 async fn a_connection_ends_with_the_certificate_of_its_peer() {
     let root = Root::new();
     let server = root.service(Role::Boat, LIFE);
-    let (address, _task) = serving(server).await;
+    let (address, _task) = start_server(server).await;
     let caller = connector(root.service(Role::Carrier, HOUR));
     let client = boat_at(&caller, &format!("https://{address}"));
     ends_by_itself(&client).await;
@@ -253,12 +253,12 @@ const LIFE: Duration = Duration::from_millis(300);
 /// Repeats a call that is refused because, on a busy machine, its connection ended before it.
 async fn in_a_life<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
     loop {
-        let begun = Instant::now();
+        let start = Instant::now();
         match call().await {
             Ok(answer) => return answer,
             Err(status) => {
                 assert_eq!(status.code(), Code::Unavailable, "{status}");
-                assert!(begun.elapsed() >= LIFE, "{status}");
+                assert!(start.elapsed() >= LIFE, "{status}");
             }
         }
     }
@@ -281,7 +281,7 @@ async fn ends_by_itself(client: &BoatServiceClient<Channel>) {
 #[tokio::test]
 async fn a_caller_leaves_a_server_whose_certificate_has_ended() {
     let root = Root::new();
-    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let (address, _task) = start_server(root.service(Role::Boat, HOUR)).await;
     let caller = connector(root.service(Role::Carrier, LIFE));
     let client = boat_at(&caller, &format!("https://{address}"));
     ends_by_itself(&client).await;
@@ -326,13 +326,14 @@ async fn a_connection_ends_whose_root_was_retired() {
         let root = Root::new();
         let (looks, has_retired) = (Arc::default(), Arc::default());
         let fickle = |proof: Arc<Proof>, fickle: bool| -> Arc<dyn Identity> {
-            match fickle {
-                true => Arc::new(Fickle {
+            if fickle {
+                Arc::new(Fickle {
                     proof,
                     looks: Arc::clone(&looks),
                     has_retired: Arc::clone(&has_retired),
-                }),
-                false => proof,
+                })
+            } else {
+                proof
             }
         };
         let quick = Config {
@@ -346,7 +347,7 @@ async fn a_connection_ends_whose_root_was_retired() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
-        let _serving = tokio::spawn(async move {
+        let _server_task = tokio::spawn(async move {
             let stop = CancellationToken::new();
             server.serve(listener, routes, stop).await
         });
@@ -354,9 +355,9 @@ async fn a_connection_ends_whose_root_was_retired() {
         let (sender, receiver) = mpsc::channel(4);
         let answer = client.deliver(ReceiverStream::new(receiver)).await;
         let mut outcomes = answer.expect("opened").into_inner();
-        let begun = Instant::now();
+        let start = Instant::now();
         while looks.load(Ordering::SeqCst) < 3 {
-            assert!(begun.elapsed() < LONG_ENOUGH, "nobody looks");
+            assert!(start.elapsed() < LONG_ENOUGH, "nobody looks");
             sender.send(batch("well", [1])).await.expect("open");
             let answer = outcomes.message().await.expect("well").expect("open");
             assert_eq!(tokens(answer), [1]);
@@ -381,7 +382,7 @@ async fn connections_that_are_old_are_left_without_haste() {
     let address = listener.local_addr().expect("bound");
     let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
     let server = Connector::new(config()).with_identity(Arc::new(proof));
-    let _serving = tokio::spawn(async move {
+    let _server_task = tokio::spawn(async move {
         let stop = CancellationToken::new();
         server.serve(listener, routes, stop).await
     });
@@ -391,14 +392,14 @@ async fn connections_that_are_old_are_left_without_haste() {
         ..config()
     };
     let caller = Connector::new(quick).with_identity(root.service(Role::Carrier, HOUR));
-    let begun = Instant::now();
+    let start = Instant::now();
     let client = boat_at(&caller, &format!("https://{address}"));
     let (sender, receiver) = mpsc::channel(4);
-    let mut streaming = client.clone();
-    let answer = streaming.deliver(ReceiverStream::new(receiver)).await;
+    let mut stream_client = client.clone();
+    let answer = stream_client.deliver(ReceiverStream::new(receiver)).await;
     let mut outcomes = answer.expect("opened").into_inner();
     while handshakes.load(Ordering::SeqCst) < 12 {
-        assert!(begun.elapsed() < LONG_ENOUGH, "connections stay");
+        assert!(start.elapsed() < LONG_ENOUGH, "connections stay");
         let mut calls = (client.clone(), client.clone());
         let (one, other) = tokio::join!(calls.0.probe(probe("well")), calls.1.probe(probe("well")));
         one.expect("answered");
@@ -408,9 +409,12 @@ async fn connections_that_are_old_are_left_without_haste() {
         assert_eq!(tokens(answer), [1]);
     }
     // At their age, ten percent more or less.
-    let made = handshakes.load(Ordering::SeqCst) as f64;
-    let most = 1.0 + begun.elapsed().div_duration_f64(age.mul_f64(0.9));
-    assert!(made <= most, "{made} connections, of {most}");
+    let handshake_count = handshakes.load(Ordering::SeqCst) as f64;
+    let limit = 1.0 + start.elapsed().div_duration_f64(age.mul_f64(0.9));
+    assert!(
+        handshake_count <= limit,
+        "{handshake_count} connections, of {limit}"
+    );
 }
 
 /// Counts accepted connections.
@@ -443,22 +447,22 @@ impl Identity for ConnectionCounter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_does_not_come_is_given_up_after_five_seconds() {
-    let (address, _task) = serving(Root::new().service(Role::Boat, HOUR)).await;
+async fn a_missing_handshake_times_out_after_five_seconds() {
+    let (address, _task) = start_server(Root::new().service(Role::Boat, HOUR)).await;
     let mut silent = TcpStream::connect(address).await.expect("listens");
-    let begun = Instant::now();
+    let start = Instant::now();
     let _ = silent.read_to_end(&mut Vec::new()).await;
-    let took = begun.elapsed();
-    let within = Duration::from_secs(5)..Duration::from_secs(6);
-    assert!(within.contains(&took), "{took:?}");
+    let duration = start.elapsed();
+    let expected = Duration::from_secs(5)..Duration::from_secs(6);
+    assert!(expected.contains(&duration), "{duration:?}");
 }
 
 #[tokio::test]
 async fn silent_peers_keep_back_no_other() {
     let root = Root::new();
-    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let (address, _task) = start_server(root.service(Role::Boat, HOUR)).await;
     let caller = connector(root.service(Role::Carrier, HOUR));
-    let answered_meanwhile = async || {
+    let is_answered_meanwhile = async || {
         let mut silent = Vec::new();
         for _ in 0..200 {
             silent.push(TcpStream::connect(address).await.expect("listens"));
@@ -472,9 +476,9 @@ async fn silent_peers_keep_back_no_other() {
         silent.iter().all(is_there)
     };
     // On a busy machine the silent ones may be given up first: that proves nothing.
-    let begun = Instant::now();
-    while !answered_meanwhile().await {
-        assert!(begun.elapsed() < LONG_ENOUGH, "only after the silent ones");
+    let start = Instant::now();
+    while !is_answered_meanwhile().await {
+        assert!(start.elapsed() < LONG_ENOUGH, "only after the silent ones");
     }
 }
 
@@ -488,18 +492,21 @@ async fn a_station_takes_sends_of_boats_alone() {
         let own = connector.clone().with_caller(Caller::new(role, "a"));
         let channel = own.channel(Role::Station, "inproc:station");
         let mut client = StationServiceClient::new(channel);
-        let sent = client.send_batch(SendBatchRequest::default()).await;
-        let kicked = client.kickout(KickoutRequest::default()).await;
+        let send_result = client.send_batch(SendBatchRequest::default()).await;
+        let kick_result = client.kickout(KickoutRequest::default()).await;
         // No such service on this server: a permitted call finds nothing.
-        let code = |is_permitted| match is_permitted {
-            true => Code::Unimplemented,
-            false => Code::PermissionDenied,
+        let code = |is_permitted| {
+            if is_permitted {
+                Code::Unimplemented
+            } else {
+                Code::PermissionDenied
+            }
         };
-        let sent = sent.expect_err("no service").code();
-        assert_eq!(sent, code(role == Role::Boat), "{role}");
-        let kicked = kicked.expect_err("no service").code();
+        let send_result = send_result.expect_err("no service").code();
+        assert_eq!(send_result, code(role == Role::Boat), "{role}");
+        let kick_result = kick_result.expect_err("no service").code();
         let may_kick = matches!(role, Role::Station | Role::Backend | Role::Desk);
-        assert_eq!(kicked, code(may_kick), "{role}");
+        assert_eq!(kick_result, code(may_kick), "{role}");
     }
 }
 

@@ -22,10 +22,10 @@ struct Listener {
     url: String,
     ready: watch::Sender<bool>,
     stop: CancellationToken,
-    ended: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
-async fn serving(connector: Connector, scheme: &str, reflection: bool) -> Listener {
+async fn start_server(connector: Connector, scheme: &str, reflection: bool) -> Listener {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let (ready, is_ready) = watch::channel(false);
@@ -35,17 +35,17 @@ async fn serving(connector: Connector, scheme: &str, reflection: bool) -> Listen
         reflection,
     });
     let stop = CancellationToken::new();
-    let stopped = stop.clone();
-    let ended = tokio::spawn(async move {
+    let stop_token = stop.clone();
+    let task = tokio::spawn(async move {
         let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
-        let serving = connector.serve(listener, routes, stopped);
-        serving.await.expect("serving");
+        let server = connector.serve(listener, routes, stop_token);
+        server.await.expect("serving");
     });
     Listener {
         url: format!("{scheme}://{address}"),
         ready,
         stop,
-        ended,
+        task,
     }
 }
 
@@ -63,9 +63,9 @@ async fn check(channel: &Channel, service: &str) -> Result<i32, Code> {
 }
 
 async fn reaches(channel: &Channel, service: &str, status: ServingStatus) {
-    let until = Instant::now() + LONG_ENOUGH;
+    let deadline = Instant::now() + LONG_ENOUGH;
     while check(channel, service).await != Ok(status as i32) {
-        assert!(Instant::now() < until, "{service:?} is not {status}");
+        assert!(Instant::now() < deadline, "{service:?} is not {status}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -79,15 +79,15 @@ async fn ask(
         message_request: Some(question),
     };
     let mut client = ServerReflectionClient::new(channel.clone());
-    let asked = tokio_stream::once(request);
-    let mut answers = client.server_reflection_info(asked).await?.into_inner();
+    let requests = tokio_stream::once(request);
+    let mut answers = client.server_reflection_info(requests).await?.into_inner();
     let answer = answers.message().await?;
     Ok(answer.expect("an answer"))
 }
 
 #[tokio::test]
 async fn health_is_that_of_the_server_by_each_name() {
-    let server = serving(plain(), "http", false).await;
+    let server = start_server(plain(), "http", false).await;
     let channel = plain().channel(Role::Boat, &server.url);
     for service in ["", BOAT] {
         reaches(&channel, service, ServingStatus::NotServing).await;
@@ -101,31 +101,31 @@ async fn health_is_that_of_the_server_by_each_name() {
     let unknown = check(&channel, "packetboat.v1.StationService").await;
     assert_eq!(unknown, Err(Code::NotFound));
     // Reflection was not turned on.
-    let refused = ask(&channel, MessageRequest::ListServices(String::new())).await;
-    let refused = refused.expect_err("it is off");
-    assert_eq!(refused.code(), Code::Unimplemented);
+    let result = ask(&channel, MessageRequest::ListServices(String::new())).await;
+    let result = result.expect_err("it is off");
+    assert_eq!(result.code(), Code::Unimplemented);
 }
 
 // A watch never ends by itself: a station would have waited for it as long as for its sends.
 #[tokio::test]
 async fn a_watch_keeps_no_server_from_stopping() {
     let patient = plain().with_stop_grace(HOUR);
-    let server = serving(patient, "http", false).await;
+    let server = start_server(patient, "http", false).await;
     server.ready.send_replace(true);
     let channel = plain().channel(Role::Boat, &server.url);
     reaches(&channel, "", ServingStatus::Serving).await;
     let request = HealthCheckRequest::default();
-    let watching = HealthClient::new(channel).watch(request).await;
-    let mut watching = watching.expect("a watch").into_inner();
-    let first = watching.message().await.expect("an answer");
+    let watch = HealthClient::new(channel).watch(request).await;
+    let mut watch = watch.expect("a watch").into_inner();
+    let first = watch.message().await.expect("an answer");
     let first = first.map(|first| first.status);
     assert_eq!(first, Some(ServingStatus::Serving as i32));
     server.stop.cancel();
-    let ended = timeout(LONG_ENOUGH, server.ended).await;
-    ended.expect("before its grace").expect("no panic");
+    let result = timeout(LONG_ENOUGH, server.task).await;
+    result.expect("before its grace").expect("no panic");
     let last = timeout(LONG_ENOUGH, async {
         loop {
-            match watching.message().await {
+            match watch.message().await {
                 Ok(Some(answer)) => assert_ne!(answer.status, ServingStatus::Unknown as i32),
                 Ok(None) => return Code::Ok,
                 Err(status) => return status.code(),
@@ -138,21 +138,21 @@ async fn a_watch_keeps_no_server_from_stopping() {
 #[tokio::test]
 async fn each_role_asks_for_health_and_operators_for_descriptors() {
     let root = Root::new();
-    let proved = |role| plain().with_identity(root.service(role, HOUR));
-    let server = serving(proved(Role::Boat), "https", true).await;
+    let with_certificate = |role| plain().with_identity(root.service(role, HOUR));
+    let server = start_server(with_certificate(Role::Boat), "https", true).await;
     server.ready.send_replace(true);
     for role in Role::ALL {
-        let channel = proved(role).channel(Role::Boat, &server.url);
+        let channel = with_certificate(role).channel(Role::Boat, &server.url);
         reaches(&channel, BOAT, ServingStatus::Serving).await;
-        let listed = ask(&channel, MessageRequest::ListServices(String::new())).await;
+        let response = ask(&channel, MessageRequest::ListServices(String::new())).await;
         if !matches!(role, Role::Backend | Role::Desk) {
-            let refused = listed.expect_err("not for this role");
-            assert_eq!(refused.code(), Code::PermissionDenied, "{role}");
+            let status = response.expect_err("not for this role");
+            assert_eq!(status.code(), Code::PermissionDenied, "{role}");
             continue;
         }
-        let listed = listed.expect("for operators").message_response;
-        let Some(MessageResponse::ListServicesResponse(services)) = listed else {
-            panic!("a list: {listed:?}");
+        let response = response.expect("for operators").message_response;
+        let Some(MessageResponse::ListServicesResponse(services)) = response else {
+            panic!("a list: {response:?}");
         };
         let names = services.service.into_iter().map(|service| service.name);
         let names: BTreeSet<String> = names.collect();
@@ -172,10 +172,10 @@ async fn each_role_asks_for_health_and_operators_for_descriptors() {
 
 // kubelet shows no certificate: its probes stay with HTTP.
 #[tokio::test]
-async fn who_proves_nothing_is_told_no_health_where_proof_is_required() {
+async fn health_needs_a_certificate_where_proof_is_required() {
     let root = Root::new();
-    let proved = plain().with_identity(root.service(Role::Boat, HOUR));
-    let server = serving(proved, "https", false).await;
+    let connector = plain().with_identity(root.service(Role::Boat, HOUR));
+    let server = start_server(connector, "https", false).await;
     server.ready.send_replace(true);
     let stranger = server.url.replace("https", "http");
     let channel = plain().channel(Role::Boat, &stranger);

@@ -34,7 +34,7 @@ fn open() -> EmbeddedCache {
 }
 
 #[tokio::test]
-async fn who_was_not_used_for_longest_makes_room() {
+async fn least_recently_used_entry_makes_room() {
     let config = CacheConfig {
         memory_bytes_max: 4 * (OVERHEAD + 60),
         ..CacheConfig::default()
@@ -49,14 +49,14 @@ async fn who_was_not_used_for_longest_makes_room() {
         // Entry `first` is used again after each fill.
         assert!(find(&cache, first).await.group().is_some());
     }
-    let held = cache.held.lock();
-    assert!((2..=4).contains(&held.used_at.len()));
-    assert_eq!(held.used_at.len(), held.used.len());
-    assert!(held.bytes <= cache.config.memory_bytes_max);
+    let slots = cache.slots.lock();
+    assert!((2..=4).contains(&slots.used_at.len()));
+    assert_eq!(slots.used_at.len(), slots.use_order.len());
+    assert!(slots.bytes <= cache.config.memory_bytes_max);
 }
 
 #[tokio::test]
-async fn where_nothing_may_be_kept_nothing_is() {
+async fn zero_retention_stores_nothing() {
     let config = CacheConfig {
         keep_for: Duration::ZERO,
         ..CacheConfig::default()
@@ -66,5 +66,5 @@ async fn where_nothing_may_be_kept_nothing_is() {
     let token = find(&cache, CacheKey::Group(group)).await.token;
     assert!(!keep_group(&cache, group, &token, &group_copy(1, 0)).await);
     assert_eq!(find(&cache, CacheKey::Group(group)).await.group(), None);
-    assert!(cache.held.lock().used_at.is_empty());
+    assert!(cache.slots.lock().used_at.is_empty());
 }

@@ -66,20 +66,20 @@ async fn the_contract_holds_on_a_cluster() {
 // proves S2-26: what another master made may be older than what was said since.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn what_another_master_made_is_not_believed() {
+async fn entry_of_another_master_is_ignored() {
     let cache = open(RedisMode::Single, "redis-single", CacheConfig::default()).await;
     let group = TestIds::new(1).group();
     let owner = CacheKey::Group(group);
     let token = find(&cache, owner).await.token;
     assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
-    let of = |replid: &str| {
+    let set_master = |replid: &str| {
         let key = key(&cache.prefix, owner);
-        let call = Call::command_in(slots::of_tag(&tag(owner)), "HSET");
+        let call = Call::command_in(slots::for_tag(&tag(owner)), "HSET");
         call.key(key).arg("of").arg(replid)
     };
     let token = find(&cache, owner).await.token;
-    let told = cache.connection.pool.ask(of("another")).await;
-    told.expect("written");
+    let result = cache.connection.pool.ask(set_master("another")).await;
+    result.expect("written");
     assert!(!keep_group(&cache, group, &token, &group_copy(2, 0)).await);
     assert_eq!(find(&cache, owner).await.group(), None);
     assert!(!keep_group(&cache, group, &token, &group_copy(2, 0)).await);
@@ -87,7 +87,7 @@ async fn what_another_master_made_is_not_believed() {
 
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn what_nobody_keeps_anew_goes() {
+async fn unrefreshed_entries_expire() {
     let settings = CacheConfig {
         keep_for: Duration::from_secs(5),
         ..CacheConfig::default()
@@ -97,9 +97,9 @@ async fn what_nobody_keeps_anew_goes() {
     let token = find(&cache, CacheKey::Group(group)).await.token;
     assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
     tokio::time::sleep(Duration::from_secs(6)).await;
-    let found = find(&cache, CacheKey::Group(group)).await;
-    assert_eq!(found.group(), None);
-    assert_ne!(found.token, token);
+    let lookup = find(&cache, CacheKey::Group(group)).await;
+    assert_eq!(lookup.group(), None);
+    assert_ne!(lookup.token, token);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn names_lie_beside_what_else_is_kept() {
     let bucket = keys::bucket_of(user);
     let name = key("msg", CacheKey::User(user));
     assert_eq!(name, format!("msg/{{b{bucket:04}}}/u:77/c"));
-    assert_eq!(slots::of_key(&name), slots::of_bucket(bucket));
+    assert_eq!(slots::for_key(&name), slots::for_bucket(bucket));
 }
 
 proptest! {
@@ -121,8 +121,8 @@ proptest! {
         let group = CacheKey::Group(GroupId::new(number).expect("positive"));
         for owner in [user, group] {
             let key = key(&prefix, owner);
-            prop_assert_eq!(slots::tag_of_ours(&prefix, &key), tag(owner));
-            prop_assert_eq!(slots::of_key(&key), slots::of_tag(&tag(owner)));
+            prop_assert_eq!(slots::parse_tag(&prefix, &key), tag(owner));
+            prop_assert_eq!(slots::for_key(&key), slots::for_tag(&tag(owner)));
         }
     }
 }

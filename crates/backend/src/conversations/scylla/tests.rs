@@ -32,6 +32,6 @@ async fn the_same_source_never_lowers_the_version() {
     for stamp in [50, 20] {
         store.save(vec![row(stamp)]).await.expect("saves");
     }
-    let changed = store.changed(owner, at(50), None, 9).await.expect("reads");
-    assert_eq!(changed.len(), 1);
+    let entries = store.changed(owner, at(50), None, 9).await.expect("reads");
+    assert_eq!(entries.len(), 1);
 }

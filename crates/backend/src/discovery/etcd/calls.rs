@@ -22,12 +22,12 @@ use crate::credentials::CredentialSnapshot;
 use crate::tls::{advice, ended};
 use crate::{Error, Kind, Result};
 
-/// Pause between the first two attempts; doubles each time, up to `PAUSE_MAX`.
-const PAUSE: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Pause between the first two attempts; doubles each time, up to `RETRY_PAUSE_MAX`.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Silence after which a connection is pinged. etcd treats more than one ping in 5 s as an attack.
-const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A granted lease.
@@ -36,7 +36,7 @@ pub(super) struct Lease {
     pub(super) id: i64,
     pub(super) ttl: Duration,
     /// Time before etcd was asked: the lease lives for at least `ttl` from then on.
-    pub(super) asked: Instant,
+    pub(super) requested_at: Instant,
 }
 
 /// The client, with the deadlines of calls. Every call may take effect twice.
@@ -46,7 +46,7 @@ pub(super) struct Calls {
     call_deadline: Duration,
     attempt_deadline: Duration,
     entropy: Arc<dyn Entropy>,
-    _keep: Option<AbortOnDropHandle<()>>,
+    _reloader: Option<AbortOnDropHandle<()>>,
     _renew: AbortOnDropHandle<()>,
 }
 
@@ -61,8 +61,8 @@ impl Calls {
             let (client, config) = (Arc::clone(&client), config.clone());
             async move {
                 while changes.changed().await.is_ok() {
-                    let shown = Arc::clone(&changes.borrow_and_update());
-                    match renewed(&config, &shown).await {
+                    let snapshot = Arc::clone(&changes.borrow_and_update());
+                    match reconnect(&config, &snapshot).await {
                         Ok(new) => client.store(Arc::new(new)),
                         Err(error) => tracing::warn!(
                             %error, source = %error.source,
@@ -77,7 +77,7 @@ impl Calls {
             call_deadline: config.call_deadline,
             attempt_deadline: config.attempt_deadline,
             entropy,
-            _keep: credentials.keep(),
+            _reloader: credentials.spawn_reloader(),
             _renew: AbortOnDropHandle::new(tokio::spawn(renew)),
         })
     }
@@ -85,8 +85,8 @@ impl Calls {
     /// Lists all keys below `prefix`, linearizably.
     pub(super) async fn list(&self, prefix: &str) -> Result<GetResponse> {
         self.repeat(|mut client| async move {
-            let below = GetOptions::new().with_prefix();
-            client.get(prefix, Some(below)).await
+            let options = GetOptions::new().with_prefix();
+            client.get(prefix, Some(options)).await
         })
         .await
     }
@@ -107,13 +107,13 @@ impl Calls {
 
     pub(super) async fn grant(&self, ttl: Duration) -> Result<Lease> {
         self.repeat(|mut client| async move {
-            let asked = Instant::now();
-            let granted = client.lease_grant(ttl.as_secs() as i64, None).await?;
-            let granted_ttl = Duration::from_secs(granted.ttl().unsigned_abs());
+            let requested_at = Instant::now();
+            let response = client.lease_grant(ttl.as_secs() as i64, None).await?;
+            let granted_ttl = Duration::from_secs(response.ttl().unsigned_abs());
             Ok(Lease {
-                id: granted.id(),
+                id: response.id(),
                 ttl: granted_ttl.min(ttl),
-                asked,
+                requested_at,
             })
         })
         .await
@@ -125,9 +125,9 @@ impl Calls {
     /// Uses a new stream each time: a long-lived one would not survive its member.
     pub(super) async fn renew(&self, lease: i64) -> Result<Option<Instant>> {
         self.repeat(|mut client| async move {
-            let asked = Instant::now();
+            let requested_at = Instant::now();
             match client.lease_keep_alive(lease).await {
-                Ok(_) => Ok(Some(asked)),
+                Ok(_) => Ok(Some(requested_at)),
                 // Raised only for an answer without a time to live.
                 Err(etcd_client::Error::LeaseKeepAliveError(_)) => Ok(None),
                 Err(error) => Err(error),
@@ -153,17 +153,17 @@ impl Calls {
     /// first.
     pub(super) async fn watch(&self, prefix: &str, revision: i64) -> Result<WatchStream> {
         let mut client = self.client.load().watch_client();
-        let below = WatchOptions::new()
+        let options = WatchOptions::new()
             .with_prefix()
             .with_start_revision(revision);
-        timeout(self.attempt_deadline, client.watch(prefix, Some(below)))
+        timeout(self.attempt_deadline, client.watch(prefix, Some(options)))
             .await
             .map_err(|late| Error::unavailable(SEAM, late))?
-            .map_err(judged)
+            .map_err(classify)
     }
 
     /// Random duration between two thirds and four thirds of `mean`.
-    pub(super) fn jittered(&self, mean: Duration) -> Duration {
+    pub(super) fn jitter(&self, mean: Duration) -> Duration {
         let span = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX) * 2 / 3;
         mean * 2 / 3 + Duration::from_micros(self.entropy.next() % span.max(1))
     }
@@ -172,65 +172,66 @@ impl Calls {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let end = Instant::now() + self.call_deadline;
-        let mut mean = PAUSE;
+        let deadline = Instant::now() + self.call_deadline;
+        let mut mean = RETRY_PAUSE;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let most = self.attempt_deadline.min(left);
-            let error = match timeout(most, attempt(Client::clone(&self.client.load()))).await {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let attempt_timeout = self.attempt_deadline.min(remaining);
+            let error = match timeout(attempt_timeout, attempt(Client::clone(&self.client.load())))
+                .await
+            {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => judged(error),
-                Err(_) => Error::unavailable(SEAM, format!("no answer within {most:?}")),
+                Ok(Err(error)) => classify(error),
+                Err(_) => Error::unavailable(SEAM, format!("no answer within {attempt_timeout:?}")),
             };
-            let pause = self.jittered(mean);
-            if error.kind != Kind::Unavailable || Instant::now() + pause >= end {
+            let pause = self.jitter(mean);
+            if error.kind != Kind::Unavailable || Instant::now() + pause >= deadline {
                 return Err(error);
             }
             sleep(pause).await;
-            mean = (mean * 2).min(PAUSE_MAX);
+            mean = (mean * 2).min(RETRY_PAUSE_MAX);
         }
     }
 }
 
 /// Creates a client with these credentials. Contacts a server only if it has to sign in.
-pub(super) async fn dial(config: &EtcdConfig, shown: &CredentialSnapshot) -> Result<Client> {
+pub(super) async fn dial(config: &EtcdConfig, snapshot: &CredentialSnapshot) -> Result<Client> {
     let mut options = ConnectOptions::new()
         .with_connect_timeout(config.attempt_deadline)
-        .with_keep_alive(PING_EVERY, PING_TIMEOUT)
+        .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
         .with_keep_alive_while_idle(true)
         // A member that is cut off from the others reports it, instead of answering with stale
         // data.
         .with_require_leader(true)
         .with_auto_token_refresh(true);
-    if let Some((name, password)) = config.user(shown) {
+    if let Some((name, password)) = config.user(snapshot) {
         options = options.with_user(name, password.expose_secret());
     }
-    if let Some(tls) = &shown.tls {
-        let mut theirs = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.ca_pem()));
+    if let Some(tls) = &snapshot.tls {
+        let mut tls_options = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.ca_pem()));
         if let Some((cert, key)) = tls.own_pem() {
-            theirs = theirs.identity(Identity::from_pem(cert, key));
+            tls_options = tls_options.identity(Identity::from_pem(cert, key));
         }
-        options = options.with_tls(theirs);
+        options = options.with_tls(tls_options);
     }
-    let connecting = Client::connect(&config.endpoints, Some(options));
-    timeout(config.call_deadline, connecting)
+    let connect = Client::connect(&config.endpoints, Some(options));
+    timeout(config.call_deadline, connect)
         .await
         .map_err(|late| Error::unavailable(SEAM, late))?
         .map_err(|error| {
-            let is_tls = shown.tls.is_some();
+            let is_tls = snapshot.tls.is_some();
             let is_ended = is_broken(&error) && remedy(&error, is_tls).is_none();
-            let judged = judged_with(error, is_tls);
-            match is_ended {
-                false => judged,
-                true => {
-                    let ended = ended("etcd", is_tls);
-                    Error::new(SEAM, judged.kind, format!("{}: {ended}", judged.source))
-                }
+            let failure = classify_with(error, is_tls);
+            if is_ended {
+                let hint = ended("etcd", is_tls);
+                Error::new(SEAM, failure.kind, format!("{}: {hint}", failure.source))
+            } else {
+                failure
             }
         })
 }
 
-/// True if the connection broke, as opposed to a member's refusal.
+/// Whether the connection broke, as opposed to a member's refusal.
 fn is_broken(error: &etcd_client::Error) -> bool {
     match error {
         etcd_client::Error::GRpcStatus(status) => status.source().is_some(),
@@ -240,25 +241,25 @@ fn is_broken(error: &etcd_client::Error) -> bool {
 }
 
 /// Creates a client with new credentials, and checks that a member answers it.
-async fn renewed(config: &EtcdConfig, shown: &CredentialSnapshot) -> Result<Client> {
-    let client = dial(config, shown).await?;
+async fn reconnect(config: &EtcdConfig, snapshot: &CredentialSnapshot) -> Result<Client> {
+    let client = dial(config, snapshot).await?;
     let key = Keys::below(&config.prefix).cluster();
     let mut kv = client.kv_client();
-    let asked = timeout(config.call_deadline, kv.get(key, None)).await;
-    let asked = asked.map_err(|late| Error::unavailable(SEAM, late))?;
-    asked.map_err(judged)?;
+    let reply = timeout(config.call_deadline, kv.get(key, None)).await;
+    let reply = reply.map_err(|late| Error::unavailable(SEAM, late))?;
+    reply.map_err(classify)?;
     Ok(client)
 }
 
 /// Classifies an error by the caller's options: `unavailable` if it may pass by itself.
-pub(super) fn judged(error: etcd_client::Error) -> Error {
-    judged_with(error, true)
+pub(super) fn classify(error: etcd_client::Error) -> Error {
+    classify_with(error, true)
 }
 
-/// Classifies like `judged`. Without TLS, the first call of a client may reach a member that
+/// Classifies like `classify`. Without TLS, the first call of a client may reach a member that
 /// requires it.
-fn judged_with(error: etcd_client::Error, is_tls: bool) -> Error {
-    let refused = match &error {
+fn classify_with(error: etcd_client::Error, is_tls: bool) -> Error {
+    let is_refusal = match &error {
         etcd_client::Error::GRpcStatus(status) => matches!(
             status.code(),
             Code::InvalidArgument
@@ -269,7 +270,7 @@ fn judged_with(error: etcd_client::Error, is_tls: bool) -> Error {
         etcd_client::Error::InvalidArgs(_) | etcd_client::Error::InvalidUri(_) => true,
         _ => false,
     };
-    let kind = if refused {
+    let kind = if is_refusal {
         Kind::Conflict
     } else {
         Kind::Unavailable
@@ -282,8 +283,8 @@ fn judged_with(error: etcd_client::Error, is_tls: bool) -> Error {
 
 fn remedy(error: &etcd_client::Error, is_tls: bool) -> Option<String> {
     if let etcd_client::Error::GRpcStatus(status) = error {
-        let said = status.message();
-        if said.contains("authentication failed") || said.contains("user name is empty") {
+        let message = status.message();
+        if message.contains("authentication failed") || message.contains("user name is empty") {
             return Some("etcd.username and etcd.password_file have to be as etcd has them".into());
         }
         if status.code() == Code::PermissionDenied {

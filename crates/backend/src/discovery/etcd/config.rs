@@ -87,7 +87,7 @@ impl EtcdConfig {
             let value = if endpoint.contains('@') { "" } else { endpoint };
             problems.refuse("endpoints", value, reason, "Say http://host:2379");
         }
-        self.schemes(&mut problems);
+        self.check_schemes(&mut problems);
         problems.section("tls", self.tls.problems());
         let spans = |time| humantime_serde::re::humantime::format_duration(time);
         if self.lease_ttl < LEASE_TTL_MIN || self.lease_ttl.subsec_nanos() > 0 {
@@ -136,7 +136,7 @@ impl EtcdConfig {
     }
 
     /// Checks that TLS settings and the schemes of endpoints agree.
-    fn schemes(&self, problems: &mut Problems) {
+    fn check_schemes(&self, problems: &mut Problems) {
         let is_on = self.tls.is_on();
         for endpoint in self
             .endpoints
@@ -163,9 +163,9 @@ impl EtcdConfig {
     }
 
     /// Name and password, if sign-in is configured.
-    pub(super) fn user(&self, shown: &CredentialSnapshot) -> Option<(String, SecretString)> {
+    pub(super) fn user(&self, snapshot: &CredentialSnapshot) -> Option<(String, SecretString)> {
         let name = self.username.clone()?;
-        Some((name, shown.secret(PASSWORD)?.clone()))
+        Some((name, snapshot.secret(PASSWORD)?.clone()))
     }
 }
 
@@ -181,12 +181,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_can_be() {
+    fn defaults_are_valid() {
         EtcdConfig::default().check().unwrap();
     }
 
     #[test]
-    fn what_cannot_be_is_refused_in_words() {
+    fn each_unworkable_setting_is_one_problem() {
         let ok = EtcdConfig::default();
         let wrong = [
             EtcdConfig {
@@ -226,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_says_what_the_section_says() {
-        let refused = |endpoint: &str, is_on: bool| {
+    fn endpoint_scheme_must_match_the_tls_section() {
+        let problem_text = |endpoint: &str, is_on: bool| {
             let mut config = EtcdConfig {
                 endpoints: vec![endpoint.into()],
                 ..EtcdConfig::default()
@@ -235,15 +235,15 @@ mod tests {
             config.tls.ca_file = is_on.then(|| "/ca".into());
             config.problems().to_string()
         };
-        assert!(refused("http://etcd:2379", true).contains("Say https://"));
-        assert!(refused("https://etcd:2379", false).contains("etcd.tls.ca_file"));
+        assert!(problem_text("http://etcd:2379", true).contains("Say https://"));
+        assert!(problem_text("https://etcd:2379", false).contains("etcd.tls.ca_file"));
         for (endpoint, is_on) in [
             ("http://etcd:2379", false),
             ("https://etcd:2379", true),
             ("etcd:2379", false),
             ("etcd:2379", true),
         ] {
-            assert_eq!(refused(endpoint, is_on), "");
+            assert_eq!(problem_text(endpoint, is_on), "");
         }
     }
 
@@ -256,8 +256,8 @@ mod tests {
             password_file: Some(file.path().into()),
             ..EtcdConfig::default()
         };
-        let shown = config.credentials().unwrap().current();
-        let (name, password) = config.user(&shown).unwrap();
+        let snapshot = config.credentials().unwrap().current();
+        let (name, password) = config.user(&snapshot).unwrap();
         assert_eq!(
             (name.as_str(), password.expose_secret()),
             ("root", "secret")

@@ -37,8 +37,8 @@ pub(super) struct DirectorySnapshot {
 }
 
 impl DirectorySnapshot {
-    pub(super) fn listed(role: Role, prefix: &str, answer: &GetResponse) -> DirectorySnapshot {
-        let mut known = DirectorySnapshot {
+    pub(super) fn from_list(role: Role, prefix: &str, answer: &GetResponse) -> DirectorySnapshot {
+        let mut snapshot = DirectorySnapshot {
             role,
             prefix: prefix.to_owned(),
             revision: answer
@@ -47,12 +47,12 @@ impl DirectorySnapshot {
             instances: BTreeMap::new(),
         };
         for kv in answer.kvs() {
-            known.put(kv);
+            snapshot.put(kv);
         }
-        known
+        snapshot
     }
 
-    pub(super) fn roster(&self) -> Directory {
+    pub(super) fn to_directory(&self) -> Directory {
         Arc::new(self.instances.values().cloned().collect())
     }
 

@@ -12,7 +12,7 @@ use super::calls::{Calls, Lease};
 use crate::Result;
 
 /// Pause after a failed renewal.
-const RENEW_AGAIN: Duration = Duration::from_millis(500);
+const RENEWAL_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Keeps and revokes leases, on the runtime on which the registry was connected.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub(super) struct LeaseKeeper {
     pub(super) calls: Arc<Calls>,
     pub(super) runtime: Handle,
     /// Revocations in progress.
-    pub(super) revoking: TaskTracker,
+    pub(super) revocations: TaskTracker,
 }
 
 impl LeaseKeeper {
@@ -28,7 +28,7 @@ impl LeaseKeeper {
         let lease = self.calls.grant(ttl).await?;
         Ok(HeldLease {
             lease,
-            keeping: self.clone(),
+            keeper: self.clone(),
         })
     }
 }
@@ -37,24 +37,24 @@ impl LeaseKeeper {
 /// that fails, or the runtime has ended, the lease expires.
 pub(super) struct HeldLease {
     pub(super) lease: Lease,
-    keeping: LeaseKeeper,
+    keeper: LeaseKeeper,
 }
 
 impl HeldLease {
     pub(super) fn calls(&self) -> &Calls {
-        &self.keeping.calls
+        &self.keeper.calls
     }
 }
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
-        let (calls, lease) = (self.keeping.calls.clone(), self.lease.id);
+        let (calls, lease) = (self.keeper.calls.clone(), self.lease.id);
         let revoke = async move {
             if let Err(error) = calls.revoke(lease).await {
                 tracing::debug!(%error, source = %error.source, lease, "a lease is left to run out");
             }
         };
-        (self.keeping.revoking).spawn_on(revoke, &self.keeping.runtime);
+        (self.keeper.revocations).spawn_on(revoke, &self.keeper.runtime);
     }
 }
 
@@ -73,30 +73,31 @@ pub(super) struct LeaseMark {
     pub(super) value: String,
 }
 
-/// Keeps a lease until dropped, then gives it up. Cancels `lost` if the lease ends earlier.
-pub(super) fn keep(
-    held: HeldLease,
+/// Keeps a lease until dropped, then gives it up. Cancels `lost_token` if the lease ends
+/// earlier.
+pub(super) fn keep_alive(
+    held_lease: HeldLease,
     mark: LeaseMark,
     patience: LeasePatience,
-    lost: CancellationToken,
+    lost_token: CancellationToken,
 ) -> (AbortOnDropHandle<()>, HeldLease) {
     let keeper = Keeper {
-        calls: held.keeping.calls.clone(),
-        lease: held.lease,
+        calls: held_lease.keeper.calls.clone(),
+        lease: held_lease.lease,
         mark,
         patience,
     };
-    let keeping = held.keeping.runtime.spawn(async move {
-        let why = keeper.until_lost().await;
+    let task = held_lease.keeper.runtime.spawn(async move {
+        let why = keeper.wait_until_lost().await;
         tracing::warn!(
             key = keeper.mark.key,
             lease = keeper.lease.id,
             why,
             "a lease is lost"
         );
-        lost.cancel();
+        lost_token.cancel();
     });
-    (AbortOnDropHandle::new(keeping), held)
+    (AbortOnDropHandle::new(task), held_lease)
 }
 
 struct Keeper {
@@ -107,28 +108,28 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn until_lost(&self) -> &'static str {
+    async fn wait_until_lost(&self) -> &'static str {
         const SILENT: &str = "it was not renewed in time";
-        let mut renewed = self.lease.asked;
-        let mut due = renewed + self.pause();
+        let mut renewed_at = self.lease.requested_at;
+        let mut next_renewal = renewed_at + self.pause();
         loop {
-            sleep_until(due).await;
-            let renewing = self.calls.renew(self.lease.id);
-            match timeout_at(self.ends(renewed), renewing).await {
-                Ok(Ok(Some(asked))) => renewed = asked,
+            sleep_until(next_renewal).await;
+            let renewal = self.calls.renew(self.lease.id);
+            match timeout_at(self.expires_at(renewed_at), renewal).await {
+                Ok(Ok(Some(requested_at))) => renewed_at = requested_at,
                 Ok(Ok(None)) => return "etcd says that it has ended",
                 Ok(Err(error)) => {
                     let source = &error.source;
                     tracing::debug!(%error, %source, key = self.mark.key, "a lease is not renewed");
-                    due = Instant::now() + self.calls.jittered(RENEW_AGAIN);
+                    next_renewal = Instant::now() + self.calls.jitter(RENEWAL_RETRY_PAUSE);
                     continue;
                 }
                 Err(_) => return SILENT,
             }
-            due = renewed + self.pause();
+            next_renewal = renewed_at + self.pause();
             // etcd has renewed leases that were gone (fixed in 3.5.23): only the key is proof.
-            let looking = self.is_marked_otherwise();
-            if timeout_at(self.ends(renewed), looking).await == Ok(true) {
+            let check = self.is_marked_otherwise();
+            if timeout_at(self.expires_at(renewed_at), check).await == Ok(true) {
                 return "its key is gone, or a later life has it";
             }
         }
@@ -136,23 +137,23 @@ impl Keeper {
 
     /// A quarter of the time to live, to fit at least three renewals into it.
     fn pause(&self) -> Duration {
-        self.calls.jittered(self.lease.ttl / 4)
+        self.calls.jitter(self.lease.ttl / 4)
     }
 
-    fn ends(&self, renewed: Instant) -> Instant {
+    fn expires_at(&self, renewed_at: Instant) -> Instant {
         match self.patience {
-            LeasePatience::Ttl => renewed + self.lease.ttl,
+            LeasePatience::Ttl => renewed_at + self.lease.ttl,
             // As good as never, without overflow.
             LeasePatience::Endless => Instant::now() + Duration::from_secs(86_400),
         }
     }
 
-    /// True if the key is known to be gone or changed; false if etcd does not answer.
+    /// Whether the key is known to be gone or changed; false if etcd does not answer.
     async fn is_marked_otherwise(&self) -> bool {
-        let Ok(found) = self.calls.get(&self.mark.key).await else {
+        let Ok(answer) = self.calls.get(&self.mark.key).await else {
             return false;
         };
-        let value = found.kvs().first().map(|kv| kv.value());
+        let value = answer.kvs().first().map(|kv| kv.value());
         value != Some(self.mark.value.as_bytes())
     }
 }

@@ -24,7 +24,7 @@ struct LoadValue {
 
 /// A lease that is kept alive, and the keys written under it.
 pub(super) struct EtcdLease {
-    pub(super) kept: (AbortOnDropHandle<()>, HeldLease),
+    pub(super) guard: (AbortOnDropHandle<()>, HeldLease),
     pub(super) incarnation: Incarnation,
     /// Key of the registration, with the value it has while this life holds the name.
     pub(super) instance: (String, String),
@@ -40,22 +40,25 @@ impl LeaseGuard for EtcdLease {
             load: load.clone(),
         };
         let value = serde_json::to_string(&entry).map_err(|error| Error::corrupt(SEAM, error))?;
-        let (key, registered) = &self.instance;
-        let (_, held) = &self.kept;
+        let (key, instance_value) = &self.instance;
+        let (_, held_lease) = &self.guard;
         // The registration's key proves that the lease is alive.
-        let is_mine = Compare::value(key.as_str(), CompareOp::Equal, registered.as_str());
-        let under_lease = PutOptions::new().with_lease(held.lease.id);
+        let is_mine = Compare::value(key.as_str(), CompareOp::Equal, instance_value.as_str());
+        let under_lease = PutOptions::new().with_lease(held_lease.lease.id);
         let put = TxnOp::put(self.load.as_str(), value, Some(under_lease));
-        let answer = held.calls().txn(Txn::new().when([is_mine]).and_then([put]));
-        match answer.await?.succeeded() {
-            true => Ok(()),
-            false => Err(Error::conflict(SEAM, "the lease has ended")),
+        let answer = held_lease
+            .calls()
+            .txn(Txn::new().when([is_mine]).and_then([put]));
+        if answer.await?.succeeded() {
+            Ok(())
+        } else {
+            Err(Error::conflict(SEAM, "the lease has ended"))
         }
     }
 }
 
 /// Loads of a listing, in order of name; unreadable ones are left out.
-pub(super) fn listed(prefix: &str, answer: &GetResponse) -> Vec<Load> {
+pub(super) fn to_loads(prefix: &str, answer: &GetResponse) -> Vec<Load> {
     let loads = answer.kvs().iter().filter_map(|kv| {
         let key = String::from_utf8_lossy(kv.key());
         let load = decode(prefix, &key, kv.value());

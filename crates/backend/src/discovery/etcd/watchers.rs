@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::{Directory, Role};
 use super::SEAM;
-use super::calls::{Calls, judged};
+use super::calls::{Calls, classify};
 use super::directory_snapshot::DirectorySnapshot;
 use super::keys::Keys;
 use crate::{Error, Result};
 
 /// Pause between failed lists, and between lists where no watch lasts; doubles each time, up to
-/// `LIST_AGAIN_MAX`.
-const LIST_AGAIN: Duration = Duration::from_millis(500);
-const LIST_AGAIN_MAX: Duration = Duration::from_secs(5);
+/// `LIST_RETRY_PAUSE_MAX`.
+const LIST_RETRY_PAUSE: Duration = Duration::from_millis(500);
+const LIST_RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The watchers of a registry.
 pub(super) struct Watchers {
@@ -35,31 +35,31 @@ pub(super) struct Watchers {
     pub(super) runtime: Handle,
     /// Cancelled when the registry is dropped.
     pub(super) stop: CancellationToken,
-    pub(super) told: Mutex<BTreeMap<Role, watch::Sender<Directory>>>,
+    pub(super) senders: Mutex<BTreeMap<Role, watch::Sender<Directory>>>,
 }
 
 impl Watchers {
     /// Directory of a role from now on. Asks etcd only for the first watch of a role.
     pub(super) async fn watch(self: &Arc<Self>, role: Role) -> Result<watch::Receiver<Directory>> {
-        if let Some(sender) = self.told.lock().get(&role) {
+        if let Some(sender) = self.senders.lock().get(&role) {
             return Ok(sender.subscribe());
         }
-        let known = list(&self.calls, &self.keys, role).await?;
-        Ok(self.begin(role, known))
+        let snapshot = list(&self.calls, &self.keys, role).await?;
+        Ok(self.begin(role, snapshot))
     }
 
-    /// Starts a watcher from `known`, unless another one started meanwhile.
+    /// Starts a watcher from `snapshot`, unless another one started meanwhile.
     pub(super) fn begin(
         self: &Arc<Self>,
         role: Role,
-        known: DirectorySnapshot,
+        snapshot: DirectorySnapshot,
     ) -> watch::Receiver<Directory> {
-        let mut told = self.told.lock();
-        if let Some(sender) = told.get(&role) {
+        let mut senders = self.senders.lock();
+        if let Some(sender) = senders.get(&role) {
             return sender.subscribe();
         }
-        let (sender, receiver) = watch::channel(known.roster());
-        told.insert(role, sender.clone());
+        let (sender, receiver) = watch::channel(snapshot.to_directory());
+        senders.insert(role, sender.clone());
         let watcher = Watcher {
             calls: self.calls.clone(),
             keys: self.keys.clone(),
@@ -69,19 +69,19 @@ impl Watchers {
         };
         let watchers = self.clone();
         self.runtime.spawn(async move {
-            let mut watching = pin!(watcher.watch(known));
+            let mut watch_loop = pin!(watcher.watch(snapshot));
             loop {
                 tokio::select! {
                     biased;
                     // Remaining receivers see their channel close.
                     () = watchers.stop.cancelled() => {
-                        watchers.told.lock().remove(&role);
+                        watchers.senders.lock().remove(&role);
                         return;
                     }
                     () = sender.closed() => if watchers.is_done(role) {
                         return;
                     },
-                    () = &mut watching => {}
+                    () = &mut watch_loop => {}
                 }
             }
         });
@@ -90,21 +90,21 @@ impl Watchers {
 
     /// Ends a role without receivers. The lock keeps new ones from subscribing meanwhile.
     fn is_done(&self, role: Role) -> bool {
-        let mut told = self.told.lock();
-        let done = told
+        let mut senders = self.senders.lock();
+        let is_done = senders
             .get(&role)
             .is_none_or(|sender| sender.receiver_count() == 0);
-        if done {
-            told.remove(&role);
+        if is_done {
+            senders.remove(&role);
         }
-        done
+        is_done
     }
 }
 
 async fn list(calls: &Calls, keys: &Keys, role: Role) -> Result<DirectorySnapshot> {
     let prefix = keys.instances(role);
     let answer = calls.list(&prefix).await?;
-    Ok(DirectorySnapshot::listed(role, &prefix, &answer))
+    Ok(DirectorySnapshot::from_list(role, &prefix, &answer))
 }
 
 struct Watcher {
@@ -117,26 +117,26 @@ struct Watcher {
 
 impl Watcher {
     /// Follows the role for ever, restarting the watch from a list whenever it ends.
-    async fn watch(&self, known: DirectorySnapshot) {
-        let follow = |mut known| async move {
-            let Err(error) = self.follow(&mut known).await;
+    async fn watch(&self, snapshot: DirectorySnapshot) {
+        let follow = |mut snapshot| async move {
+            let Err(error) = self.follow(&mut snapshot).await;
             tracing::debug!(role = ?self.role, %error, source = %error.source, "a watch ended");
         };
         let list = || async {
-            let known = self.list_until_answered().await;
-            self.tell(&known);
-            known
+            let snapshot = self.list_until_answered().await;
+            self.notify(&snapshot);
+            snapshot
         };
-        let jittered = |mean| self.calls.jittered(mean);
-        follow_and_list(known, follow, list, jittered).await;
+        let jitter = |mean| self.calls.jitter(mean);
+        follow_and_list(snapshot, follow, list, jitter).await;
     }
 
     /// Runs until the watch ends for any reason.
-    async fn follow(&self, known: &mut DirectorySnapshot) -> Result<std::convert::Infallible> {
+    async fn follow(&self, snapshot: &mut DirectorySnapshot) -> Result<std::convert::Infallible> {
         let prefix = self.keys.instances(self.role);
-        let mut stream = self.calls.watch(&prefix, known.revision + 1).await?;
+        let mut stream = self.calls.watch(&prefix, snapshot.revision + 1).await?;
         loop {
-            let pause = self.calls.jittered(self.list_every);
+            let pause = self.calls.jitter(self.list_every);
             // An incomplete message must not delay the list.
             let mut list_due = pin!(sleep(pause));
             loop {
@@ -144,82 +144,82 @@ impl Watcher {
                     biased;
                     // Messages may come without a pause.
                     () = &mut list_due => break,
-                    happened = next(&mut stream, known) => happened?,
+                    outcome = next(&mut stream, snapshot) => outcome?,
                 }
-                self.tell(known);
+                self.notify(snapshot);
             }
-            self.list_beside(known).await?;
+            self.reconcile(snapshot).await?;
         }
     }
 
     /// Picks up what the watch missed.
-    async fn list_beside(&self, known: &mut DirectorySnapshot) -> Result<()> {
-        let listed = match list(&self.calls, &self.keys, self.role).await {
-            Ok(listed) => listed,
+    async fn reconcile(&self, snapshot: &mut DirectorySnapshot) -> Result<()> {
+        let newer = match list(&self.calls, &self.keys, self.role).await {
+            Ok(newer) => newer,
             Err(error) => {
                 tracing::debug!(role = ?self.role, %error, source = %error.source, "not listed");
                 return Ok(());
             }
         };
-        if listed.revision < known.revision {
+        if newer.revision < snapshot.revision {
             let text = "etcd went back in time: it was restored, or is another";
             return Err(Error::unavailable(SEAM, text));
         }
-        *known = listed;
-        self.tell(known);
+        *snapshot = newer;
+        self.notify(snapshot);
         Ok(())
     }
 
     async fn list_until_answered(&self) -> DirectorySnapshot {
-        let (mut mean, mut away) = (LIST_AGAIN, false);
+        let (mut mean, mut is_away) = (LIST_RETRY_PAUSE, false);
         loop {
             match list(&self.calls, &self.keys, self.role).await {
-                Ok(known) => {
-                    if away {
+                Ok(snapshot) => {
+                    if is_away {
                         tracing::info!(role = ?self.role, "etcd answers again");
                     }
-                    return known;
+                    return snapshot;
                 }
-                Err(error) if !away => {
+                Err(error) if !is_away => {
                     let source = &error.source;
                     tracing::warn!(role = ?self.role, %error, %source, "etcd is away; who was there last stays");
-                    away = true;
+                    is_away = true;
                 }
                 Err(_) => {}
             }
-            sleep(self.calls.jittered(mean)).await;
-            mean = (mean * 2).min(LIST_AGAIN_MAX);
+            sleep(self.calls.jitter(mean)).await;
+            mean = (mean * 2).min(LIST_RETRY_PAUSE_MAX);
         }
     }
 
-    fn tell(&self, known: &DirectorySnapshot) {
-        let roster = known.roster();
+    fn notify(&self, snapshot: &DirectorySnapshot) {
+        let directory = snapshot.to_directory();
         self.sender.send_if_modified(|last| {
-            let news = *last != roster;
-            if news {
-                *last = roster;
+            let has_changed = *last != directory;
+            if has_changed {
+                *last = directory;
             }
-            news
+            has_changed
         });
     }
 }
 
-/// Follows and lists in turns for ever, from what is `known`. `jittered` makes a pause of a mean.
+/// Follows and lists in turns for ever, starting from `state`. `jitter` makes a pause of a mean.
 async fn follow_and_list<S, F, L>(
-    mut known: S,
+    mut state: S,
     follow: impl Fn(S) -> F,
     list: impl Fn() -> L,
-    jittered: impl Fn(Duration) -> Duration,
+    jitter: impl Fn(Duration) -> Duration,
 ) where
     F: Future<Output = ()>,
     L: Future<Output = S>,
 {
     let mut ends = WatchEnds::default();
     loop {
-        let begun = Instant::now();
-        follow(known).await;
-        sleep(jittered(ends.pause_after(begun.elapsed()))).await;
-        known = list().await;
+        let start = Instant::now();
+        follow(state).await;
+        sleep(jitter(ends.pause_after(start.elapsed()))).await;
+        state = list().await;
     }
 }
 
@@ -235,27 +235,27 @@ impl WatchEnds {
     /// followed at once, and so is the first that did not: whatever ends it may be over. Where
     /// lists succeed and watches fail (a proxy that cuts streams, a member without a leader), lists
     /// without a pause would load every member.
-    fn pause_after(&mut self, took: Duration) -> Duration {
-        if took >= LIST_AGAIN_MAX {
+    fn pause_after(&mut self, duration: Duration) -> Duration {
+        if duration >= LIST_RETRY_PAUSE_MAX {
             self.next = Duration::ZERO;
         }
         let pause = self.next;
-        self.next = (pause * 2).clamp(LIST_AGAIN, LIST_AGAIN_MAX);
+        self.next = (pause * 2).clamp(LIST_RETRY_PAUSE, LIST_RETRY_PAUSE_MAX);
         pause
     }
 }
 
 /// Waits for the next response and applies its events.
-async fn next(stream: &mut WatchStream, known: &mut DirectorySnapshot) -> Result<()> {
-    let Some(response) = stream.message().await.map_err(judged)? else {
+async fn next(stream: &mut WatchStream, snapshot: &mut DirectorySnapshot) -> Result<()> {
+    let Some(response) = stream.message().await.map_err(classify)? else {
         return Err(Error::unavailable(SEAM, "the stream ended"));
     };
     if response.canceled() {
-        let (reason, compacted) = (response.cancel_reason(), response.compact_revision());
-        let text = format!("cancelled ({reason:?}, compacted up to {compacted})");
+        let (reason, compact_revision) = (response.cancel_reason(), response.compact_revision());
+        let text = format!("cancelled ({reason:?}, compacted up to {compact_revision})");
         return Err(Error::unavailable(SEAM, text));
     }
-    known.apply(response.events());
+    snapshot.apply(response.events());
     Ok(())
 }
 
@@ -273,8 +273,8 @@ mod tests {
         let follow = |()| sleep(watch);
         let list = || async { lists.set(lists.get() + 1) };
         let turns = follow_and_list((), follow, list, |mean| mean);
-        let ended = timeout(Duration::from_secs(60), turns).await;
-        assert!(ended.is_err(), "it goes on for ever");
+        let outcome = timeout(Duration::from_secs(60), turns).await;
+        assert!(outcome.is_err(), "it goes on for ever");
         lists.get()
     }
 

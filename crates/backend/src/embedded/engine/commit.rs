@@ -13,24 +13,27 @@ use crate::{Error, Result};
 /// Reason why the store takes no more writes, shared by all waiting callers.
 pub(super) type CommitFailure = Arc<str>;
 
-pub(super) fn refused(why: &CommitFailure) -> Error {
+pub(super) fn write_refused(why: &CommitFailure) -> Error {
     Error::unavailable(SEAM, why.to_string())
 }
 
 /// Caller waiting for an fsync that covers its write.
 pub(super) struct Waiter {
     answer: oneshot::Sender<Result<(), CommitFailure>>,
-    then: Option<OnDurable>,
+    on_durable: Option<OnDurable>,
 }
 
 impl Waiter {
-    pub(super) fn new(then: Option<OnDurable>) -> (Waiter, CommitFuture) {
+    pub(super) fn new(on_durable: Option<OnDurable>) -> (Waiter, CommitFuture) {
         let (answer, receiver) = oneshot::channel();
-        (Waiter { answer, then }, CommitFuture::Waiting(receiver))
+        (
+            Waiter { answer, on_durable },
+            CommitFuture::Waiting(receiver),
+        )
     }
 
-    pub(super) fn tell(self, outcome: &Result<(), CommitFailure>) {
-        if let (Ok(()), Some(then)) = (outcome, self.then) {
+    pub(super) fn notify(self, outcome: &Result<(), CommitFailure>) {
+        if let (Ok(()), Some(then)) = (outcome, self.on_durable) {
             then();
         }
         // A dropped future needs no answer.
@@ -65,12 +68,12 @@ impl Future for CommitFuture {
             CommitFuture::Now(outcome) => Poll::Ready(
                 outcome
                     .take()
-                    .unwrap_or_else(|| Err(refused(&"polled after its end".into()))),
+                    .unwrap_or_else(|| Err(write_refused(&"polled after its end".into()))),
             ),
             CommitFuture::Waiting(receiver) => {
-                Pin::new(receiver).poll(context).map(|told| match told {
-                    Ok(outcome) => outcome.map_err(|why| refused(&why)),
-                    Err(_) => Err(refused(&"the store was closed".into())),
+                Pin::new(receiver).poll(context).map(|answer| match answer {
+                    Ok(outcome) => outcome.map_err(|why| write_refused(&why)),
+                    Err(_) => Err(write_refused(&"the store was closed".into())),
                 })
             }
         }

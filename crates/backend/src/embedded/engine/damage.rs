@@ -17,7 +17,7 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalDamage {
     /// In one sentence.
-    pub what: String,
+    pub summary: String,
     /// Whole records up to the damage. A record is what one write of the program put into the
     /// store: an accepted message has some.
     pub readable: u64,
@@ -26,7 +26,7 @@ pub struct JournalDamage {
     /// Bytes behind the damage, those of unreachable records included.
     pub bytes: u64,
     /// Copies of what a repair took away.
-    pub aside: Vec<PathBuf>,
+    pub copies: Vec<PathBuf>,
 }
 
 /// A journal as it was read.
@@ -34,9 +34,9 @@ pub struct JournalDamage {
 struct JournalState {
     number: u64,
     extent: Extent,
-    /// True if no record follows it: the last write may be torn.
+    /// Whether no record follows it: the last write may be torn.
     may_tear: bool,
-    /// True if bytes lie behind the records that no crash explains.
+    /// Whether bytes lie behind the records that no crash explains.
     has_rest: bool,
 }
 
@@ -60,10 +60,10 @@ fn first_damage(mark: Option<&DurableMark>, journals: &[JournalState]) -> Option
     for state in journals {
         let journal = state.number;
         let durable = |journal| mark.and_then(|mark| mark.get(journal));
-        if let Some(gone) = expected.filter(|&expected| expected != journal) {
+        if let Some(missing_journal) = expected.filter(|&expected| expected != journal) {
             return Some(Damage::Gone {
-                journal: gone,
-                durable: durable(gone),
+                journal: missing_journal,
+                durable: durable(missing_journal),
             });
         }
         expected = Some(journal + 1);
@@ -141,29 +141,30 @@ pub(super) fn cut_torn_write(dir: &Path) -> Result<()> {
 }
 
 pub(super) fn examine(dir: &Path) -> Result<Option<JournalDamage>> {
-    of_a_store(dir)?;
+    check_is_store(dir)?;
     Examination::new(dir)?.report()
 }
 
 pub(super) fn repair(dir: &Path) -> Result<Option<JournalDamage>> {
-    of_a_store(dir)?;
+    check_is_store(dir)?;
     let examination = Examination::new(dir)?;
     let Some(mut report) = examination.report()? else {
         return Ok(None);
     };
-    report.aside = examination
+    report.copies = examination
         .repair()
         .map_err(|error| unavailable(dir, error))?;
     Ok(Some(report))
 }
 
-fn of_a_store(dir: &Path) -> Result<()> {
-    match dir.join("version").exists() || dir.join("lock").exists() {
-        true => Ok(()),
-        false => Err(Error::conflict(
+fn check_is_store(dir: &Path) -> Result<()> {
+    if dir.join("version").exists() || dir.join("lock").exists() {
+        Ok(())
+    } else {
+        Err(Error::conflict(
             SEAM,
             format!("{} is no directory of data", dir.display()),
-        )),
+        ))
     }
 }
 
@@ -230,11 +231,11 @@ impl Examination<'_> {
             return Ok(None);
         };
         let mut report = JournalDamage {
-            what: self.sentence(damage),
+            summary: self.sentence(damage),
             readable: 0,
             unreachable: 0,
             bytes: 0,
-            aside: Vec::new(),
+            copies: Vec::new(),
         };
         if let Damage::Gone { durable, .. } = damage {
             report.bytes = durable.unwrap_or_default();
@@ -253,13 +254,13 @@ impl Examination<'_> {
                     .rest(state)
                     .map_err(|error| unavailable(self.dir, error))?;
                 report.unreachable += rest.records;
-                let known = match damage {
+                let lost_bytes = match damage {
                     Damage::Short { journal, durable } if journal == state.number => {
                         durable - bytes
                     }
                     _ => 0,
                 };
-                report.bytes += rest.bytes.max(known);
+                report.bytes += rest.bytes.max(lost_bytes);
             }
         }
         Ok(Some(report))
@@ -275,17 +276,17 @@ impl Examination<'_> {
     /// short at any step, the damage is still found.
     fn repair(&self) -> io::Result<Vec<PathBuf>> {
         let dir = self.dir;
-        let mut aside = Vec::new();
+        let mut copies = Vec::new();
         let mut mark = DurableMark::default();
         // The newest first: a journal that is missing before others is damage.
         for state in self.journals.iter().rev() {
             let file = path(dir, state.number);
-            let damaged = self.damage.and_then(Damage::journal);
-            match damaged.map(|damaged| state.number.cmp(&damaged)) {
+            let damaged_journal = self.damage.and_then(Damage::journal);
+            match damaged_journal.map(|damaged_journal| state.number.cmp(&damaged_journal)) {
                 Some(std::cmp::Ordering::Greater) => {
                     let copy = free_name(&file)?;
                     std::fs::rename(&file, &copy)?;
-                    aside.push(copy);
+                    copies.push(copy);
                     continue;
                 }
                 Some(std::cmp::Ordering::Equal) => {
@@ -294,23 +295,23 @@ impl Examination<'_> {
                     File::open(&copy)?.sync_all()?;
                     File::open(dir)?.sync_all()?;
                     cut(dir, state)?;
-                    aside.push(copy);
+                    copies.push(copy);
                 }
                 Some(std::cmp::Ordering::Less) | None => {}
             }
             mark.set(state.number, state.extent.bytes);
         }
         MarkFile::replace(dir, &mark)?;
-        Ok(aside)
+        Ok(copies)
     }
 }
 
-/// `of_a_mark`: what a crash may have left behind the last records is cut when the store opens. A
-/// journal without a record may have been begun behind them: fjall goes on to the next one after a
-/// write that failed, too.
-fn read_journals(dir: &Path, of_a_mark: bool) -> io::Result<Vec<JournalState>> {
+/// `has_mark`: what a crash may have left after the last records is cut off when the store opens.
+/// Behind such a torn write there may be journals without a record: fjall also goes on to the next
+/// journal after a failed write.
+fn read_journals(dir: &Path, has_mark: bool) -> io::Result<Vec<JournalState>> {
     let mut journals = Vec::new();
-    let mut may_tear = of_a_mark;
+    let mut may_tear = has_mark;
     for number in numbers(dir)?.into_iter().rev() {
         let file = File::open(path(dir, number))?;
         let extent = Extent::default().extend(&file)?;
@@ -337,12 +338,12 @@ fn cut(dir: &Path, state: &JournalState) -> io::Result<()> {
 fn free_name(file: &Path) -> io::Result<PathBuf> {
     let mut number = 1;
     loop {
-        let end = match number {
+        let suffix = match number {
             1 => ".damaged".to_owned(),
             number => format!(".damaged.{number}"),
         };
         let mut name = file.as_os_str().to_owned();
-        name.push(end);
+        name.push(suffix);
         let name = PathBuf::from(name);
         if !name.try_exists()? {
             return Ok(name);
@@ -388,7 +389,7 @@ mod tests {
     use super::*;
 
     fn state(number: u64, bytes: u64, has_rest: bool) -> JournalState {
-        let extent = Extent::of(bytes);
+        let extent = Extent::from_bytes(bytes);
         JournalState {
             number,
             extent,
@@ -406,10 +407,10 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_from_what_a_crash_leaves() {
+    fn damage_is_distinguished_from_crash_leftovers() {
         let whole = |number, bytes| state(number, bytes, false);
         let short = |journal, durable| Some(Damage::Short { journal, durable });
-        let gone = |journal, durable| Some(Damage::Gone { journal, durable });
+        let missing_journal = |journal, durable| Some(Damage::Gone { journal, durable });
         let cases = [
             ("a new store", vec![], vec![], None),
             (
@@ -419,12 +420,12 @@ mod tests {
                 None,
             ),
             ("less", vec![(0, 10)], vec![whole(0, 9)], short(0, 10)),
-            ("gone", vec![(0, 10)], vec![], gone(0, Some(10))),
+            ("gone", vec![(0, 10)], vec![], missing_journal(0, Some(10))),
             (
                 "gone, with an older one",
                 vec![(3, 1), (4, 2)],
                 vec![whole(3, 1)],
-                gone(4, Some(2)),
+                missing_journal(4, Some(2)),
             ),
             (
                 "a newer one",
@@ -449,7 +450,7 @@ mod tests {
                 "one between is gone",
                 vec![(2, 9)],
                 vec![whole(0, 10), whole(2, 9)],
-                gone(1, None),
+                missing_journal(1, None),
             ),
             (
                 "a closed one goes on",

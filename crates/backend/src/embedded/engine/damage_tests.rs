@@ -13,7 +13,7 @@ use super::damage::{check, cut_torn_write};
 use super::journal::Journal;
 use super::mark::DurableMark;
 use super::records::Extent;
-use super::tests::copy_of;
+use super::tests::copy_dir;
 use super::{Engine, EngineOptions, JournalDamage, ScanOrder, Table, WriteBatch};
 use crate::{Error, Kind};
 
@@ -50,8 +50,8 @@ fn batch(key: u32, bytes: usize) -> WriteBatch {
 }
 
 async fn commit(engine: &Engine, key: u32, bytes: usize) {
-    let committed = engine.commit(batch(key, bytes), None).unwrap();
-    committed.await.unwrap();
+    let future = engine.commit(batch(key, bytes), None).unwrap();
+    future.await.unwrap();
 }
 
 /// Commits of [`store`].
@@ -66,11 +66,11 @@ async fn store() -> (TempDir, Vec<Model>) {
         commit(&engine, key, 300 + 1500 * (key as usize % 5)).await;
         history.push(contents(&engine));
     }
-    let killed = copy_of(dir.path());
+    let crash_copy = copy_dir(dir.path());
     // Fewer of the zeros behind, which take their time.
-    let end = extent(killed.path(), 0).bytes;
-    journal(killed.path(), 0).set_len(end + 10_000).unwrap();
-    (killed, history)
+    let end = extent(crash_copy.path(), 0).bytes;
+    journal(crash_copy.path(), 0).set_len(end + 10_000).unwrap();
+    (crash_copy, history)
 }
 
 fn journal(dir: &Path, number: u64) -> File {
@@ -91,13 +91,13 @@ fn flip(dir: &Path, at: u64) {
 }
 
 #[tokio::test]
-async fn a_journal_that_lost_something_is_refused_and_cut_to_what_is_left() {
-    let (killed, history) = store().await;
+async fn damaged_journal_is_refused_and_repaired_to_its_readable_part() {
+    let (crash_copy, history) = store().await;
     let Extent {
         bytes: end,
         records,
         ..
-    } = extent(killed.path(), 0);
+    } = extent(crash_copy.path(), 0);
     // Our reader knows all that the store writes: the format, and the commits.
     assert_eq!(records, u64::from(COMMITS) + 1);
     let harms: [Harm<'_, Path>; 6] = [
@@ -119,7 +119,7 @@ async fn a_journal_that_lost_something_is_refused_and_cut_to_what_is_left() {
         }),
     ];
     for (name, harm) in harms {
-        let dir = copy_of(killed.path());
+        let dir = copy_dir(crash_copy.path());
         harm(dir.path());
         let error = match open(dir.path()) {
             Ok(engine) => panic!(
@@ -137,46 +137,49 @@ async fn a_journal_that_lost_something_is_refused_and_cut_to_what_is_left() {
         ] {
             assert!(text.contains(part), "{name}: {text}");
         }
-        let found = Engine::examine(dir.path()).unwrap().expect(name);
-        assert!(found.aside.is_empty());
-        let lost = records - found.readable;
-        assert!(lost > 0 && found.bytes > 0, "{name}: {found:?}");
-        assert!(found.unreachable < lost, "{name}: {found:?}");
+        let damage = Engine::examine(dir.path()).unwrap().expect(name);
+        assert!(damage.copies.is_empty());
+        let lost_count = records - damage.readable;
+        assert!(lost_count > 0 && damage.bytes > 0, "{name}: {damage:?}");
+        assert!(damage.unreachable < lost_count, "{name}: {damage:?}");
         assert!(open(dir.path()).is_err(), "{name}: looking changes nothing");
 
-        let repaired = Engine::repair(dir.path()).unwrap().expect(name);
-        let aside = repaired.aside.clone();
+        let repair = Engine::repair(dir.path()).unwrap().expect(name);
+        let copies = repair.copies.clone();
         assert_eq!(
             JournalDamage {
-                aside: vec![],
-                ..repaired
+                copies: vec![],
+                ..repair
             },
-            found
+            damage
         );
-        let is_copied = aside == [dir.path().join("0.jnl.damaged")] && aside[0].exists();
-        assert_eq!(is_copied, name != "itself", "{aside:?}");
+        let is_copied = copies == [dir.path().join("0.jnl.damaged")] && copies[0].exists();
+        assert_eq!(is_copied, name != "itself", "{copies:?}");
         assert_eq!(Engine::repair(dir.path()).unwrap(), None, "{name}");
         let engine = open(dir.path()).unwrap();
-        let kept = found.readable.saturating_sub(1);
-        assert_eq!(contents(&engine), history[kept as usize], "{name}");
+        let kept_count = damage.readable.saturating_sub(1);
+        assert_eq!(contents(&engine), history[kept_count as usize], "{name}");
         commit(&engine, 77, 10).await;
         drop(engine);
-        assert_eq!(contents(&open(dir.path()).unwrap()).len() as u64, kept + 1);
+        assert_eq!(
+            contents(&open(dir.path()).unwrap()).len() as u64,
+            kept_count + 1
+        );
     }
 }
 
 #[tokio::test]
 async fn damage_at_any_place_is_refused_or_harmless() {
-    let (killed, history) = store().await;
+    let (crash_copy, history) = store().await;
     let all = history.last().unwrap();
-    let end = extent(killed.path(), 0).bytes;
-    let (dir, mut harmless) = (copy_of(killed.path()), 0);
+    let end = extent(crash_copy.path(), 0).bytes;
+    let (dir, mut harmless) = (copy_dir(crash_copy.path()), 0);
     // A prime, so that every field of a record has its turn; and every byte of the last records.
     for at in (0..end).step_by(97).chain(end - 150..end) {
         flip(dir.path(), at);
         if check(dir.path()).is_ok() {
-            let flipped = copy_of(dir.path());
-            assert!(contents(&open(flipped.path()).unwrap()) == *all, "{at}");
+            let copy = copy_dir(dir.path());
+            assert!(contents(&open(copy.path()).unwrap()) == *all, "{at}");
             harmless += 1;
         }
         flip(dir.path(), at);
@@ -204,51 +207,53 @@ async fn a_torn_last_write_that_nobody_was_told_of_opens() {
     for key in 0..5 {
         commit(&engine, key, 500).await;
     }
-    let known = extent(dir.path(), 0).bytes;
-    let before = contents(&engine);
+    let durable_bytes = extent(dir.path(), 0).bytes;
+    let old_contents = contents(&engine);
     engine.write(batch(5, 20_000)).unwrap();
-    let killed = copy_of(dir.path());
-    let end = extent(killed.path(), 0).bytes;
-    assert!(end - known > 16 << 10, "several pages");
-    let mark = DurableMark::read(killed.path()).unwrap().unwrap();
-    assert_eq!(mark.newest(), Some((0, known)));
+    let crash_copy = copy_dir(dir.path());
+    let end = extent(crash_copy.path(), 0).bytes;
+    assert!(end - durable_bytes > 16 << 10, "several pages");
+    let mark = DurableMark::read(crash_copy.path()).unwrap().unwrap();
+    assert_eq!(mark.newest(), Some((0, durable_bytes)));
     let tears: [Harm<'_, File>; 5] = [
         ("cut", &|file| file.set_len(end - 5000).unwrap()),
-        ("cut in the start", &|file| file.set_len(known + 5).unwrap()),
+        ("cut in the start", &|file| {
+            file.set_len(durable_bytes + 5).unwrap()
+        }),
         ("cut in the end", &|file| file.set_len(end - 3).unwrap()),
         ("zeros at the end", &|file| {
             file.write_all_at(&[0; 6000], end - 6000).unwrap()
         }),
         // The disk had written the pages around it already.
         ("a page missing", &|file| {
-            file.write_all_at(&[0; 4096], known + 5000).unwrap()
+            file.write_all_at(&[0; 4096], durable_bytes + 5000).unwrap()
         }),
     ];
     for (name, tear) in tears {
-        let dir = copy_of(killed.path());
+        let dir = copy_dir(crash_copy.path());
         tear(&journal(dir.path(), 0));
         assert_eq!(Engine::examine(dir.path()).unwrap(), None, "{name}");
-        let after = open(dir.path()).unwrap();
-        assert_eq!(contents(&after), before, "{name}");
-        commit(&after, 9, 100).await;
+        let reopened_engine = open(dir.path()).unwrap();
+        assert_eq!(contents(&reopened_engine), old_contents, "{name}");
+        commit(&reopened_engine, 9, 100).await;
     }
-    let whole = open(killed.path()).unwrap();
+    let whole = open(crash_copy.path()).unwrap();
     assert_eq!(contents(&whole).len(), 6);
 }
 
 #[tokio::test]
 async fn every_commit_is_in_the_mark_and_a_clean_stop_has_all() {
     let dir = TempDir::new().unwrap();
-    let marked = || DurableMark::read(dir.path()).unwrap().unwrap().newest();
+    let newest_mark = || DurableMark::read(dir.path()).unwrap().unwrap().newest();
     let engine = open(dir.path()).unwrap();
     for key in 0..5 {
-        assert_eq!(marked(), Some((0, extent(dir.path(), 0).bytes)));
+        assert_eq!(newest_mark(), Some((0, extent(dir.path(), 0).bytes)));
         commit(&engine, key, 5000).await;
     }
     engine.write(batch(9, 10)).unwrap();
-    assert!(marked() < Some((0, extent(dir.path(), 0).bytes)));
+    assert!(newest_mark() < Some((0, extent(dir.path(), 0).bytes)));
     drop(engine);
-    assert_eq!(marked(), Some((0, extent(dir.path(), 0).bytes)));
+    assert_eq!(newest_mark(), Some((0, extent(dir.path(), 0).bytes)));
 }
 
 #[tokio::test]
@@ -259,28 +264,28 @@ async fn without_fsync_a_power_cut_may_take_commits() {
         ..EngineOptions::default()
     };
     let engine = Engine::open(dir.path(), options.clone()).unwrap();
-    let known = extent(dir.path(), 0).bytes;
+    let durable_bytes = extent(dir.path(), 0).bytes;
     commit(&engine, 1, 100).await;
-    let cut = copy_of(dir.path());
-    journal(cut.path(), 0).set_len(known).unwrap();
-    let after = Engine::open(cut.path(), options).unwrap();
-    assert_eq!(contents(&after).len(), 0);
+    let cut = copy_dir(dir.path());
+    journal(cut.path(), 0).set_len(durable_bytes).unwrap();
+    let reopened_engine = Engine::open(cut.path(), options).unwrap();
+    assert_eq!(contents(&reopened_engine).len(), 0);
 }
 
 #[tokio::test]
 async fn a_store_without_a_mark_opens_and_has_one_from_then_on() {
-    let (killed, history) = store().await;
+    let (crash_copy, history) = store().await;
     let all = history.last().unwrap();
-    std::fs::remove_file(killed.path().join("durable")).unwrap();
-    assert_eq!(Engine::examine(killed.path()).unwrap(), None);
-    let engine = open(killed.path()).unwrap();
+    std::fs::remove_file(crash_copy.path().join("durable")).unwrap();
+    assert_eq!(Engine::examine(crash_copy.path()).unwrap(), None);
+    let engine = open(crash_copy.path()).unwrap();
     assert_eq!(contents(&engine), *all);
-    let mark = DurableMark::read(killed.path()).unwrap().unwrap();
-    assert_eq!(mark.get(0), Some(extent(killed.path(), 0).bytes));
+    let mark = DurableMark::read(crash_copy.path()).unwrap().unwrap();
+    assert_eq!(mark.get(0), Some(extent(crash_copy.path(), 0).bytes));
 
-    let error = Engine::examine(killed.path()).unwrap_err();
+    let error = Engine::examine(crash_copy.path()).unwrap_err();
     assert_eq!(error.kind, Kind::Conflict);
-    let error = Engine::repair(killed.path()).unwrap_err();
+    let error = Engine::repair(crash_copy.path()).unwrap_err();
     assert!(error.source.to_string().contains("another packetboat runs"));
     let empty = TempDir::new().unwrap();
     assert_eq!(
@@ -292,33 +297,33 @@ async fn a_store_without_a_mark_opens_and_has_one_from_then_on() {
 
 #[tokio::test]
 async fn a_damaged_mark_is_refused_and_made_anew() {
-    let (killed, history) = store().await;
+    let (crash_copy, history) = store().await;
     let all = history.last().unwrap();
-    let mark = killed.path().join("durable");
+    let mark = crash_copy.path().join("durable");
     for bytes in [&b""[..], &[0; 1024]] {
         std::fs::write(&mark, bytes).unwrap();
-        let error = open(killed.path()).unwrap_err();
+        let error = open(crash_copy.path()).unwrap_err();
         assert!(
             error.source.to_string().contains("durable is damaged"),
             "{error:?}"
         );
-        let repaired = Engine::repair(killed.path()).unwrap().unwrap();
+        let repair = Engine::repair(crash_copy.path()).unwrap().unwrap();
         assert_eq!(
-            (repaired.readable, repaired.unreachable, repaired.bytes),
+            (repair.readable, repair.unreachable, repair.bytes),
             (u64::from(COMMITS) + 1, 0, 0)
         );
-        assert!(repaired.aside.is_empty());
-        assert_eq!(Engine::examine(killed.path()).unwrap(), None);
+        assert!(repair.copies.is_empty());
+        assert_eq!(Engine::examine(crash_copy.path()).unwrap(), None);
     }
-    assert_eq!(contents(&open(killed.path()).unwrap()), *all);
+    assert_eq!(contents(&open(crash_copy.path()).unwrap()), *all);
 }
 
 #[tokio::test]
 async fn a_store_whose_tables_are_gone_is_refused() {
-    let (killed, _) = store().await;
-    drop(open(killed.path()).unwrap());
-    std::fs::remove_dir_all(killed.path().join("keyspaces")).unwrap();
-    let error = open(killed.path()).unwrap_err();
+    let (crash_copy, _) = store().await;
+    drop(open(crash_copy.path()).unwrap());
+    std::fs::remove_dir_all(crash_copy.path().join("keyspaces")).unwrap();
+    let error = open(crash_copy.path()).unwrap_err();
     assert_eq!(error.kind, Kind::Corrupt, "{error:?}");
 }
 
@@ -403,7 +408,7 @@ impl Journals {
         file.write_all_at(&[0], end - 1).unwrap();
         let damage = Engine::examine(self.dir.path()).unwrap().unwrap();
         assert!(
-            damage.what.contains(&format!("{number}.jnl is damaged")),
+            damage.summary.contains(&format!("{number}.jnl is damaged")),
             "{damage:?}"
         );
         file.write_all_at(&[3], end - 1).unwrap();
@@ -464,7 +469,7 @@ fn a_write_that_failed_before_a_rotation_is_no_damage() {
 }
 
 #[test]
-fn what_follows_the_damage_of_an_older_journal_goes_with_it() {
+fn records_after_damage_in_an_older_journal_are_removed() {
     let mut journals = Journals::new();
     for _ in 0..3 {
         for _ in 0..4 {
@@ -476,21 +481,21 @@ fn what_follows_the_damage_of_an_older_journal_goes_with_it() {
     drop(Journal::open(dir).unwrap());
     let one = record(1).len() as u64;
     journal(dir, 1).write_all_at(&[0; 4], one + 3).unwrap();
-    let found = Engine::repair(dir).unwrap().unwrap();
+    let damage = Engine::repair(dir).unwrap().unwrap();
     assert_eq!(
-        (found.readable, found.unreachable, found.bytes),
+        (damage.readable, damage.unreachable, damage.bytes),
         (4 + 1, 2 + 4, (3 + 4) * one)
     );
     let names = ["3.jnl.damaged", "2.jnl.damaged", "1.jnl.damaged"];
-    assert_eq!(found.aside, names.map(|name| dir.join(name)));
+    assert_eq!(damage.copies, names.map(|name| dir.join(name)));
     assert_eq!(Engine::examine(dir).unwrap(), None);
     assert_eq!(extent(dir, 1).records, 1);
     assert!(!journals.path(2).exists());
 
     // A copy is never written over.
     journal(dir, 1).set_len(one - 1).unwrap();
-    let found = Engine::repair(dir).unwrap().unwrap();
-    assert_eq!(found.aside, [dir.join("1.jnl.damaged.2")]);
+    let damage = Engine::repair(dir).unwrap().unwrap();
+    assert_eq!(damage.copies, [dir.join("1.jnl.damaged.2")]);
     // One that is missing between others.
     let mut journals = Journals::new();
     for _ in 0..2 {
@@ -500,8 +505,8 @@ fn what_follows_the_damage_of_an_older_journal_goes_with_it() {
     let dir = journals.dir.path();
     drop(Journal::open(dir).unwrap());
     std::fs::remove_file(journals.path(1)).unwrap();
-    let found = Engine::repair(dir).unwrap().unwrap();
-    assert!(found.what.contains("1.jnl is missing"), "{found:?}");
-    assert_eq!(found.aside, [dir.join("2.jnl.damaged")]);
+    let damage = Engine::repair(dir).unwrap().unwrap();
+    assert!(damage.summary.contains("1.jnl is missing"), "{damage:?}");
+    assert_eq!(damage.copies, [dir.join("2.jnl.damaged")]);
     assert_eq!(Engine::examine(dir).unwrap(), None);
 }

@@ -12,7 +12,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use super::commit::{CommitFailure, CommitFuture, CommitGroup, Waiter, refused};
+use super::commit::{CommitFailure, CommitFuture, CommitGroup, Waiter, write_refused};
 use super::damage;
 use super::journal::Journal;
 use super::{
@@ -32,7 +32,7 @@ const WORKERS: usize = 1;
 const L0_TABLES: u8 = 8;
 
 pub(super) struct Disk {
-    shared: Arc<DiskState>,
+    state: Arc<DiskState>,
     syncer: Option<JoinHandle<()>>,
 }
 
@@ -48,7 +48,7 @@ struct DiskState {
     durable: AtomicU64,
     group: Mutex<GatherState>,
     work: Condvar,
-    poisoned: Mutex<Option<CommitFailure>>,
+    failure: Mutex<Option<CommitFailure>>,
     /// False once poisoned.
     takes_writes: watch::Sender<bool>,
     fail_syncs: AtomicBool,
@@ -57,7 +57,7 @@ struct DiskState {
 #[derive(Default)]
 struct GatherState {
     group: CommitGroup,
-    closing: bool,
+    is_closing: bool,
 }
 
 impl Disk {
@@ -69,7 +69,7 @@ impl Disk {
                 damage::cut_torn_write(dir)?;
                 open_database(dir, options)
             }
-            opened => opened,
+            outcome => outcome,
         }
         .map_err(|error| open_error(dir, error))?;
         let tables = Table::ALL
@@ -77,7 +77,7 @@ impl Disk {
             .map(|table| database.keyspace(table.name(), || layout(*table, options)))
             .collect::<fjall::Result<Vec<_>>>()
             .map_err(|error| open_error(dir, error))?;
-        let shared = Arc::new(DiskState {
+        let state = Arc::new(DiskState {
             dir: dir.to_path_buf(),
             database,
             tables,
@@ -86,39 +86,39 @@ impl Disk {
             durable: AtomicU64::new(0),
             group: Mutex::default(),
             work: Condvar::new(),
-            poisoned: Mutex::default(),
+            failure: Mutex::default(),
             takes_writes: watch::Sender::new(true),
             fail_syncs: AtomicBool::new(false),
         });
-        shared.check_format(dir, mark.is_some_and(|mark| !mark.is_empty()))?;
+        state.check_format(dir, mark.is_some_and(|mark| !mark.is_empty()))?;
         let journal = Journal::open(dir).map_err(|error| Error::unavailable(SEAM, error))?;
         let syncer = std::thread::Builder::new()
             .name("store-commit".into())
             .spawn({
-                let shared = shared.clone();
-                move || shared.commit_groups(journal)
+                let state = state.clone();
+                move || state.commit_groups(journal)
             })
             .map_err(|error| Error::unavailable(SEAM, error))?;
         Ok(Disk {
-            shared,
+            state,
             syncer: Some(syncer),
         })
     }
 
     pub(super) fn write(&self, batch: WriteBatch) -> Result<WriteMark> {
-        let shared = &self.shared;
-        shared.check_usable()?;
-        shared.apply(batch).map_err(|error| shared.poison(&error))?;
-        Ok(WriteMark(shared.marks.fetch_add(1, Ordering::AcqRel) + 1))
+        let state = &self.state;
+        state.check_usable()?;
+        state.apply(batch).map_err(|error| state.poison(&error))?;
+        Ok(WriteMark(state.marks.fetch_add(1, Ordering::AcqRel) + 1))
     }
 
     pub(super) fn durable(&self, mark: WriteMark) -> CommitFuture {
-        let shared = &self.shared;
-        if !shared.fsync || shared.durable.load(Ordering::Acquire) >= mark.0 {
+        let state = &self.state;
+        if !state.fsync || state.durable.load(Ordering::Acquire) >= mark.0 {
             return CommitFuture::now(Ok(()));
         }
         match self.join(WriteBatch::new(), None) {
-            Ok(committed) => committed,
+            Ok(future) => future,
             Err(error) => CommitFuture::now(Err(error)),
         }
     }
@@ -126,38 +126,38 @@ impl Disk {
     pub(super) fn commit(
         &self,
         batch: WriteBatch,
-        then: Option<OnDurable>,
+        on_durable: Option<OnDurable>,
     ) -> Result<CommitFuture> {
-        self.join(batch, then)
+        self.join(batch, on_durable)
     }
 
-    fn join(&self, batch: WriteBatch, then: Option<OnDurable>) -> Result<CommitFuture> {
-        let shared = &self.shared;
-        let mut gathering = shared.group.lock();
-        shared.check_usable()?;
-        if gathering.group.batch.bytes() + batch.bytes() > MAX_PENDING_BYTES
-            && !gathering.group.batch.is_empty()
+    fn join(&self, batch: WriteBatch, on_durable: Option<OnDurable>) -> Result<CommitFuture> {
+        let state = &self.state;
+        let mut pending = state.group.lock();
+        state.check_usable()?;
+        if pending.group.batch.bytes() + batch.bytes() > MAX_PENDING_BYTES
+            && !pending.group.batch.is_empty()
         {
             return Err(Error::unavailable(
                 SEAM,
                 "too much waits for the disk; try again later",
             ));
         }
-        let (waiter, committed) = Waiter::new(then);
+        let (waiter, future) = Waiter::new(on_durable);
         if !batch.is_empty() {
-            shared.marks.fetch_add(1, Ordering::AcqRel);
-            gathering.group.batch.append(batch);
+            state.marks.fetch_add(1, Ordering::AcqRel);
+            pending.group.batch.append(batch);
         }
-        gathering.group.waiters.push(waiter);
-        if gathering.group.waiters.len() == 1 {
-            shared.work.notify_one();
+        pending.group.waiters.push(waiter);
+        if pending.group.waiters.len() == 1 {
+            state.work.notify_one();
         }
-        Ok(committed)
+        Ok(future)
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>> {
-        let found = self.shared.table(table).get(key).map_err(read_error)?;
-        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+        let row = self.state.table(table).get(key).map_err(read_error)?;
+        Ok(row.map(|value| Bytes::copy_from_slice(&value)))
     }
 
     pub(super) fn multi_get<K: AsRef<[u8]>>(
@@ -165,12 +165,12 @@ impl Disk {
         table: Table,
         keys: &[K],
     ) -> Result<Vec<Option<Bytes>>> {
-        let snapshot = self.shared.database.snapshot();
-        let keyspace = self.shared.table(table);
+        let snapshot = self.state.database.snapshot();
+        let keyspace = self.state.table(table);
         keys.iter()
             .map(|key| {
-                let found = snapshot.get(keyspace, key).map_err(read_error)?;
-                Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+                let row = snapshot.get(keyspace, key).map_err(read_error)?;
+                Ok(row.map(|value| Bytes::copy_from_slice(&value)))
             })
             .collect()
     }
@@ -184,32 +184,32 @@ impl Disk {
     ) -> Result<Vec<KeyValue>> {
         // The keyspace's own range sees half of a batch during its application; a snapshot does
         // not.
-        let snapshot = self.shared.database.snapshot();
-        let found = snapshot.range::<&[u8], _>(self.shared.table(table), bounds);
-        let copied = |guard: fjall::Guard| {
+        let snapshot = self.state.database.snapshot();
+        let rows = snapshot.range::<&[u8], _>(self.state.table(table), bounds);
+        let copy_pair = |guard: fjall::Guard| {
             let (key, value) = guard.into_inner().map_err(read_error)?;
             Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
         };
         match order {
-            ScanOrder::Forward => found.take(limit).map(copied).collect(),
-            ScanOrder::Backward => found.rev().take(limit).map(copied).collect(),
+            ScanOrder::Forward => rows.take(limit).map(copy_pair).collect(),
+            ScanOrder::Backward => rows.rev().take(limit).map(copy_pair).collect(),
         }
     }
 
     pub(super) fn takes_writes(&self) -> watch::Receiver<bool> {
-        self.shared.takes_writes.subscribe()
+        self.state.takes_writes.subscribe()
     }
 
     pub(super) fn fail_syncs(&self) {
-        self.shared.fail_syncs.store(true, Ordering::Release);
+        self.state.fail_syncs.store(true, Ordering::Release);
     }
 }
 
 impl Drop for Disk {
     /// Answers all waiting callers before the directory is given back.
     fn drop(&mut self) {
-        self.shared.group.lock().closing = true;
-        self.shared.work.notify_one();
+        self.state.group.lock().is_closing = true;
+        self.state.work.notify_one();
         // A callback on the thread itself may drop the last clone: the thread then ends by itself.
         let own = std::thread::current().id();
         if let Some(syncer) = self.syncer.take().filter(|s| s.thread().id() != own) {
@@ -240,24 +240,24 @@ impl DiskState {
     fn commit_groups(&self, mut journal: Journal) {
         loop {
             let (group, target) = {
-                let mut gathering = self.group.lock();
-                while gathering.group.waiters.is_empty() {
-                    if gathering.closing {
-                        drop(gathering);
+                let mut pending = self.group.lock();
+                while pending.group.waiters.is_empty() {
+                    if pending.is_closing {
+                        drop(pending);
                         return self.close(journal);
                     }
-                    self.work.wait(&mut gathering);
+                    self.work.wait(&mut pending);
                 }
                 // Every mark up to this one is in the journal already or in the group taken here.
                 let target = self.marks.load(Ordering::Acquire);
-                (std::mem::take(&mut gathering.group), target)
+                (std::mem::take(&mut pending.group), target)
             };
             let outcome = self.commit_group(group.batch, &mut journal);
             if outcome.is_ok() {
                 self.durable.fetch_max(target, Ordering::AcqRel);
             }
             for waiter in group.waiters {
-                waiter.tell(&outcome);
+                waiter.notify(&outcome);
             }
         }
     }
@@ -272,7 +272,7 @@ impl DiskState {
     }
 
     fn commit_group(&self, batch: WriteBatch, journal: &mut Journal) -> Result<(), CommitFailure> {
-        if let Some(why) = self.poisoned.lock().clone() {
+        if let Some(why) = self.failure.lock().clone() {
             return Err(why);
         }
         self.apply(batch)
@@ -289,19 +289,19 @@ impl DiskState {
     }
 
     fn check_usable(&self) -> Result<()> {
-        match self.poisoned.lock().as_ref() {
+        match self.failure.lock().as_ref() {
             None => Ok(()),
-            Some(why) => Err(refused(why)),
+            Some(why) => Err(write_refused(why)),
         }
     }
 
     fn poison(&self, error: &dyn std::fmt::Display) -> Error {
-        refused(&self.poison_because(error))
+        write_refused(&self.poison_because(error))
     }
 
     fn poison_because(&self, error: &dyn std::fmt::Display) -> CommitFailure {
-        let mut poisoned = self.poisoned.lock();
-        poisoned
+        let mut failure = self.failure.lock();
+        failure
             .get_or_insert_with(|| {
                 tracing::error!(
                     %error,
@@ -317,11 +317,11 @@ impl DiskState {
 
     /// `is_old`: something was written before, so the store has a format.
     fn check_format(&self, dir: &Path, is_old: bool) -> Result<()> {
-        let found = self
+        let stored_format = self
             .table(Table::Meta)
             .get(FORMAT_KEY)
             .map_err(read_error)?;
-        match found {
+        match stored_format {
             Some(format) if *format == FORMAT.to_be_bytes() => Ok(()),
             Some(format) => Err(Error::conflict(
                 SEAM,
@@ -371,17 +371,17 @@ fn layout(table: Table, options: &EngineOptions) -> KeyspaceCreateOptions {
 }
 
 fn open_error(dir: &Path, error: fjall::Error) -> Error {
-    let at = dir.display();
+    let path = dir.display();
     match error {
         fjall::Error::Locked => damage::in_use(dir),
-        fjall::Error::Io(error) => Error::unavailable(SEAM, format!("{at}: {error}")),
+        fjall::Error::Io(error) => Error::unavailable(SEAM, format!("{path}: {error}")),
         error @ fjall::Error::JournalRecovery(_) => Error::corrupt(
             SEAM,
             format!(
-                "{at}: {error}. Restore a backup of the directory, or see what can be kept: packetboat repair --data {at}"
+                "{path}: {error}. Restore a backup of the directory, or see what can be kept: packetboat repair --data {path}"
             ),
         ),
-        error => Error::corrupt(SEAM, format!("{at}: {error}")),
+        error => Error::corrupt(SEAM, format!("{path}: {error}")),
     }
 }
 

@@ -73,14 +73,14 @@ impl Journal {
 
     /// Goes on to the newest journal.
     fn follow(&mut self) -> io::Result<()> {
-        let before = self.number;
+        let old_number = self.number;
         while path(&self.dir, self.number + 1).try_exists()? {
             // It was closed before this one was made: nothing is written to it any more.
-            let closed = self.extent.extend(&self.file)?;
-            self.mark.set(self.number, closed.bytes);
+            let extent = self.extent.extend(&self.file)?;
+            self.mark.set(self.number, extent.bytes);
             match self.go_to(self.number + 1) {
                 Err(error) if error.kind() == ErrorKind::NotFound => break,
-                gone_on => gone_on?,
+                outcome => outcome?,
             }
         }
         // After several rotations between two syncs, our file and its successor may both be gone.
@@ -88,7 +88,7 @@ impl Journal {
             let newest = numbers(&self.dir)?.last().copied();
             self.go_to(newest.ok_or_else(no_journal)?)?;
         }
-        if self.number != before {
+        if self.number != old_number {
             let dir = &self.dir;
             self.mark.retain(|number| path(dir, number).exists());
         }

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::records::little_endian;
 
-const NAME: &str = "durable";
+const FILE_NAME: &str = "durable";
 const HALF_BYTES: usize = 512;
 const FORMAT: u64 = 1;
 const ENTRY_BYTES: usize = 16;
@@ -40,7 +40,7 @@ impl DurableMark {
     }
 
     pub(super) fn path(dir: &Path) -> PathBuf {
-        dir.join(NAME)
+        dir.join(FILE_NAME)
     }
 
     pub(super) fn set(&mut self, journal: u64, bytes: u64) {
@@ -61,7 +61,7 @@ impl DurableMark {
             .map(|(&number, &bytes)| (number, bytes))
     }
 
-    /// True if no byte of any journal is known.
+    /// Whether no byte of any journal is known.
     pub(super) fn is_empty(&self) -> bool {
         self.0.values().all(|&bytes| bytes == 0)
     }
@@ -138,7 +138,7 @@ impl MarkFile {
 
     /// Puts a new file in the place of an old one, durably.
     pub(super) fn replace(dir: &Path, mark: &DurableMark) -> io::Result<()> {
-        let new = dir.join(format!("{NAME}.new"));
+        let new = dir.join(format!("{FILE_NAME}.new"));
         let mut file = File::create(&new)?;
         for turn in 0..2 {
             file.write_all(&mark.encode(turn))?;
@@ -185,13 +185,16 @@ mod tests {
         let mut file = MarkFile::open(dir.path()).unwrap();
         let mut mark = DurableMark::default();
         for bytes in 1..5 {
-            let before = mark.clone();
+            let previous_mark = mark.clone();
             mark.set(0, bytes);
             file.write(&mark).unwrap();
             let place = (file.turn % 2) as usize * HALF_BYTES;
             let mut torn = std::fs::read(DurableMark::path(dir.path())).unwrap();
             torn[place + 50] ^= 1;
-            assert_eq!(newest_half(&torn).map(|(_, mark)| mark), Some(before));
+            assert_eq!(
+                newest_half(&torn).map(|(_, mark)| mark),
+                Some(previous_mark)
+            );
         }
         assert_eq!(newest_half(&[0; 1024]), None);
     }

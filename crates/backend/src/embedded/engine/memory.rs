@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use super::commit::{CommitFailure, CommitFuture, Waiter, refused};
+use super::commit::{CommitFailure, CommitFuture, Waiter, write_refused};
 use super::{Bounds, KeyChange, KeyValue, OnDurable, ScanOrder, Table, WriteBatch, WriteMark};
 use crate::Result;
 
@@ -23,33 +23,33 @@ struct State {
     tables: Vec<Rows>,
     /// Replaced values of each write that no fsync covers, oldest first.
     undo: VecDeque<Vec<KeyChange>>,
-    written: u64,
+    write_count: u64,
     durable: u64,
-    held: bool,
+    holds_syncs: bool,
     waiters: Vec<Waiter>,
     fail_syncs: bool,
-    poisoned: Option<CommitFailure>,
+    failure: Option<CommitFailure>,
     /// False once an fsync has failed.
     takes_writes: watch::Sender<bool>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Memory::with(vec![Rows::new(); Table::ALL.len()])
+        Memory::from_tables(vec![Rows::new(); Table::ALL.len()])
     }
 }
 
 impl Memory {
-    fn with(tables: Vec<Rows>) -> Memory {
+    fn from_tables(tables: Vec<Rows>) -> Memory {
         Memory(RwLock::new(State {
             tables,
             undo: VecDeque::new(),
-            written: 0,
+            write_count: 0,
             durable: 0,
-            held: false,
+            holds_syncs: false,
             waiters: Vec::new(),
             fail_syncs: false,
-            poisoned: None,
+            failure: None,
             takes_writes: watch::Sender::new(true),
         }))
     }
@@ -63,26 +63,26 @@ impl Memory {
         if state.durable >= mark.0 {
             return CommitFuture::now(Ok(()));
         }
-        let (waiter, committed) = Waiter::new(None);
+        let (waiter, future) = Waiter::new(None);
         state.waiters.push(waiter);
-        let told = state.sync();
+        let notice = state.sync();
         drop(state);
-        told.tell();
-        committed
+        notice.notify();
+        future
     }
 
     pub(super) fn commit(
         &self,
         batch: WriteBatch,
-        then: Option<OnDurable>,
+        on_durable: Option<OnDurable>,
     ) -> Result<CommitFuture> {
         let mut state = self.0.write();
         state.apply(batch)?;
-        let (waiter, committed) = Waiter::new(then);
+        let (waiter, future) = Waiter::new(on_durable);
         state.waiters.push(waiter);
         // Under the lock: concurrent commits must be notified in the order of their writes.
-        state.sync().tell();
-        Ok(committed)
+        state.sync().notify();
+        Ok(future)
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Bytes> {
@@ -105,11 +105,11 @@ impl Memory {
         limit: usize,
     ) -> Vec<KeyValue> {
         let state = self.0.read();
-        let found = state.tables[table as usize].range::<[u8], _>(bounds);
-        let copied = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
+        let rows = state.tables[table as usize].range::<[u8], _>(bounds);
+        let copy_pair = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
         match order {
-            ScanOrder::Forward => found.take(limit).map(copied).collect(),
-            ScanOrder::Backward => found.rev().take(limit).map(copied).collect(),
+            ScanOrder::Forward => rows.take(limit).map(copy_pair).collect(),
+            ScanOrder::Backward => rows.rev().take(limit).map(copy_pair).collect(),
         }
     }
 
@@ -117,29 +117,29 @@ impl Memory {
         self.0.read().undo.len()
     }
 
-    pub(super) fn crash(&self, kept: usize) -> Memory {
+    pub(super) fn crash(&self, kept_count: usize) -> Memory {
         let mut state = self.0.write();
-        state.poisoned = Some("the store has crashed".into());
-        let told = state.sync();
+        state.failure = Some("the store has crashed".into());
+        let notice = state.sync();
         let mut tables = state.tables.clone();
-        for changes in state.undo.iter().skip(kept).rev() {
+        for changes in state.undo.iter().skip(kept_count).rev() {
             for change in changes.iter().rev() {
                 put(&mut tables, change.clone());
             }
         }
         drop(state);
-        told.tell();
-        Memory::with(tables)
+        notice.notify();
+        Memory::from_tables(tables)
     }
 
     pub(super) fn hold_syncs(&self) {
-        self.0.write().held = true;
+        self.0.write().holds_syncs = true;
     }
 
     pub(super) fn release_syncs(&self) {
         let mut state = self.0.write();
-        state.held = false;
-        state.sync().tell();
+        state.holds_syncs = false;
+        state.sync().notify();
     }
 
     pub(super) fn takes_writes(&self) -> watch::Receiver<bool> {
@@ -153,34 +153,34 @@ impl Memory {
 
 impl State {
     fn apply(&mut self, batch: WriteBatch) -> Result<WriteMark> {
-        if let Some(why) = &self.poisoned {
-            return Err(refused(why));
+        if let Some(why) = &self.failure {
+            return Err(write_refused(why));
         }
-        let replaced = batch
+        let old_values = batch
             .changes
             .into_iter()
             .map(|change| put(&mut self.tables, change))
             .collect();
-        self.undo.push_back(replaced);
-        self.written += 1;
+        self.undo.push_back(old_values);
+        self.write_count += 1;
         if self.undo.len() > MAX_UNDURABLE {
             self.undo.pop_front();
             self.durable += 1;
         }
-        Ok(WriteMark(self.written))
+        Ok(WriteMark(self.write_count))
     }
 
     /// Simulates an fsync; returns the waiting callers and their result.
     fn sync(&mut self) -> CommitNotice {
-        if self.fail_syncs && self.poisoned.is_none() {
-            self.poisoned = Some("fsync was told to fail".into());
+        if self.fail_syncs && self.failure.is_none() {
+            self.failure = Some("fsync was told to fail".into());
             self.takes_writes.send_replace(false);
         }
-        let outcome = match &self.poisoned {
+        let outcome = match &self.failure {
             Some(why) => Err(why.clone()),
-            None if self.held => return CommitNotice::default(),
+            None if self.holds_syncs => return CommitNotice::default(),
             None => {
-                self.durable = self.written;
+                self.durable = self.write_count;
                 self.undo.clear();
                 Ok(())
             }
@@ -199,10 +199,10 @@ struct CommitNotice {
 }
 
 impl CommitNotice {
-    fn tell(self) {
+    fn notify(self) {
         if let Some(outcome) = self.outcome {
             for waiter in self.waiters {
-                waiter.tell(&outcome);
+                waiter.notify(&outcome);
             }
         }
     }
@@ -212,13 +212,13 @@ impl CommitNotice {
 fn put(tables: &mut [Rows], change: KeyChange) -> KeyChange {
     let KeyChange { table, key, value } = change;
     let rows = &mut tables[table as usize];
-    let replaced = match value {
+    let old_value = match value {
         Some(value) => rows.insert(key.clone(), value),
         None => rows.remove(&key),
     };
     KeyChange {
         table,
         key,
-        value: replaced,
+        value: old_value,
     }
 }

@@ -58,7 +58,7 @@ impl Extent {
     }
 
     #[cfg(test)]
-    pub(super) fn of(bytes: u64) -> Extent {
+    pub(super) fn from_bytes(bytes: u64) -> Extent {
         Extent {
             bytes,
             ..Extent::default()
@@ -70,7 +70,7 @@ impl Extent {
         let mut bytes = Vec::new();
         let at = self.bytes;
         FileAt { file, at }.read_to_end(&mut bytes)?;
-        bytes.truncate(used(&bytes));
+        bytes.truncate(used_length(&bytes));
         let mut rest = Rest {
             bytes: bytes.len() as u64,
             records: 0,
@@ -90,7 +90,7 @@ impl Extent {
         Ok(rest)
     }
 
-    /// True if only zeros lie behind it.
+    /// Whether only zeros lie behind it.
     pub(super) fn is_all(self, file: &File) -> io::Result<bool> {
         let mut chunk = vec![0; ZEROS.len()];
         let mut at = self.bytes;
@@ -111,7 +111,7 @@ impl Extent {
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Length without the zeros at the end.
-fn used(bytes: &[u8]) -> usize {
+fn used_length(bytes: &[u8]) -> usize {
     let mut pieces = bytes.chunks(ZEROS.len()).enumerate();
     let last = pieces.rfind(|(_, piece)| **piece != ZEROS[..piece.len()]);
     last.map_or(0, |(index, piece)| {
@@ -142,13 +142,13 @@ impl Read for FileAt<'_> {
 }
 
 /// Bytes and number of the record that begins here.
-fn read_record(from: &mut impl BufRead, after: Option<u64>) -> io::Result<(u64, u64)> {
+fn read_record(from: &mut impl BufRead, previous: Option<u64>) -> io::Result<(u64, u64)> {
     let start: [u8; START_BYTES] = read(from)?;
     let [tag, start @ ..] = &start;
     let items = little_endian(&start[..4]);
     let record = little_endian(&start[4..]);
     // The checksum does not cover the start. No store comes to 2^56 writes.
-    let is_next = after.is_none_or(|after| record > after) && record >> 56 == 0;
+    let is_next = previous.is_none_or(|previous| record > previous) && record >> 56 == 0;
     if *tag != START || !is_next {
         return Err(not_a_record());
     }
@@ -196,12 +196,12 @@ fn read_over(from: &mut impl BufRead, mut length: u64, sum: &mut Xxh3) -> io::Re
         if bytes.is_empty() {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        let taken = bytes
+        let step = bytes
             .len()
             .min(usize::try_from(length).unwrap_or(usize::MAX));
-        sum.update(&bytes[..taken]);
-        from.consume(taken);
-        length -= taken as u64;
+        sum.update(&bytes[..step]);
+        from.consume(step);
+        length -= step as u64;
     }
     Ok(())
 }

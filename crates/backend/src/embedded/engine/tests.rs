@@ -19,7 +19,7 @@ fn on_disk(dir: &Path) -> Engine {
 }
 
 /// The same test over both stores.
-fn both(test: impl Fn(Engine)) {
+fn on_both_stores(test: impl Fn(Engine)) {
     test(Engine::memory());
     let dir = TempDir::new().unwrap();
     test(on_disk(dir.path()));
@@ -39,18 +39,18 @@ fn text(bytes: &Bytes) -> &str {
 
 /// Returns all tables but the store's own.
 fn contents(engine: &Engine) -> BTreeMap<(Table, Bytes), Bytes> {
-    let mut found = BTreeMap::new();
+    let mut rows = BTreeMap::new();
     for &table in Table::ALL.iter().filter(|&&table| table != Table::Meta) {
         let pairs = engine
             .range(table, .., ScanOrder::Forward, usize::MAX)
             .unwrap();
-        found.extend(pairs.into_iter().map(|(key, value)| ((table, key), value)));
+        rows.extend(pairs.into_iter().map(|(key, value)| ((table, key), value)));
     }
-    found
+    rows
 }
 
 /// Copies what a `kill -9` at this moment would leave.
-pub(crate) fn copy_of(dir: &Path) -> TempDir {
+pub(crate) fn copy_dir(dir: &Path) -> TempDir {
     fn copy(from: &Path, to: &Path) {
         for entry in std::fs::read_dir(from).unwrap() {
             let entry = entry.unwrap();
@@ -67,10 +67,10 @@ pub(crate) fn copy_of(dir: &Path) -> TempDir {
     fn copy_sparse(from: &Path, to: &Path) {
         static NOTHING: [u8; 64 << 10] = [0; 64 << 10];
         let bytes = std::fs::read(from).unwrap();
-        let used = bytes
+        let last_used = bytes
             .chunks(NOTHING.len())
             .rposition(|chunk| *chunk != NOTHING[..chunk.len()]);
-        let end = used
+        let end = last_used
             .map_or(0, |last| (last + 1) * NOTHING.len())
             .min(bytes.len());
         std::fs::write(to, &bytes[..end]).unwrap();
@@ -84,12 +84,12 @@ pub(crate) fn copy_of(dir: &Path) -> TempDir {
 
 #[test]
 fn ranges_run_both_ways_within_bounds_and_limits() {
-    both(|engine| {
+    on_both_stores(|engine| {
         let keys = ["a", "b", "ba", "bb", "c"];
         let all: Vec<_> = keys.iter().map(|&key| (Table::Mail, key, key)).collect();
         engine.write(put(&all)).unwrap();
         engine.write(put(&[(Table::Head, "b", "other")])).unwrap();
-        let keys_of = |pairs: Vec<super::KeyValue>| -> String {
+        let key_text = |pairs: Vec<super::KeyValue>| -> String {
             pairs
                 .iter()
                 .map(|(key, _)| text(key))
@@ -99,7 +99,7 @@ fn ranges_run_both_ways_within_bounds_and_limits() {
         let b: &[u8] = b"b";
         let c: &[u8] = b"c";
         let mail = |range: super::Bounds<'_>, order, limit| {
-            keys_of(engine.range(Table::Mail, range, order, limit).unwrap())
+            key_text(engine.range(Table::Mail, range, order, limit).unwrap())
         };
         use std::ops::Bound::{Excluded, Included, Unbounded};
         assert_eq!(
@@ -117,20 +117,20 @@ fn ranges_run_both_ways_within_bounds_and_limits() {
         let prefix = engine
             .prefix(Table::Mail, b, ScanOrder::Backward, 2)
             .unwrap();
-        assert_eq!(keys_of(prefix), "bb ba");
+        assert_eq!(key_text(prefix), "bb ba");
         assert_eq!(engine.remove_range(Table::Mail, b..c, 2).unwrap(), 2);
         assert_eq!(engine.remove_range(Table::Mail, b..c, 2).unwrap(), 1);
         assert_eq!(mail((Unbounded, Unbounded), ScanOrder::Forward, 9), "a c");
-        let found = engine.multi_get(Table::Mail, &["c", "b", "a"]).unwrap();
-        let found: Vec<_> = found.iter().map(|v| v.as_ref().map(text)).collect();
-        assert_eq!(found, [Some("c"), None, Some("a")]);
+        let values = engine.multi_get(Table::Mail, &["c", "b", "a"]).unwrap();
+        let values: Vec<_> = values.iter().map(|v| v.as_ref().map(text)).collect();
+        assert_eq!(values, [Some("c"), None, Some("a")]);
         assert_eq!(engine.get(Table::Head, b).unwrap().unwrap(), "other");
     });
 }
 
 #[test]
 fn prefixes_of_highest_bytes_have_an_end() {
-    both(|engine| {
+    on_both_stores(|engine| {
         let mut batch = WriteBatch::new();
         for key in [
             vec![1, 255],
@@ -143,15 +143,15 @@ fn prefixes_of_highest_bytes_have_an_end() {
         }
         engine.write(batch).unwrap();
         let count = |prefix: &[u8]| {
-            let found = engine.prefix(Table::Mail, prefix, ScanOrder::Forward, 9);
-            found.unwrap().len()
+            let pairs = engine.prefix(Table::Mail, prefix, ScanOrder::Forward, 9);
+            pairs.unwrap().len()
         };
         assert_eq!([count(&[1, 255]), count(&[255]), count(&[])], [2, 2, 5]);
     });
 }
 
 #[tokio::test]
-async fn of_two_changes_in_a_batch_the_later_counts_also_after_a_reopen() {
+async fn later_change_of_a_key_in_a_batch_counts_after_a_reopen() {
     let dir = TempDir::new().unwrap();
     let mut batch = put(&[(Table::Mail, "k", "1"), (Table::Mail, "k", "2")]);
     batch.put(Table::Mail, "gone", "x");
@@ -159,18 +159,18 @@ async fn of_two_changes_in_a_batch_the_later_counts_also_after_a_reopen() {
     batch.remove(Table::Mail, "back");
     batch.put(Table::Mail, "back", "y");
     for engine in [Engine::memory(), on_disk(dir.path())] {
-        let committed = engine.commit(batch.clone(), None).unwrap();
-        committed.await.unwrap();
+        let commit = engine.commit(batch.clone(), None).unwrap();
+        commit.await.unwrap();
         check(&engine);
     }
     check(&on_disk(dir.path()));
 
     fn check(engine: &Engine) {
-        let found = engine
+        let values = engine
             .multi_get(Table::Mail, &["k", "gone", "back"])
             .unwrap();
-        let found: Vec<_> = found.iter().map(|v| v.as_ref().map(text)).collect();
-        assert_eq!(found, [Some("2"), None, Some("y")]);
+        let values: Vec<_> = values.iter().map(|v| v.as_ref().map(text)).collect();
+        assert_eq!(values, [Some("2"), None, Some("y")]);
     }
 }
 
@@ -205,31 +205,31 @@ async fn a_kill_at_any_moment_loses_no_write() {
             let batch = put(&[(Table::Log, &key, "record"), (Table::Offsets, "next", &key)]);
             last = Some(engine.write(batch).unwrap());
         }
-        let killed = copy_of(dir.path());
-        assert_eq!(contents(&on_disk(killed.path())), contents(&engine));
+        let copy = copy_dir(dir.path());
+        assert_eq!(contents(&on_disk(copy.path())), contents(&engine));
     }
     engine.durable(last.unwrap()).await.unwrap();
-    let before = contents(&engine);
+    let old_contents = contents(&engine);
     drop(engine);
-    assert_eq!(contents(&on_disk(dir.path())), before);
+    assert_eq!(contents(&on_disk(dir.path())), old_contents);
 }
 
 #[tokio::test]
-async fn commits_are_told_in_order_even_when_nobody_waits() {
+async fn commits_are_reported_in_order_even_without_waiters() {
     let dir = TempDir::new().unwrap();
     for engine in [Engine::memory(), on_disk(dir.path())] {
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let order = Arc::new(Mutex::new(Vec::new()));
         let commit = |n: u64| {
-            let told = told.clone();
+            let order = order.clone();
             let batch = put(&[(Table::Log, &format!("{n:03}"), "x")]);
-            let then = Box::new(move || told.lock().push(n));
-            engine.commit(batch, Some(then)).unwrap()
+            let on_durable = Box::new(move || order.lock().push(n));
+            engine.commit(batch, Some(on_durable)).unwrap()
         };
         for n in 0..99 {
             drop(commit(n));
         }
         commit(99).await.unwrap();
-        assert_eq!(*told.lock(), (0..100).collect::<Vec<u64>>());
+        assert_eq!(*order.lock(), (0..100).collect::<Vec<u64>>());
         assert_eq!(contents(&engine).len(), 100);
     }
 }
@@ -238,25 +238,25 @@ async fn commits_are_told_in_order_even_when_nobody_waits() {
 async fn waiting_for_a_mark_covers_what_was_gathered_before() {
     let dir = TempDir::new().unwrap();
     let engine = on_disk(dir.path());
-    let gathered = engine.commit(put(&[(Table::Log, "a", "1")]), None).unwrap();
+    let commit = engine.commit(put(&[(Table::Log, "a", "1")]), None).unwrap();
     let mark = engine.write(put(&[(Table::Mail, "b", "2")])).unwrap();
     engine.durable(mark).await.unwrap();
     engine.durable(mark).await.unwrap();
-    gathered.await.unwrap();
+    commit.await.unwrap();
     assert_eq!(contents(&engine).len(), 2);
 }
 
 #[tokio::test]
-async fn a_failed_fsync_fails_who_waits_and_ends_all_writes_but_no_reads() {
+async fn failed_fsync_ends_all_writes_but_no_reads() {
     let dir = TempDir::new().unwrap();
     for engine in [Engine::memory(), on_disk(dir.path())] {
         let mut takes_writes = engine.takes_writes();
         engine.write(put(&[(Table::Mail, "before", "1")])).unwrap();
         engine.fail_syncs();
         assert!(*takes_writes.borrow(), "nothing has failed yet");
-        let then: super::OnDurable = Box::new(|| panic!("told of a success"));
-        let committed = engine.commit(put(&[(Table::Mail, "in", "2")]), Some(then));
-        let error = committed.unwrap().await.unwrap_err();
+        let on_durable: super::OnDurable = Box::new(|| panic!("told of a success"));
+        let commit = engine.commit(put(&[(Table::Mail, "in", "2")]), Some(on_durable));
+        let error = commit.unwrap().await.unwrap_err();
         assert_eq!(error.kind, Kind::Unavailable);
         takes_writes.wait_for(|takes| !takes).await.unwrap();
         let error = engine
@@ -274,30 +274,32 @@ async fn a_failed_fsync_fails_who_waits_and_ends_all_writes_but_no_reads() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_not_durable_and_a_crash_may_take_it() {
+async fn held_writes_are_not_durable_and_may_be_lost_in_a_crash() {
     let engine = Engine::memory();
     engine.write(put(&[(Table::Mail, "a", "1")])).unwrap();
     let mark = engine.write(put(&[(Table::Mail, "b", "1")])).unwrap();
     engine.durable(mark).await.unwrap();
     engine.hold_syncs();
-    let held = engine
+    let commit = engine
         .commit(put(&[(Table::Mail, "c", "1")]), None)
         .unwrap();
     engine.write(put(&[(Table::Mail, "b", "2")])).unwrap();
     assert_eq!(engine.undurable(), 2);
-    let after = engine.crash(0).unwrap();
+    let survivor = engine.crash(0).unwrap();
     assert_eq!(
-        contents(&after).into_values().collect::<Vec<_>>(),
+        contents(&survivor).into_values().collect::<Vec<_>>(),
         ["1", "1"]
     );
-    assert_eq!(held.await.unwrap_err().kind, Kind::Unavailable);
+    assert_eq!(commit.await.unwrap_err().kind, Kind::Unavailable);
     assert!(engine.write(put(&[(Table::Mail, "d", "1")])).is_err());
 
-    after.hold_syncs();
-    let held = after.commit(put(&[(Table::Mail, "c", "1")]), None).unwrap();
-    after.release_syncs();
-    held.await.unwrap();
-    assert_eq!(contents(&after.crash(0).unwrap()).len(), 3);
+    survivor.hold_syncs();
+    let commit = survivor
+        .commit(put(&[(Table::Mail, "c", "1")]), None)
+        .unwrap();
+    survivor.release_syncs();
+    commit.await.unwrap();
+    assert_eq!(contents(&survivor.crash(0).unwrap()).len(), 3);
 }
 
 #[test]
@@ -334,20 +336,20 @@ async fn more_than_one_journal_is_written_and_read_back() {
             .wrapping_add(1);
         *byte = (state >> 56) as u8;
     }
-    let mut written = 0u32;
+    let mut count = 0u32;
     // A journal of 64 MB is closed when the next table is written out, by a thread of the store.
     while numbers(dir.path()).unwrap().last() == Some(&0) {
-        assert!(written < 1000, "the journal never rotated");
-        if written > 200 {
+        assert!(count < 1000, "the journal never rotated");
+        if count > 200 {
             // That thread may be late.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let mut batch = WriteBatch::new();
-        value[..4].copy_from_slice(&written.to_be_bytes());
-        let key = written.to_be_bytes().to_vec();
+        value[..4].copy_from_slice(&count.to_be_bytes());
+        let key = count.to_be_bytes().to_vec();
         batch.put(Table::Log, key, value.clone());
         engine.commit(batch, None).unwrap().await.unwrap();
-        written += 1;
+        count += 1;
     }
     engine
         .commit(put(&[(Table::Log, "last", "1")]), None)
@@ -356,28 +358,34 @@ async fn more_than_one_journal_is_written_and_read_back() {
         .unwrap();
     drop(engine);
     // The end of the closed journal is known, too.
-    let closed = std::fs::File::options()
+    let file = std::fs::File::options()
         .read(true)
         .write(true)
         .open(dir.path().join("0.jnl"));
-    let closed = closed.unwrap();
+    let file = file.unwrap();
     let end = super::records::Extent::default()
-        .extend(&closed)
+        .extend(&file)
         .unwrap()
         .bytes;
     assert!(end > 64_000_000, "{end}");
     let mut last = [0];
-    closed.read_exact_at(&mut last, end - 1).unwrap();
-    closed.write_all_at(&[0], end - 1).unwrap();
+    file.read_exact_at(&mut last, end - 1).unwrap();
+    file.write_all_at(&[0], end - 1).unwrap();
     let error = Engine::open(dir.path(), EngineOptions::default()).unwrap_err();
     assert_eq!(error.kind, Kind::Corrupt);
-    closed.write_all_at(&last, end - 1).unwrap();
-    let after = on_disk(dir.path());
-    for n in 0..written {
-        let found = after.get(Table::Log, &n.to_be_bytes()).unwrap().unwrap();
-        assert_eq!(found[..4], n.to_be_bytes());
+    file.write_all_at(&last, end - 1).unwrap();
+    let second_engine = on_disk(dir.path());
+    for n in 0..count {
+        let row = second_engine
+            .get(Table::Log, &n.to_be_bytes())
+            .unwrap()
+            .unwrap();
+        assert_eq!(row[..4], n.to_be_bytes());
     }
-    assert_eq!(after.get(Table::Log, b"last").unwrap().unwrap(), "1");
+    assert_eq!(
+        second_engine.get(Table::Log, b"last").unwrap().unwrap(),
+        "1"
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -429,13 +437,13 @@ fn apply(model: &mut Model, changes: &[(usize, u8, Option<u8>)]) -> WriteBatch {
 
 proptest! {
     #[test]
-    fn a_crash_leaves_a_prefix_with_everything_durable(steps in steps(), kept in 0usize..50) {
+    fn a_crash_leaves_a_prefix_with_everything_durable(steps in steps(), kept_count in 0usize..50) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let engine = Engine::memory();
             // State after each write, and the index of the newest one reported as durable.
             let mut history = vec![Model::new()];
-            let (mut durable, mut held, mut mark) = (0, false, None);
+            let (mut durable, mut is_held, mut mark) = (0, false, None);
             for step in &steps {
                 match step {
                     Step::Write(changes) => {
@@ -443,20 +451,20 @@ proptest! {
                         mark = Some(engine.write(apply(&mut next, changes)).unwrap());
                         history.push(next);
                     }
-                    Step::Durable => if let (Some(mark), false) = (mark, held) {
+                    Step::Durable => if let (Some(mark), false) = (mark, is_held) {
                         engine.durable(mark).await.unwrap();
                         durable = history.len() - 1;
                     },
-                    Step::Hold => { engine.hold_syncs(); held = true; }
-                    Step::Release => { engine.release_syncs(); held = false; }
+                    Step::Hold => { engine.hold_syncs(); is_held = true; }
+                    Step::Release => { engine.release_syncs(); is_held = false; }
                 }
                 prop_assert_eq!(&contents(&engine), &history[history.len() - 1]);
             }
             let may_lose = engine.undurable();
-            let after = contents(&engine.crash(kept).unwrap());
-            let survived = history.len() - 1 - may_lose + kept.min(may_lose);
-            prop_assert!(survived >= durable);
-            prop_assert_eq!(&after, &history[survived]);
+            let crashed_contents = contents(&engine.crash(kept_count).unwrap());
+            let survivor_count = history.len() - 1 - may_lose + kept_count.min(may_lose);
+            prop_assert!(survivor_count >= durable);
+            prop_assert_eq!(&crashed_contents, &history[survivor_count]);
             Ok(())
         })?;
     }
@@ -471,16 +479,16 @@ proptest! {
         batches in proptest::collection::vec(writes(), 1..30),
         torn in 1usize..400,
     ) {
-        let running = TempDir::new().unwrap();
+        let store_dir = TempDir::new().unwrap();
         let mut history = vec![Model::new()];
         // No write waits for the disk, so a power cut may take any.
-        let engine = on_disk(running.path());
+        let engine = on_disk(store_dir.path());
         for changes in &batches {
             let mut next = history[history.len() - 1].clone();
             engine.write(apply(&mut next, changes)).unwrap();
             history.push(next);
         }
-        let dir = copy_of(running.path());
+        let dir = copy_dir(store_dir.path());
         let journal = dir.path().join("0.jnl");
         // The file is made 64 MiB long and filled from its start.
         let mut bytes = Vec::new();
@@ -488,14 +496,14 @@ proptest! {
         file.by_ref().take(64 << 10).read_to_end(&mut bytes).unwrap();
         let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
         // The format was flushed when the store was made.
-        let known = super::mark::DurableMark::read(dir.path()).unwrap().unwrap().get(0).unwrap();
-        file.set_len((end.saturating_sub(torn) as u64).max(known)).unwrap();
-        let after = contents(&on_disk(dir.path()));
-        prop_assert!(history.contains(&after), "not a prefix: {:?}", after);
+        let durable_bytes = super::mark::DurableMark::read(dir.path()).unwrap().unwrap().get(0).unwrap();
+        file.set_len((end.saturating_sub(torn) as u64).max(durable_bytes)).unwrap();
+        let recovered_contents = contents(&on_disk(dir.path()));
+        prop_assert!(history.contains(&recovered_contents), "not a prefix: {:?}", recovered_contents);
         // The store goes on from there.
         let engine = on_disk(dir.path());
         engine.write(put(&[(Table::Head, "new", "1")])).unwrap();
         drop(engine);
-        prop_assert_eq!(contents(&on_disk(dir.path())).len(), after.len() + 1);
+        prop_assert_eq!(contents(&on_disk(dir.path())).len(), recovered_contents.len() + 1);
     }
 }

@@ -33,13 +33,17 @@ async fn a_crash_never_splits_a_member_from_their_list() {
         store.save(group, settings, members).await.expect("saves");
     }
     assert_eq!(engine.undurable(), 3, "one write a call");
-    for kept in (0..=3).rev() {
-        let store = open(engine.crash(kept).expect("in memory"));
-        let loaded = contract::load(&store, group).await;
-        let since = loaded.and_then(|group| group.members.get(user).map(|it| it.since));
-        assert_eq!(since, (kept > 0).then_some(Seq(kept as u64)));
-        let listed = store.groups_of(user, None, 9).await.expect("reads");
-        assert_eq!(listed.first().map(|(_, it)| it.since), since);
+    for write_count in (0..=3).rev() {
+        let store = open(engine.crash(write_count).expect("in memory"));
+        let stored_group = contract::load(&store, group).await;
+        let since_seq =
+            stored_group.and_then(|group| group.members.get(user).map(|member| member.since));
+        assert_eq!(
+            since_seq,
+            (write_count > 0).then_some(Seq(write_count as u64))
+        );
+        let groups = store.groups_of(user, None, 9).await.expect("reads");
+        assert_eq!(groups.first().map(|(_, member)| member.since), since_seq);
     }
 }
 
@@ -50,17 +54,17 @@ async fn a_hundred_thousand_members_are_fine() {
     let group = fresh.group();
     let store = open(Engine::memory());
     let users: Vec<_> = (0..200_000).map(|_| fresh.user()).collect();
-    for some in users.chunks(500) {
+    for chunk in users.chunks(500) {
         // Departed members sort before all others.
         let role = |user: &UserId| (*user >= users[100_000]).then_some(Role::Member);
-        let members = some.iter().map(|user| (*user, member(role(user), 0, 1)));
+        let members = chunk.iter().map(|user| (*user, member(role(user), 0, 1)));
         let settings = Some((SETTINGS, version(1)));
-        let saved = store.save(group, settings, members.collect()).await;
-        saved.expect("saves");
+        let result = store.save(group, settings, members.collect()).await;
+        result.expect("saves");
     }
-    let loaded = contract::load(&store, group).await.expect("is there");
-    assert_eq!(loaded.members.len(), 200_000);
-    assert_eq!(loaded.present().count(), 100_000);
+    let stored_group = contract::load(&store, group).await.expect("is there");
+    assert_eq!(stored_group.members.len(), 200_000);
+    assert_eq!(stored_group.present().count(), 100_000);
     let first = store.present(group, None, 500).await.expect("reads");
     let first: Vec<_> = first.into_iter().map(|(user, _)| user).collect();
     assert_eq!(first, users[100_000..100_500]);
@@ -77,23 +81,24 @@ impl Clock for Hand {
 /// A group forgets members who left before a time, unless they came back or left again since; the
 /// users' own lists keep them.
 #[tokio::test]
-async fn a_group_forgets_who_left_long_ago() {
+async fn a_group_forgets_long_departed_members() {
     let fresh = TestIds::new(1);
-    let (group, gone, back, again) = (fresh.group(), fresh.user(), fresh.user(), fresh.user());
+    let (group, leaver, returner, second_leaver) =
+        (fresh.group(), fresh.user(), fresh.user(), fresh.user());
     let clock = Arc::new(Hand(AtomicI64::new(1_000)));
     let store = EmbeddedGroups::new(Engine::memory(), clock.clone());
     let member_now = Some(Role::Member);
     for (at, role, users, n) in [
-        (1_000, member_now, vec![gone, back, again], 1),
-        (2_000, None, vec![gone, back, again], 2),
-        (3_000, member_now, vec![back, again], 3),
-        (4_000, None, vec![again], 4),
+        (1_000, member_now, vec![leaver, returner, second_leaver], 1),
+        (2_000, None, vec![leaver, returner, second_leaver], 2),
+        (3_000, member_now, vec![returner, second_leaver], 3),
+        (4_000, None, vec![second_leaver], 4),
     ] {
         clock.0.store(at, Ordering::Relaxed);
         let members = users.into_iter().map(|user| (user, member(role, n, n)));
         let settings = Some((SETTINGS, version(n)));
-        let saved = store.save(group, settings, members.collect()).await;
-        saved.expect("saves");
+        let result = store.save(group, settings, members.collect()).await;
+        result.expect("saves");
     }
     let at = Timestamp::from_millis;
     assert_eq!(store.forget_left(at(2_000), 9).expect("forgets"), 0);
@@ -107,13 +112,16 @@ async fn a_group_forgets_who_left_long_ago() {
     );
     assert_eq!(store.forget_left(at(2_001), 2).expect("forgets"), 2);
     assert_eq!(store.forget_left(at(2_001), 2).expect("forgets"), 1);
-    let left: Vec<_> = store.members(group, None, 9).await.expect("reads");
-    let left: Vec<_> = left.into_iter().map(|(user, it)| (user, it.role)).collect();
-    let mut wanted = vec![(back, member_now), (again, None)];
-    wanted.sort_by_key(|(user, _)| *user);
-    assert_eq!(left, wanted);
+    let roles: Vec<_> = store.members(group, None, 9).await.expect("reads");
+    let roles: Vec<_> = roles
+        .into_iter()
+        .map(|(user, member)| (user, member.role))
+        .collect();
+    let mut expected = vec![(returner, member_now), (second_leaver, None)];
+    expected.sort_by_key(|(user, _)| *user);
+    assert_eq!(roles, expected);
     assert_eq!(
-        store.groups_of(gone, None, 9).await.expect("reads").len(),
+        store.groups_of(leaver, None, 9).await.expect("reads").len(),
         1
     );
     assert_eq!(store.forget_left(at(9_000), 9).expect("forgets"), 1);

@@ -18,8 +18,8 @@ pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
         ],
         "a send_id belongs to its sender"
     );
-    let done = vec![(key(1, 1), one)];
-    scene.store.dedupe_done(done).await.expect("done");
+    let sends = vec![(key(1, 1), one)];
+    scene.store.dedupe_done(sends).await.expect("done");
     assert_eq!(
         scene.begin(vec![(key(1, 1), two), (key(2, 1), one)]).await,
         [DedupeAnswer::Done(one), DedupeAnswer::Pending(other)]
@@ -27,24 +27,24 @@ pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
 }
 
 /// A send_id repeated in another conversation finds the one of its first use, and changes nothing.
-pub(crate) async fn a_send_id_says_where_it_was_used(scene: &Scene) {
+pub(crate) async fn a_send_id_returns_its_first_conversation(scene: &Scene) {
     let key = scene.send_key(1, 2);
-    let (here, there) = (scene.first_send(1, 8, 1), scene.first_send(1, 9, 2));
+    let (first, second) = (scene.first_send(1, 8, 1), scene.first_send(1, 9, 2));
     assert_eq!(
-        scene.begin(vec![(key, here), (key, there)]).await,
-        [DedupeAnswer::Fresh, DedupeAnswer::Pending(here)]
+        scene.begin(vec![(key, first), (key, second)]).await,
+        [DedupeAnswer::Fresh, DedupeAnswer::Pending(first)]
     );
-    for (sent, known) in [
-        (there, DedupeAnswer::Pending(here)),
-        (here, DedupeAnswer::Done(here)),
-        (there, DedupeAnswer::Done(here)),
+    for (send, expected) in [
+        (second, DedupeAnswer::Pending(first)),
+        (first, DedupeAnswer::Done(first)),
+        (second, DedupeAnswer::Done(first)),
     ] {
         scene
             .store
-            .dedupe_done(vec![(key, sent)])
+            .dedupe_done(vec![(key, send)])
             .await
             .expect("done");
-        assert_eq!(scene.begin(vec![(key, there)]).await, [known]);
+        assert_eq!(scene.begin(vec![(key, second)]).await, [expected]);
     }
 }
 

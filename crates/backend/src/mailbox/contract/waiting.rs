@@ -3,11 +3,11 @@
 use super::*;
 
 /// A message for an absent platform waits for it, with its body.
-pub(crate) async fn the_absent_are_stored_for(scene: &Scene) {
+pub(crate) async fn platforms_without_sessions_store_mail(scene: &Scene) {
     let target = scene.ios(1);
     let answer = scene.put(target, 1, seconds(1)).await;
     assert_eq!(answer.live, []);
-    assert_eq!(answer.stored, [Platform::Ios]);
+    assert_eq!(answer.stored_platforms, [Platform::Ios]);
     let page = scene.page(target, None, 10).await;
     assert_eq!(page.mails, [scene.mail(1, seconds(1))]);
     assert_eq!((page.bodiless, page.next), (Vec::new(), None));
@@ -19,7 +19,10 @@ pub(crate) async fn appending_is_idempotent(scene: &Scene) {
     let target = scene.ios(1);
     for _ in 0..3 {
         let answer = scene.put(target, 1, seconds(1)).await;
-        assert_eq!((answer.stored, answer.dropped), (vec![Platform::Ios], 0));
+        assert_eq!(
+            (answer.stored_platforms, answer.dropped_count),
+            (vec![Platform::Ios], 0)
+        );
     }
     assert_eq!(scene.store.waiting(target).await.expect("counted"), 1);
     assert_eq!(
@@ -66,12 +69,12 @@ pub(crate) async fn the_newest_are_kept(scene: &Scene) {
     let target = scene.ios(1);
     for n in 1..=8 {
         let answer = scene.put(target, n, seconds(100 - n as u64)).await;
-        assert_eq!(answer.dropped, u32::from(n > i64::from(COUNT_MAX)));
+        assert_eq!(answer.dropped_count, u32::from(n > i64::from(COUNT_MAX)));
     }
     assert_eq!(scene.waiting(target).await, scene.ids(4..=8));
     // Older than all messages kept, so it is the one dropped.
     let answer = scene.put(target, 9, seconds(1_000)).await;
-    assert_eq!(answer.dropped, 1);
+    assert_eq!(answer.dropped_count, 1);
     assert_eq!(scene.waiting(target).await, scene.ids(4..=8));
     scene.acknowledge(target, scene.ids(4..=8)).await;
 }
@@ -82,7 +85,7 @@ pub(crate) async fn no_maximum_keeps_all(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
     for n in 1..=60 {
         let answer = scene.put(target, n, seconds(100 - n as u64)).await;
-        assert_eq!(answer.dropped, 0);
+        assert_eq!(answer.dropped_count, 0);
     }
     assert_eq!(scene.waiting(target).await, scene.ids(1..=60));
 }
@@ -91,17 +94,17 @@ pub(crate) async fn no_maximum_keeps_all(scene: &Scene) {
 // proves S1-49, S1-50
 pub(crate) async fn expiry_excludes_the_bound(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
-    let bound = seconds(600);
+    let max_age = seconds(600);
     for (n, age) in [
         (1, seconds(700)),
-        (2, bound + Duration::from_millis(1)),
-        (3, bound),
+        (2, max_age + Duration::from_millis(1)),
+        (3, max_age),
         (4, seconds(1)),
     ] {
         scene.put(target, n, age).await;
     }
     let policy = MailboxPolicy {
-        expire: bound,
+        expire: max_age,
         count_max: None,
     };
     let trim = || scene.store.trim(target, policy, scene.now);
@@ -122,23 +125,23 @@ pub(crate) async fn trimming_keeps_exactly_the_newest(scene: &Scene) {
         expire: EXPIRE,
         count_max: Some(7),
     };
-    let trimmed = scene.store.trim(target, policy, scene.now).await;
-    assert_eq!(trimmed.expect("trimmed"), 13);
+    let result = scene.store.trim(target, policy, scene.now).await;
+    assert_eq!(result.expect("trimmed"), 13);
     assert_eq!(scene.waiting(target).await, scene.ids(14..=20));
     assert_eq!(scene.waiting(other).await, scene.ids([1]));
 }
 
 /// Expired mail is neither paged nor announced at login.
 // proves S1-54
-pub(crate) async fn what_expired_is_not_seen(scene: &Scene) {
+pub(crate) async fn expired_mail_is_not_seen(scene: &Scene) {
     let target = scene.ios(1);
     scene.put(target, 1, EXPIRE - seconds(60)).await;
-    let later = scene.now + seconds(120);
-    let page = scene.store.page(target, None, 10, later).await;
+    let after_expiry = scene.now + seconds(120);
+    let page = scene.store.page(target, None, 10, after_expiry).await;
     assert_eq!(page.expect("paged"), MailPage::default());
     let session = scene.session(1, target);
     let answer = scene
-        .connect_with(&session, DeniedBoats::default(), later)
+        .connect_with(&session, DeniedBoats::default(), after_expiry)
         .await;
     assert!(!answer.mail_waits);
     assert_eq!(scene.waiting(target).await, scene.ids([1]));
@@ -155,9 +158,12 @@ pub(crate) async fn a_new_message_prolongs_a_mailbox_and_a_repeat_does_not(scene
     ];
     for (n, age) in repeats {
         let answer = scene.put(target, n, age).await;
-        assert_eq!((answer.stored, answer.dropped), (vec![Platform::Ios], 0));
+        assert_eq!(
+            (answer.stored_platforms, answer.dropped_count),
+            (vec![Platform::Ios], 0)
+        );
     }
-    let seen = async |now| {
+    let visible_ids = async |now| {
         let page = scene
             .store
             .page(target, None, 10, now)
@@ -166,14 +172,14 @@ pub(crate) async fn a_new_message_prolongs_a_mailbox_and_a_repeat_does_not(scene
         page.mails.iter().map(|mail| mail.id).collect::<Vec<_>>()
     };
     let end = scene.now + EXPIRE;
-    assert_eq!(seen(scene.now).await, scene.ids([1, 2]));
-    assert_eq!(seen(scene.now + seconds(120)).await, scene.ids([2]));
-    assert_eq!(seen(end).await, scene.ids([2]));
-    let later = end + Duration::from_millis(1);
-    assert_eq!(seen(later).await, []);
+    assert_eq!(visible_ids(scene.now).await, scene.ids([1, 2]));
+    assert_eq!(visible_ids(scene.now + seconds(120)).await, scene.ids([2]));
+    assert_eq!(visible_ids(end).await, scene.ids([2]));
+    let after_expiry = end + Duration::from_millis(1);
+    assert_eq!(visible_ids(after_expiry).await, []);
     let policy = scene.store.policy(target.platform);
-    let trimmed = scene.store.trim(target, policy, later).await;
-    assert_eq!(trimmed.expect("trimmed"), 2, "one entry for each message");
+    let result = scene.store.trim(target, policy, after_expiry).await;
+    assert_eq!(result.expect("trimmed"), 2, "one entry for each message");
     assert_eq!(scene.store.waiting(target).await.expect("counted"), 0);
 }
 
@@ -185,18 +191,18 @@ pub(crate) async fn paging_removes_nothing(scene: &Scene) {
         scene.put(target, n, seconds(5)).await;
     }
     for _ in 0..2 {
-        let mut seen = Vec::new();
-        let mut after = None;
+        let mut ids = Vec::new();
+        let mut cursor = None;
         loop {
-            let page = scene.page(target, after, 3).await;
+            let page = scene.page(target, cursor, 3).await;
             assert!(page.mails.len() <= 3);
-            seen.extend(page.mails.iter().map(|mail| mail.id));
+            ids.extend(page.mails.iter().map(|mail| mail.id));
             match page.next {
-                Some(next) => after = Some(next),
+                Some(next) => cursor = Some(next),
                 None => break,
             }
         }
-        assert_eq!(seen, scene.ids(1..=7));
+        assert_eq!(ids, scene.ids(1..=7));
     }
     assert_eq!(scene.store.waiting(target).await.expect("counted"), 7);
 }
@@ -209,8 +215,8 @@ pub(crate) async fn acknowledging_removes_exactly_that(scene: &Scene) {
         scene.put(phone, n, seconds(5)).await;
         scene.put(desk, n, seconds(5)).await;
     }
-    let waited = scene.acknowledge(phone, scene.ids([3, 1, 99])).await;
-    assert_eq!(waited, scene.ids([3, 1]));
+    let removed_ids = scene.acknowledge(phone, scene.ids([3, 1, 99])).await;
+    assert_eq!(removed_ids, scene.ids([3, 1]));
     assert_eq!(scene.acknowledge(phone, scene.ids([3, 1])).await, []);
     assert_eq!(scene.waiting(phone).await, scene.ids([2, 4]));
     assert_eq!(scene.waiting(desk).await, scene.ids(1..=4));
@@ -224,12 +230,12 @@ pub(crate) async fn the_recently_acknowledged_is_not_stored(scene: &Scene) {
     let mut request = scene.request(phone, scene.mail(5, seconds(1)));
     request.platforms.push(Platform::Desktop);
     let answer = scene.route(request).await;
-    assert_eq!(answer.acknowledged, [Platform::Ios]);
-    assert_eq!(answer.stored, [Platform::Desktop]);
+    assert_eq!(answer.acknowledged_platforms, [Platform::Ios]);
+    assert_eq!(answer.stored_platforms, [Platform::Desktop]);
     for n in [4, 6] {
         let answer = scene.put(phone, n, seconds(1)).await;
         assert_eq!(
-            (answer.stored, answer.acknowledged),
+            (answer.stored_platforms, answer.acknowledged_platforms),
             (vec![Platform::Ios], vec![])
         );
     }
@@ -247,27 +253,27 @@ pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
     scene.put(phone, 3, EXPIRE - seconds(60)).await;
     scene.lose(2, BodyLoss::BodyAndCount).await;
     scene.acknowledge(phone, scene.ids([1])).await;
-    let asked = [(phone, 1), (desk, 1), (phone, 2), (phone, 3), (desk, 3)];
-    let asked = asked.map(|(target, n)| (target, scene.id(n)));
+    let queries = [(phone, 1), (desk, 1), (phone, 2), (phone, 3), (desk, 3)];
+    let queries = queries.map(|(target, n)| (target, scene.id(n)));
     let find = async |now| {
-        let found = scene.store.find(&asked, now).await.into_iter();
-        found
-            .map(|found| found.expect("answered"))
+        let location = scene.store.find(&queries, now).await.into_iter();
+        location
+            .map(|location| location.expect("answered"))
             .collect::<Vec<_>>()
     };
     use MailLocation::{Absent, Acknowledged, Waits};
     for _ in 0..2 {
-        let found = find(scene.now).await;
-        assert_eq!(found, [Acknowledged, Waits, Waits, Waits, Absent]);
+        let locations = find(scene.now).await;
+        assert_eq!(locations, [Acknowledged, Waits, Waits, Waits, Absent]);
     }
     let page = scene.page(phone, None, 100).await;
-    let there: Vec<MessageId> = page.mails.iter().map(|mail| mail.id).collect();
-    assert_eq!((there, page.bodiless), (scene.ids([3]), scene.ids([2])));
+    let ids: Vec<MessageId> = page.mails.iter().map(|mail| mail.id).collect();
+    assert_eq!((ids, page.bodiless), (scene.ids([3]), scene.ids([2])));
     // Expired messages count as absent, and old acknowledgements are forgotten.
-    let found = find(scene.now + seconds(120)).await;
-    assert_eq!(found, [Acknowledged, Waits, Waits, Absent, Absent]);
-    let found = find(scene.now + protocol::mailbox::ACKED_KEEP).await;
-    assert_eq!(found, [Absent, Waits, Waits, Absent, Absent]);
+    let locations = find(scene.now + seconds(120)).await;
+    assert_eq!(locations, [Acknowledged, Waits, Waits, Absent, Absent]);
+    let locations = find(scene.now + protocol::mailbox::ACKED_KEEP).await;
+    assert_eq!(locations, [Absent, Waits, Waits, Absent, Absent]);
     scene.acknowledge(phone, scene.ids([2])).await;
 }
 
@@ -286,11 +292,11 @@ pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
     assert_eq!(first.mails, []);
     assert_eq!(first.bodiless, scene.ids(1..=3));
     let second = scene.page(target, first.next, 3).await;
-    let seen: Vec<MessageId> = second.mails.iter().map(|mail| mail.id).collect();
-    assert_eq!((seen, second.next), (scene.ids(4..=6), None));
+    let ids: Vec<MessageId> = second.mails.iter().map(|mail| mail.id).collect();
+    assert_eq!((ids, second.next), (scene.ids(4..=6), None));
 
-    let waited = scene.acknowledge(target, scene.ids([1, 2, 3])).await;
-    assert_eq!(waited, scene.ids([1, 2, 3]));
+    let removed_ids = scene.acknowledge(target, scene.ids([1, 2, 3])).await;
+    assert_eq!(removed_ids, scene.ids([1, 2, 3]));
     assert_eq!(scene.waiting(target).await, scene.ids(4..=6));
 }
 
@@ -307,19 +313,23 @@ pub(crate) async fn an_append_repairs_a_lost_body(scene: &Scene) {
 }
 
 /// The newest received message is remembered, and an older one changes nothing.
-pub(crate) async fn how_far_a_user_received_never_goes_back(scene: &Scene) {
+pub(crate) async fn received_position_never_goes_back(scene: &Scene) {
     // proves S0-83
     let (one, other) = (scene.user(1), scene.user(2));
-    let received = async |user| scene.store.received(user).await.expect("answers");
-    assert_eq!(received(one).await, None);
+    let read_received = async |user| scene.store.received(user).await.expect("answers");
+    assert_eq!(read_received(one).await, None);
     let (early, late) = (scene.id(1), scene.id(2));
-    for (told, known) in [(late, late), (early, late), (late, late)] {
-        let told = vec![(one, told), (other, early)];
-        scene.store.set_received(told).await.expect("written");
-        assert_eq!(received(one).await, Some(known));
-        assert_eq!(received(other).await, Some(early));
+    for (update, expected) in [(late, late), (early, late), (late, late)] {
+        let update = vec![(one, update), (other, early)];
+        scene.store.set_received(update).await.expect("written");
+        assert_eq!(read_received(one).await, Some(expected));
+        assert_eq!(read_received(other).await, Some(early));
     }
-    let both = vec![(other, late), (other, early)];
-    scene.store.set_received(both).await.expect("written");
-    assert_eq!(received(other).await, Some(late), "also inside one call");
+    let updates = vec![(other, late), (other, early)];
+    scene.store.set_received(updates).await.expect("written");
+    assert_eq!(
+        read_received(other).await,
+        Some(late),
+        "also inside one call"
+    );
 }

@@ -44,8 +44,8 @@ impl<'a> MailboxBatch<'a> {
     /// takes from here, because its commits come later in the same journal.
     pub(super) fn write(self) -> Result<()> {
         let mut batch = WriteBatch::new();
-        for ((target, at), added) in self.entries {
-            let row = added.then(Bytes::new);
+        for ((target, at), is_added) in self.entries {
+            let row = is_added.then(Bytes::new);
             put(&mut batch, Table::Mail, rows::entry_key(target, at), row);
         }
         for (target, row) in self.boxes {
@@ -74,22 +74,22 @@ impl<'a> MailboxBatch<'a> {
         policy: MailboxPolicy,
         now: Timestamp,
     ) -> Result<u32> {
-        let at = mail.cursor();
-        if self.has(target, at)? {
+        let entry = mail.cursor();
+        if self.has(target, entry)? {
             return Ok(0);
         }
         let row = match self.mailbox(target)? {
             Some(row) => BoxRow {
-                oldest: row.oldest.min(at),
+                oldest: row.oldest.min(entry),
                 count: row.count + 1,
             },
             None => BoxRow {
-                oldest: at,
+                oldest: entry,
                 count: 1,
             },
         };
         self.boxes.insert(target, Some(row));
-        self.entries.insert((target, at), true);
+        self.entries.insert((target, entry), true);
         self.need_body(mail)?;
         self.trim(target, policy, now)
     }
@@ -104,11 +104,12 @@ impl<'a> MailboxBatch<'a> {
         let Some(row) = self.mailbox(target)? else {
             return Ok(0);
         };
-        let kept = policy.oldest_kept(now);
+        let oldest_kept = policy.oldest_kept(now);
         let excess = usize::try_from(policy.excess(row.count)).unwrap_or(usize::MAX);
-        let limit = match row.oldest.accepted_at < kept {
-            true => TRIM_STEP,
-            false => excess.min(TRIM_STEP),
+        let limit = if row.oldest.accepted_at < oldest_kept {
+            TRIM_STEP
+        } else {
+            excess.min(TRIM_STEP)
         };
         if limit == 0 {
             return Ok(0);
@@ -118,7 +119,7 @@ impl<'a> MailboxBatch<'a> {
         let stays = oldest
             .iter()
             .enumerate()
-            .position(|(n, entry)| n == limit || n >= excess && entry.accepted_at >= kept);
+            .position(|(n, entry)| n == limit || n >= excess && entry.accepted_at >= oldest_kept);
         let next = stays.map(|n| oldest[n]);
         oldest.truncate(stays.unwrap_or(oldest.len()));
         self.remove(target, &oldest, next)?;
@@ -134,14 +135,14 @@ impl<'a> MailboxBatch<'a> {
         let Some(row) = self.mailbox(target)? else {
             return Ok(Vec::new());
         };
-        let mut found = Vec::new();
-        for at in self.locate(target, row, ids)? {
-            if self.has(target, at)? && !found.contains(&at) {
-                found.push(at);
+        let mut entries = Vec::new();
+        for entry in self.locate(target, row, ids)? {
+            if self.has(target, entry)? && !entries.contains(&entry) {
+                entries.push(entry);
             }
         }
-        self.remove(target, &found, None)?;
-        Ok(found.into_iter().map(|at| at.id).collect())
+        self.remove(target, &entries, None)?;
+        Ok(entries.into_iter().map(|entry| entry.id).collect())
     }
 
     /// Finds the entry of a message, if it waits.
@@ -149,9 +150,9 @@ impl<'a> MailboxBatch<'a> {
         let Some(row) = self.mailbox(target)? else {
             return Ok(None);
         };
-        for at in self.locate(target, row, &[id])? {
-            if self.has(target, at)? {
-                return Ok(Some(at));
+        for entry in self.locate(target, row, &[id])? {
+            if self.has(target, entry)? {
+                return Ok(Some(entry));
             }
         }
         Ok(None)
@@ -160,20 +161,20 @@ impl<'a> MailboxBatch<'a> {
     /// Cursors at which these ids would be, in order. The count of a body has the accept time; if
     /// the count was lost, the mailbox is scanned.
     fn locate(&self, target: Target, row: BoxRow, ids: &[MessageId]) -> Result<Vec<MailCursor>> {
-        let mut located = Vec::with_capacity(ids.len());
-        let mut searched: Option<Vec<MailCursor>> = None;
+        let mut cursors = Vec::with_capacity(ids.len());
+        let mut scan: Option<Vec<MailCursor>> = None;
         for &id in ids {
             if let Some(CountRow { accepted_at, .. }) = self.count(id)? {
-                located.push(MailCursor { accepted_at, id });
+                cursors.push(MailCursor { accepted_at, id });
                 continue;
             }
-            let entries = match &searched {
+            let entries = match &scan {
                 Some(entries) => entries,
-                None => searched.insert(self.entries_from(target, row.oldest, SEARCH_MAX)?),
+                None => scan.insert(self.entries_from(target, row.oldest, SEARCH_MAX)?),
             };
-            located.extend(entries.iter().find(|at| at.id == id));
+            cursors.extend(entries.iter().find(|entry| entry.id == id));
         }
-        Ok(located)
+        Ok(cursors)
     }
 
     /// Removes existing entries and releases their bodies. `next` is the oldest entry that stays,
@@ -181,21 +182,21 @@ impl<'a> MailboxBatch<'a> {
     fn remove(
         &mut self,
         target: Target,
-        gone: &[MailCursor],
+        removals: &[MailCursor],
         next: Option<MailCursor>,
     ) -> Result<()> {
-        if gone.is_empty() {
+        if removals.is_empty() {
             return Ok(());
         }
-        for &at in gone {
-            self.entries.insert((target, at), false);
-            self.release_body(at.id)?;
+        for &entry in removals {
+            self.entries.insert((target, entry), false);
+            self.release_body(entry.id)?;
         }
         if let Some(row) = self.mailbox(target)? {
-            let count = row.count.saturating_sub(gone.len() as u64);
+            let count = row.count.saturating_sub(removals.len() as u64);
             let oldest = match next {
                 Some(next) => Some(next),
-                None if !gone.contains(&row.oldest) => Some(row.oldest),
+                None if !removals.contains(&row.oldest) => Some(row.oldest),
                 None => self.entries_from(target, row.oldest, 1)?.first().copied(),
             };
             let row = oldest.map(|oldest| BoxRow {
@@ -247,11 +248,11 @@ impl<'a> MailboxBatch<'a> {
         }
     }
 
-    fn has(&self, target: Target, at: MailCursor) -> Result<bool> {
-        match self.entries.get(&(target, at)) {
-            Some(added) => Ok(*added),
+    fn has(&self, target: Target, entry: MailCursor) -> Result<bool> {
+        match self.entries.get(&(target, entry)) {
+            Some(is_added) => Ok(*is_added),
             None => {
-                let key = rows::entry_key(target, at);
+                let key = rows::entry_key(target, entry);
                 Ok(self.engine.get(Table::Mail, &key)?.is_some())
             }
         }
@@ -289,15 +290,17 @@ impl<'a> MailboxBatch<'a> {
                 .range((target, from)..)
                 .take_while(|((t, _), _)| *t == target)
         };
-        let removed = pending().filter(|(_, added)| !**added).count();
-        let stored = limit.saturating_add(removed);
-        let mut entries: BTreeSet<MailCursor> = read_entries(self.engine, target, from, stored)?
-            .into_iter()
-            .collect();
-        for (&(_, at), &added) in pending() {
-            match added {
-                true => entries.insert(at),
-                false => entries.remove(&at),
+        let removed_count = pending().filter(|(_, is_added)| !**is_added).count();
+        let stored_limit = limit.saturating_add(removed_count);
+        let mut entries: BTreeSet<MailCursor> =
+            read_entries(self.engine, target, from, stored_limit)?
+                .into_iter()
+                .collect();
+        for (&(_, entry), &is_added) in pending() {
+            if is_added {
+                entries.insert(entry)
+            } else {
+                entries.remove(&entry)
             };
         }
         Ok(entries.into_iter().take(limit).collect())

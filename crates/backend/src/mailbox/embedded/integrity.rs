@@ -26,55 +26,59 @@ pub struct IntegrityCheck {
 /// Reads all mail; the result holds only while nobody changes mail.
 pub(super) fn audit(engine: &Engine) -> Result<IntegrityCheck> {
     let mut audit = IntegrityCheck::default();
-    let mut needed: BTreeMap<MessageId, u64> = BTreeMap::new();
-    let mut found: BTreeMap<Target, BoxRow> = BTreeMap::new();
+    let mut references: BTreeMap<MessageId, u64> = BTreeMap::new();
+    let mut boxes: BTreeMap<Target, BoxRow> = BTreeMap::new();
     each(engine, Table::Mail, |key, _| {
         if key == MARKER_KEY {
             return Ok(());
         }
-        let (target, at) = rows::read_entry(key)?;
+        let (target, entry) = rows::read_entry(key)?;
         audit.entries += 1;
-        *needed.entry(at.id).or_default() += 1;
-        found
+        *references.entry(entry.id).or_default() += 1;
+        boxes
             .entry(target)
             .and_modify(|row| row.count += 1)
             .or_insert(BoxRow {
-                oldest: at,
+                oldest: entry,
                 count: 1,
             });
         Ok(())
     })?;
-    audit.check_boxes(engine, found)?;
-    audit.check_bodies(engine, needed)?;
+    audit.check_boxes(engine, boxes)?;
+    audit.check_bodies(engine, references)?;
     Ok(audit)
 }
 
 impl IntegrityCheck {
-    fn check_boxes(&mut self, engine: &Engine, mut found: BTreeMap<Target, BoxRow>) -> Result<()> {
-        let (mut after, end) = (rows::boxes_after(None), rows::BOXES_END);
+    fn check_boxes(&mut self, engine: &Engine, mut boxes: BTreeMap<Target, BoxRow>) -> Result<()> {
+        let (mut cursor, end) = (rows::boxes_after(None), rows::BOXES_END);
         loop {
-            let range = after.as_slice()..end;
+            let range = cursor.as_slice()..end;
             let step = engine.range(Table::Session, range, ScanOrder::Forward, STEP)?;
             for (key, value) in &step {
                 let target = rows::read_box_key(key)?;
                 let row = BoxRow::read(value)?;
                 self.mailboxes += 1;
-                if found.remove(&target) != Some(row) {
-                    let wrong = format!("the box of {target:?} says {row:?}, its entries do not");
-                    self.wrong.push(wrong);
+                if boxes.remove(&target) != Some(row) {
+                    let finding = format!("the box of {target:?} says {row:?}, its entries do not");
+                    self.wrong.push(finding);
                 }
-                after = rows::boxes_after(Some(target));
+                cursor = rows::boxes_after(Some(target));
             }
             if step.len() < STEP {
                 break;
             }
         }
         let without = |target| format!("entries of {target:?} have no box");
-        self.wrong.extend(found.keys().map(without));
+        self.wrong.extend(boxes.keys().map(without));
         Ok(())
     }
 
-    fn check_bodies(&mut self, engine: &Engine, needed: BTreeMap<MessageId, u64>) -> Result<()> {
+    fn check_bodies(
+        &mut self,
+        engine: &Engine,
+        references: BTreeMap<MessageId, u64>,
+    ) -> Result<()> {
         let mut counts: BTreeMap<MessageId, u64> = BTreeMap::new();
         let mut bodies: BTreeSet<MessageId> = BTreeSet::new();
         each(engine, Table::MailBody, |key, value| {
@@ -89,19 +93,19 @@ impl IntegrityCheck {
             Ok(())
         })?;
         self.bodies = bodies.len() as u64;
-        for (id, entries) in &needed {
+        for (id, entries) in &references {
             if !bodies.contains(id) {
                 self.wrong
                     .push(format!("message {id} waits without a body"));
             }
             let count = counts.get(id).copied().unwrap_or(0);
             if count != *entries {
-                let wrong = format!("message {id} is counted {count} times, {entries} hold it");
-                self.wrong.push(wrong);
+                let finding = format!("message {id} is counted {count} times, {entries} hold it");
+                self.wrong.push(finding);
             }
         }
         for id in bodies.iter().chain(counts.keys()) {
-            if !needed.contains_key(id) {
+            if !references.contains_key(id) {
                 self.wrong
                     .push(format!("nobody holds message {id}, its rows stay"));
             }

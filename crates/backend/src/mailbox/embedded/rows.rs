@@ -65,10 +65,10 @@ fn read_target(bytes: &[u8]) -> Option<Target> {
     })
 }
 
-fn cursor_bytes(at: MailCursor) -> [u8; 16] {
+fn cursor_bytes(cursor: MailCursor) -> [u8; 16] {
     let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&sortable(at.accepted_at.millis()));
-    bytes[8..].copy_from_slice(&at.id.get().to_be_bytes());
+    bytes[..8].copy_from_slice(&sortable(cursor.accepted_at.millis()));
+    bytes[8..].copy_from_slice(&cursor.id.get().to_be_bytes());
     bytes
 }
 
@@ -80,8 +80,8 @@ fn read_cursor(bytes: &[u8]) -> Option<MailCursor> {
     })
 }
 
-pub(super) fn entry_key(target: Target, at: MailCursor) -> Vec<u8> {
-    [target_bytes(target).as_slice(), &cursor_bytes(at)].concat()
+pub(super) fn entry_key(target: Target, cursor: MailCursor) -> Vec<u8> {
+    [target_bytes(target).as_slice(), &cursor_bytes(cursor)].concat()
 }
 
 /// First key after all entries of a target.
@@ -93,7 +93,7 @@ pub(super) fn entries_end(target: Target) -> Vec<u8> {
 
 pub(super) fn read_entry(key: &[u8]) -> Result<(Target, MailCursor)> {
     key.split_at_checked(9)
-        .and_then(|(target, at)| Some((read_target(target)?, read_cursor(at)?)))
+        .and_then(|(target, cursor)| Some((read_target(target)?, read_cursor(cursor)?)))
         .ok_or_else(|| corrupt("entry", key))
 }
 
@@ -191,8 +191,8 @@ pub(super) fn read_marker(bytes: &[u8]) -> Result<u64> {
     Ok(u64::from_be_bytes(marker))
 }
 
-fn corrupt(what: &str, bytes: &[u8]) -> Error {
-    Error::corrupt(SEAM, format!("a {what} row cannot be read: {bytes:02x?}"))
+fn corrupt(kind: &str, bytes: &[u8]) -> Error {
+    Error::corrupt(SEAM, format!("a {kind} row cannot be read: {bytes:02x?}"))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ const BOATS_MAX: usize = 64;
 /// Presences of some users. An idle session takes about 150 bytes plus its device's name.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    present: HashMap<UserId, Presence>,
+    presences: HashMap<UserId, Presence>,
     boats: Vec<BoatId>,
     /// Largest login number among users dropped from memory; new numbers continue from it.
     forgotten_login: u64,
@@ -26,7 +26,7 @@ pub(super) struct Shard {
 impl Shard {
     /// Presence of a user; creates none.
     pub(super) fn find(&mut self, user: UserId) -> Option<&mut Presence> {
-        self.present.get_mut(&user)
+        self.presences.get_mut(&user)
     }
 
     /// Changes a user's presence, creating it for the duration of the change if needed.
@@ -39,31 +39,31 @@ impl Shard {
         self.sweep(now);
         let last_login = self.forgotten_login;
         let presence = self
-            .present
+            .presences
             .entry(user)
             .or_insert_with(|| Presence::after_login(last_login));
-        let changed = change(presence);
+        let result = change(presence);
         self.leave_if_empty(user);
-        changed
+        result
     }
 
     /// Drops a user of whom only the login number is left to remember.
     pub(super) fn leave_if_empty(&mut self, user: UserId) {
-        if let Some(presence) = self.present.get(&user)
+        if let Some(presence) = self.presences.get(&user)
             && presence.is_empty()
         {
             let last = presence.sessions.last_login();
             self.forgotten_login = self.forgotten_login.max(last);
-            self.present.remove(&user);
-            table::shrink(&mut self.present);
+            self.presences.remove(&user);
+            table::shrink(&mut self.presences);
         }
     }
 
     /// Replaces the session's boat name with a shared copy.
     pub(super) fn share_boat(&mut self, mut session: NewSession) -> NewSession {
         let boat = &mut session.key.life.boat;
-        match self.boats.iter().find(|known| *known == boat) {
-            Some(known) => *boat = known.clone(),
+        match self.boats.iter().find(|shared| *shared == boat) {
+            Some(shared) => *boat = shared.clone(),
             None => {
                 if self.boats.len() == BOATS_MAX {
                     self.boats.clear();
@@ -76,7 +76,7 @@ impl Shard {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.present.len()
+        self.presences.len()
     }
 
     fn sweep(&mut self, now: Timestamp) {
@@ -85,7 +85,7 @@ impl Shard {
         }
         self.swept_at = now;
         let mut last = self.forgotten_login;
-        self.present.retain(|_, presence| {
+        self.presences.retain(|_, presence| {
             presence.forget_old(now);
             let stays = !presence.is_empty();
             if !stays {
@@ -94,7 +94,7 @@ impl Shard {
             stays
         });
         self.forgotten_login = last;
-        table::shrink(&mut self.present);
+        table::shrink(&mut self.presences);
     }
 }
 
@@ -122,8 +122,8 @@ mod tests {
     fn marks_of_the_absent_are_given_back() {
         let mut shard = Shard::default();
         let id = MessageId::new(1).expect("positive");
-        let acked = |p: &mut Presence| p.remember_acked(Platform::Ios, &[id], Timestamp::ZERO);
-        shard.change(user(1), Timestamp::ZERO, acked);
+        let remember = |p: &mut Presence| p.remember_acked(Platform::Ios, &[id], Timestamp::ZERO);
+        shard.change(user(1), Timestamp::ZERO, remember);
         assert_eq!(shard.len(), 1);
         shard.change(user(2), Timestamp::ZERO + ACKED_KEEP, |_| {});
         assert_eq!(shard.len(), 0);

@@ -22,12 +22,12 @@ fn config() -> MailboxConfig {
         count_max: contract::COUNT_MAX as i32,
         ..MailboxConfig::default()
     };
-    let unlimited = PlatformConfig {
+    let unlimited_platform = PlatformConfig {
         expire: contract::EXPIRE,
         count_max: -1,
     };
     let name = contract::UNLIMITED.name().to_owned();
-    config.platforms.insert(name, unlimited);
+    config.platforms.insert(name, unlimited_platform);
     config
 }
 
@@ -36,10 +36,10 @@ fn open(engine: Engine) -> EmbeddedMailbox {
     mailbox.expect("opened").with_sessions(contract::capacity())
 }
 
-fn lose(engine: &Engine, id: MessageId, lost: BodyLoss) {
+fn lose(engine: &Engine, id: MessageId, loss: BodyLoss) {
     let mut batch = WriteBatch::new();
     batch.remove(Table::MailBody, rows::body_key(id));
-    if lost == BodyLoss::BodyAndCount {
+    if loss == BodyLoss::BodyAndCount {
         batch.remove(Table::MailBody, rows::count_key(id));
     }
     engine.write(batch).expect("written");
@@ -56,8 +56,8 @@ fn scene(engine: Engine, dir: Option<TempDir>) -> (Scene, Rest) {
         store: mailbox.clone(),
         now: NOW,
         first: 1_000,
-        lose_body: Box::new(move |id, lost| {
-            lose(&engine, id, lost);
+        lose_body: Box::new(move |id, loss| {
+            lose(&engine, id, loss);
             Box::pin(std::future::ready(()))
         }),
     };
@@ -129,9 +129,9 @@ fn request(target: Target, n: i64) -> RouteRequest {
     RouteRequest {
         user: target.user,
         platforms: vec![target.platform],
-        forced: Vec::new(),
+        forced_platforms: Vec::new(),
         mail: Some(mail(n)),
-        denied: DeniedBoats::default(),
+        denied_boats: DeniedBoats::default(),
         now: NOW,
     }
 }
@@ -151,7 +151,7 @@ fn connect_request(target: Target, session: i64) -> ConnectRequest {
             platform: target.platform,
             device: DeviceId::new(&format!("phone-{session}")).expect("short"),
         },
-        denied: DeniedBoats::default(),
+        denied_boats: DeniedBoats::default(),
         now: NOW,
     }
 }
@@ -186,11 +186,11 @@ async fn a_power_cut_leaves_whole_mailboxes() {
         let requests = vec![request(ios(1), n), request(ios(2), n)];
         mailbox.route_or_store(requests).await;
     }
-    let acked = vec![(ios(1), vec![mail(2).id])];
-    assert!(mailbox.acknowledge(acked, NOW).await[0].is_ok());
+    let acks = vec![(ios(1), vec![mail(2).id])];
+    assert!(mailbox.acknowledge(acks, NOW).await[0].is_ok());
     // The marker, four batches, one acknowledgement: every prefix of them is whole.
     assert_eq!(engine.undurable(), 6);
-    for kept in 1..=6 {
+    for write_count in 1..=6 {
         let engine = Engine::memory();
         engine.hold_syncs();
         let mailbox = open(engine.clone());
@@ -198,19 +198,23 @@ async fn a_power_cut_leaves_whole_mailboxes() {
             let requests = vec![request(ios(1), n), request(ios(2), n)];
             mailbox.route_or_store(requests).await;
         }
-        let acked = vec![(ios(1), vec![mail(2).id])];
-        assert!(mailbox.acknowledge(acked, NOW).await[0].is_ok());
-        let after = open(engine.crash(kept).expect("in memory"));
-        let audit = after.audit().expect("audited");
+        let acks = vec![(ios(1), vec![mail(2).id])];
+        assert!(mailbox.acknowledge(acks, NOW).await[0].is_ok());
+        let recovered_mailbox = open(engine.crash(write_count).expect("in memory"));
+        let audit = recovered_mailbox.audit().expect("audited");
         assert!(audit.wrong.is_empty(), "{audit:?}");
-        let entries = if kept == 6 { 7 } else { 2 * (kept as u64 - 1) };
+        let entries = if write_count == 6 {
+            7
+        } else {
+            2 * (write_count as u64 - 1)
+        };
         assert_eq!(audit.entries, entries);
-        assert_eq!(after.marker, mailbox.marker);
+        assert_eq!(recovered_mailbox.marker, mailbox.marker);
     }
     // Nothing was durable: other data, another marker.
     let nothing = engine.crash(0).expect("in memory");
-    let after = EmbeddedMailbox::open(nothing, &config(), &SeededEntropy::new(8));
-    assert_ne!(after.expect("opened").marker, mailbox.marker);
+    let recovered_mailbox = EmbeddedMailbox::open(nothing, &config(), &SeededEntropy::new(8));
+    assert_ne!(recovered_mailbox.expect("opened").marker, mailbox.marker);
 }
 
 #[tokio::test]
@@ -229,10 +233,16 @@ async fn a_refusing_disk_fails_what_must_be_stored_and_nothing_else() {
     );
     assert_eq!(answers[1].as_ref().expect("live").live.len(), 1);
     // A rejected acknowledgement is not remembered.
-    let acked = vec![(ios(1), vec![mail(9).id])];
-    assert!(mailbox.acknowledge(acked, NOW).await[0].is_err());
+    let acks = vec![(ios(1), vec![mail(9).id])];
+    assert!(mailbox.acknowledge(acks, NOW).await[0].is_err());
     let answers = mailbox.route_or_store(vec![request(ios(1), 9)]).await;
-    assert_eq!(answers[0].as_ref().expect("waits already").acknowledged, []);
+    assert_eq!(
+        answers[0]
+            .as_ref()
+            .expect("waits already")
+            .acknowledged_platforms,
+        []
+    );
 }
 
 #[tokio::test]
@@ -264,13 +274,13 @@ async fn pages_are_bounded_in_bytes() {
         mailbox.route_or_store(vec![request(ios(1), n)]).await;
     }
     // Each body has six bytes.
-    let mut after = None;
+    let mut cursor = None;
     let mut pages = Vec::new();
     loop {
-        let page = mailbox.page(ios(1), after, 500, NOW).await.expect("paged");
+        let page = mailbox.page(ios(1), cursor, 500, NOW).await.expect("paged");
         pages.push(page.mails.len());
         match page.next {
-            Some(next) => after = Some(next),
+            Some(next) => cursor = Some(next),
             None => break,
         }
     }
@@ -284,12 +294,12 @@ async fn a_sweep_visits_every_mailbox() {
     for n in 1..=10 {
         mailbox.route_or_store(vec![request(ios(n), n)]).await;
     }
-    let later = NOW + contract::EXPIRE + Duration::from_secs(1);
-    let (mut after, mut steps) = (None, 0);
+    let after_expiry = NOW + contract::EXPIRE + Duration::from_secs(1);
+    let (mut cursor, mut steps) = (None, 0);
     loop {
-        after = mailbox.sweep(after, 3, later).expect("swept");
+        cursor = mailbox.sweep(cursor, 3, after_expiry).expect("swept");
         steps += 1;
-        if after.is_none() {
+        if cursor.is_none() {
             break;
         }
     }
@@ -300,7 +310,7 @@ async fn a_sweep_visits_every_mailbox() {
 // proves S1-47, S1-58: an inactive user's mailbox goes with its newest message, which a repeat of another one does not
 // outlast.
 #[tokio::test]
-async fn a_sweep_leaves_a_mailbox_until_its_newest_message_has_expired() {
+async fn a_sweep_keeps_a_mailbox_until_its_newest_message_expires() {
     let engine = Engine::memory();
     let mailbox = open(engine.clone());
     let half = contract::EXPIRE / 2;
@@ -347,8 +357,8 @@ async fn a_trim_may_take_many_steps() {
         expire: contract::EXPIRE,
         count_max: Some(3),
     };
-    let trimmed = mailbox.trim(web, policy, NOW).await.expect("trimmed");
-    assert_eq!(i64::from(trimmed), many - 3);
+    let removed_count = mailbox.trim(web, policy, NOW).await.expect("trimmed");
+    assert_eq!(i64::from(removed_count), many - 3);
     assert_eq!(waiting(&mailbox, web).await, [many - 2, many - 1, many]);
     assert_eq!(
         mailbox.audit().expect("audited").wrong,
@@ -359,9 +369,9 @@ async fn a_trim_may_take_many_steps() {
 // proves S1-08 in part: a hundred thousand sessions of a boat are signed off in a hundred calls, and nobody else's.
 #[tokio::test]
 async fn a_hundred_thousand_leave_at_once() {
-    const EVERYBODY: i64 = 100_000;
+    const USERS: i64 = 100_000;
     let mailbox = open(Engine::memory());
-    let requests = (1..=EVERYBODY + 1).map(|n| connect_request(ios(n), n));
+    let requests = (1..=USERS + 1).map(|n| connect_request(ios(n), n));
     let keys: Vec<_> = requests.clone().map(|request| request.entry.key).collect();
     for request in requests {
         let answer = mailbox.connect(request).await.expect("connected");
@@ -374,7 +384,7 @@ async fn a_hundred_thousand_leave_at_once() {
     }
     let users: Vec<_> = keys.iter().map(|key| key.user).collect();
     let live = mailbox.sessions(&users, DeniedBoats::default()).await;
-    let live = live.into_iter().flat_map(|found| found.expect("found"));
+    let live = live.into_iter().flat_map(|result| result.expect("found"));
     let live: Vec<_> = live.map(|entry| entry.session).collect();
     assert_eq!(live, [stays.session]);
 }
@@ -402,7 +412,7 @@ async fn route_costs() {
     let dir = tempfile::tempdir().expect("a directory");
     let mailbox = open(open_disk(&dir));
     let mut costs = vec![("live", live)];
-    for (what, platform) in [
+    for (label, platform) in [
         ("stored in batches of 64", contract::UNLIMITED),
         ("stored where the oldest goes", Platform::Ios),
     ] {
@@ -416,7 +426,7 @@ async fn route_costs() {
                 answer.expect("stored");
             }
         }
-        costs.push((what, start.elapsed() / USERS as u32));
+        costs.push((label, start.elapsed() / USERS as u32));
     }
     println!("{costs:?}");
 }

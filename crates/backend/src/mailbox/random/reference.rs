@@ -19,18 +19,18 @@ pub(super) struct Reference {
     /// The last login number given.
     last: u64,
     /// Sorted by time and id within a target.
-    waiting: Vec<(Target, Mail)>,
-    acked: Vec<(Target, MessageId, Timestamp)>,
+    waiting_mail: Vec<(Target, Mail)>,
+    acks: Vec<(Target, MessageId, Timestamp)>,
 }
 
 impl Reference {
     pub(super) fn route(&mut self, request: &RouteRequest, policy: MailboxPolicy) -> RouteAnswer {
-        self.bury(request.user, &request.denied);
+        self.bury(request.user, &request.denied_boats);
         let mut answer = RouteAnswer {
             live: Vec::new(),
-            stored: Vec::new(),
-            acknowledged: Vec::new(),
-            dropped: 0,
+            stored_platforms: Vec::new(),
+            acknowledged_platforms: Vec::new(),
+            dropped_count: 0,
         };
         let Some(mail) = &request.mail else {
             return answer;
@@ -41,21 +41,21 @@ impl Reference {
                 platform,
             };
             if self.acked_lately(target, mail.id, request.now) {
-                answer.acknowledged.push(platform);
+                answer.acknowledged_platforms.push(platform);
                 continue;
             }
-            let here = self
-                .sessions_of(request.user)
+            let has_session = self
+                .user_sessions(request.user)
                 .any(|(_, p, ..)| *p == platform);
-            if here && !request.forced.contains(&platform) {
+            if has_session && !request.forced_platforms.contains(&platform) {
                 continue;
             }
-            answer.stored.push(platform);
+            answer.stored_platforms.push(platform);
             if !self.mails(target).contains(mail) {
-                self.waiting.push((target, mail.clone()));
-                self.waiting
+                self.waiting_mail.push((target, mail.clone()));
+                self.waiting_mail
                     .sort_by_key(|(target, mail)| (*target, mail.accepted_at, mail.id));
-                answer.dropped += self.trim(target, policy, request.now);
+                answer.dropped_count += self.trim(target, policy, request.now);
             }
         }
         answer
@@ -70,11 +70,11 @@ impl Reference {
         if self.find(new) {
             return Default::default();
         }
-        let ended = self.make_room(new, room);
+        let removals = self.make_room(new, room);
         self.last += 1;
         let session = (new.key.clone(), new.platform, new.device.clone(), self.last);
         self.sessions.push(session);
-        ended
+        removals
     }
 
     /// `login` is its number at the sign-in, as far as its boat knows it.
@@ -87,18 +87,19 @@ impl Reference {
         let life = self.sessions.iter().find(|s| is(&s.0, &new.key));
         let life = life.map(|s| s.0.life.clone());
         if self.find(new) {
-            return match life < Some(new.key.life.clone()) {
-                true => ReassertResult::Restored,
-                false => ReassertResult::Known,
+            return if life < Some(new.key.life.clone()) {
+                ReassertResult::Restored
+            } else {
+                ReassertResult::Known
             };
         }
         let (is_known, login) = (login.is_some(), login.unwrap_or(self.last + 1));
         let rivals = self.sessions.iter().filter(|s| is_rival(s, new));
-        let later: Vec<_> = rivals.filter(|s| !is_known || s.3 >= login).collect();
-        if later.iter().any(|s| s.2 == new.device) {
+        let newer_rivals: Vec<_> = rivals.filter(|s| !is_known || s.3 >= login).collect();
+        if newer_rivals.iter().any(|s| s.2 == new.device) {
             return ReassertResult::Replaced;
         }
-        if later.len() >= room {
+        if newer_rivals.len() >= room {
             return ReassertResult::Displaced;
         }
         // As if it signed in before them.
@@ -112,19 +113,19 @@ impl Reference {
 
     /// The sessions displaced and replaced for another one.
     fn make_room(&mut self, new: &NewSession, room: usize) -> (Vec<SessionKey>, Vec<SessionKey>) {
-        let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
-        while let Some(at) = self.first(|s| is_rival(s, new) && s.2 == new.device) {
-            replaced.push(self.sessions.remove(at).0);
+        let (mut displaced_keys, mut replaced_keys) = (Vec::new(), Vec::new());
+        while let Some(index) = self.first(|s| is_rival(s, new) && s.2 == new.device) {
+            replaced_keys.push(self.sessions.remove(index).0);
         }
         while self.sessions.iter().filter(|s| is_rival(s, new)).count() >= room {
-            let at = self.first(|s| is_rival(s, new));
-            displaced.push(self.sessions.remove(at.expect("a rival")).0);
+            let index = self.first(|s| is_rival(s, new));
+            displaced_keys.push(self.sessions.remove(index.expect("a rival")).0);
         }
-        (displaced, replaced)
+        (displaced_keys, replaced_keys)
     }
 
     /// Login number of a session that is there.
-    pub(super) fn login_of(&self, key: &SessionKey) -> u64 {
+    pub(super) fn login_number(&self, key: &SessionKey) -> u64 {
         let session = self.sessions.iter().find(|s| is(&s.0, key));
         session.expect("there").3
     }
@@ -132,21 +133,21 @@ impl Reference {
     /// Looks for the session, perhaps under an earlier life of its boat, and moves it to the later
     /// life.
     fn find(&mut self, new: &NewSession) -> bool {
-        let known = self.sessions.iter_mut().find(|s| is(&s.0, &new.key));
-        let is_known = known.is_some();
-        if let Some((key, ..)) = known {
+        let session = self.sessions.iter_mut().find(|s| is(&s.0, &new.key));
+        let is_known = session.is_some();
+        if let Some((key, ..)) = session {
             key.life = key.life.clone().max(new.key.life.clone());
         }
         is_known
     }
 
-    fn first(&self, wanted: impl Fn(&ReferenceSession) -> bool) -> Option<usize> {
-        self.sessions.iter().position(wanted)
+    fn first(&self, matches: impl Fn(&ReferenceSession) -> bool) -> Option<usize> {
+        self.sessions.iter().position(matches)
     }
 
     pub(super) fn disconnect(&mut self, key: &SessionKey) {
         self.sessions
-            .retain(|(known, ..)| !is(known, key) || known.life > key.life);
+            .retain(|(other, ..)| !is(other, key) || other.life > key.life);
     }
 
     pub(super) fn acknowledge(
@@ -155,35 +156,36 @@ impl Reference {
         ids: &[MessageId],
         now: Timestamp,
     ) -> Vec<MessageId> {
-        let mut waited = Vec::new();
+        let mut removed_ids = Vec::new();
         for &id in ids {
-            let before = self.waiting.len();
-            self.waiting
+            let old_count = self.waiting_mail.len();
+            self.waiting_mail
                 .retain(|(t, mail)| *t != target || mail.id != id);
-            if self.waiting.len() < before {
-                waited.push(id);
+            if self.waiting_mail.len() < old_count {
+                removed_ids.push(id);
             }
-            self.acked
-                .retain(|(t, known, _)| *t != target || *known != id);
-            self.acked.push((target, id, now));
+            self.acks
+                .retain(|(t, other, _)| *t != target || *other != id);
+            self.acks.push((target, id, now));
         }
-        let of_target = |acked: &&(Target, MessageId, Timestamp)| acked.0 == target;
-        assert!(self.acked.iter().filter(of_target).count() <= ACKED_MAX);
-        waited
+        let of_target = |ack: &&(Target, MessageId, Timestamp)| ack.0 == target;
+        assert!(self.acks.iter().filter(of_target).count() <= ACKED_MAX);
+        removed_ids
     }
 
     pub(super) fn trim(&mut self, target: Target, policy: MailboxPolicy, now: Timestamp) -> u32 {
-        let kept = now - policy.expire;
-        let before = self.waiting.len();
-        self.waiting
-            .retain(|(t, mail)| *t != target || mail.accepted_at >= kept);
+        let oldest_kept = now - policy.expire;
+        let old_count = self.waiting_mail.len();
+        self.waiting_mail
+            .retain(|(t, mail)| *t != target || mail.accepted_at >= oldest_kept);
         if let Some(max) = policy.count_max {
             while self.mails(target).len() > max as usize {
-                let oldest = self.waiting.iter().position(|(t, _)| *t == target);
-                self.waiting.remove(oldest.expect("more than the maximum"));
+                let oldest = self.waiting_mail.iter().position(|(t, _)| *t == target);
+                self.waiting_mail
+                    .remove(oldest.expect("more than the maximum"));
             }
         }
-        (before - self.waiting.len()) as u32
+        (old_count - self.waiting_mail.len()) as u32
     }
 
     /// Mail that paging from the beginning yields.
@@ -194,38 +196,42 @@ impl Reference {
     }
 
     pub(super) fn mails(&self, target: Target) -> Vec<Mail> {
-        let of_target = self.waiting.iter().filter(|(t, _)| *t == target);
+        let of_target = self.waiting_mail.iter().filter(|(t, _)| *t == target);
         of_target.map(|(_, mail)| mail.clone()).collect()
     }
 
     /// Simulates a restart of the process.
     pub(super) fn forget_presence(&mut self) {
         self.sessions.clear();
-        self.acked.clear();
+        self.acks.clear();
     }
 
-    pub(super) fn sessions_of(&self, user: UserId) -> impl Iterator<Item = &ReferenceSession> {
+    pub(super) fn user_sessions(&self, user: UserId) -> impl Iterator<Item = &ReferenceSession> {
         self.sessions
             .iter()
             .filter(move |(key, ..)| key.user == user)
     }
 
     pub(super) fn bodies(&self) -> Vec<Bytes> {
-        let mut bodies: Vec<Bytes> = self.waiting.iter().map(|(_, m)| m.body.clone()).collect();
+        let mut bodies: Vec<Bytes> = self
+            .waiting_mail
+            .iter()
+            .map(|(_, m)| m.body.clone())
+            .collect();
         bodies.sort();
         bodies.dedup();
         bodies
     }
 
     fn acked_lately(&self, target: Target, id: MessageId, now: Timestamp) -> bool {
-        self.acked
+        self.acks
             .iter()
-            .any(|(t, known, at)| *t == target && *known == id && now.since(*at) < ACKED_KEEP)
+            .any(|(t, other, at)| *t == target && *other == id && now.since(*at) < ACKED_KEEP)
     }
 
-    fn bury(&mut self, user: UserId, denied: &DeniedBoats) {
+    fn bury(&mut self, user: UserId, denied_boats: &DeniedBoats) {
         self.sessions
-            .retain(|(key, ..)| key.user != user || !denied.contains(&key.life));
+            .retain(|(key, ..)| key.user != user || !denied_boats.contains(&key.life));
     }
 }
 
@@ -235,6 +241,6 @@ fn is_rival((key, platform, ..): &ReferenceSession, new: &NewSession) -> bool {
 }
 
 /// True for the same session on the same boat, whatever its life.
-pub(super) fn is(known: &SessionKey, key: &SessionKey) -> bool {
-    (known.user, known.session, &known.life.boat) == (key.user, key.session, &key.life.boat)
+pub(super) fn is(other: &SessionKey, key: &SessionKey) -> bool {
+    (other.user, other.session, &other.life.boat) == (key.user, key.session, &key.life.boat)
 }

@@ -26,26 +26,29 @@ struct MessageKeys {
 /// its entries have expired too.
 pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<IntegrityCheck, Failure> {
     let mut audit = IntegrityCheck::default();
-    let mut found: BTreeMap<(String, String), MessageKeys> = BTreeMap::new();
+    let mut message_keys: BTreeMap<(String, String), MessageKeys> = BTreeMap::new();
     for (master, name) in all_keys(pool, keys).await? {
         let Some((tag, rest)) = name.split_once("}/") else {
             continue;
         };
-        let of = |id: &str| (tag.to_owned(), id.to_owned());
+        let key = |id: &str| (tag.to_owned(), id.to_owned());
         if rest.ends_with("/oms") {
             audit.mailboxes += 1;
             let mut read = redis::cmd("ZRANGE");
             read.arg(&name).arg(0).arg(-1);
             for id in reply::list(ask(pool, &master, read).await?)? {
                 audit.entries += 1;
-                found.entry(of(&reply::text(id)?)).or_default().entries += 1;
+                message_keys
+                    .entry(key(&reply::text(id)?))
+                    .or_default()
+                    .entries += 1;
             }
         } else if let Some(id) = rest
             .strip_prefix("om:")
             .and_then(|id| id.strip_suffix("/m"))
         {
             audit.bodies += 1;
-            found.entry(of(id)).or_default().has_body = true;
+            message_keys.entry(key(id)).or_default().has_body = true;
         } else if let Some(id) = rest
             .strip_prefix("om:")
             .and_then(|id| id.strip_suffix("/n"))
@@ -55,25 +58,27 @@ pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<IntegrityCheck, Fa
             match ask(pool, &master, read).await? {
                 // The count has just expired.
                 Value::Nil => {}
-                count => found.entry(of(id)).or_default().count = Some(reply::number(count)?),
+                count => {
+                    message_keys.entry(key(id)).or_default().count = Some(reply::number(count)?)
+                }
             }
         }
     }
-    for ((tag, id), found) in found {
+    for ((tag, id), message_keys) in message_keys {
         let MessageKeys {
             entries,
             has_body,
             count,
-        } = found;
+        } = message_keys;
         if entries > 0 && !has_body {
             audit
                 .wrong
                 .push(format!("{tag}}}: message {id} waits without a body"));
         }
-        let counted = count.unwrap_or(0);
-        if counted != i64::try_from(entries).unwrap_or(i64::MAX) {
+        let total = count.unwrap_or(0);
+        if total != i64::try_from(entries).unwrap_or(i64::MAX) {
             audit.wrong.push(format!(
-                "{tag}}}: message {id} is counted {counted} times, {entries} hold it"
+                "{tag}}}: message {id} is counted {total} times, {entries} hold it"
             ));
         }
         if entries == 0 {
@@ -115,12 +120,12 @@ pub(super) async fn all_keys(
 
 /// Asks one server, without retries.
 pub(super) async fn ask(pool: &Pool, master: &Address, command: Cmd) -> Result<Value, Failure> {
-    let until = Instant::now() + pool.manner.deadline;
+    let deadline = Instant::now() + pool.mode.deadline;
     let node = pool.node(master);
-    let live = node.live(&pool.manner, until).await?;
+    let live = node.live(&pool.mode, deadline).await?;
     let mut pipeline = Pipeline::new();
     pipeline.add_command(command);
-    let mut answers = node.send(&live, pipeline, until, &pool.manner).await?;
+    let mut answers = node.send(&live, pipeline, deadline, &pool.mode).await?;
     match answers.pop() {
         Some(answer) => Ok(answer.extract_error()?),
         None => Err(Failure::Reply("no answer".to_owned())),

@@ -98,7 +98,7 @@ pub struct RedisConfig {
 
 impl Default for RedisConfig {
     fn default() -> Self {
-        let kept = MailboxConfig::default();
+        let mailbox = MailboxConfig::default();
         RedisConfig {
             mode: RedisMode::Single,
             addresses: vec!["127.0.0.1:6379".to_owned()],
@@ -114,11 +114,11 @@ impl Default for RedisConfig {
             watch_interval: Duration::from_secs(1),
             in_flight_max: 64,
             pipeline_max: 128,
-            expire: kept.expire,
-            count_max: kept.count_max,
-            platforms: kept.platforms,
-            dedupe_keep: kept.dedupe_keep,
-            page_bytes_max: kept.page_bytes_max,
+            expire: mailbox.expire,
+            count_max: mailbox.count_max,
+            platforms: mailbox.platforms,
+            dedupe_keep: mailbox.dedupe_keep,
+            page_bytes_max: mailbox.page_bytes_max,
         }
     }
 }
@@ -126,7 +126,7 @@ impl Default for RedisConfig {
 impl RedisConfig {
     /// Mailbox policies from these settings. `Conflict` if a platform's name is unknown.
     pub fn policies(&self) -> Result<Policies> {
-        self.kept().policies()
+        self.mailbox_config().policies()
     }
 
     /// Lists the settings that cannot work.
@@ -177,7 +177,7 @@ impl RedisConfig {
                 problems.refuse(key, "0s", "no server answers at once", "At least 1ms");
             }
         }
-        problems.extend(self.kept().problems());
+        problems.extend(self.mailbox_config().problems());
         problems
     }
 
@@ -186,7 +186,7 @@ impl RedisConfig {
         Error::settings(SEAM, &self.problems())
     }
 
-    fn kept(&self) -> MailboxConfig {
+    fn mailbox_config(&self) -> MailboxConfig {
         MailboxConfig {
             expire: self.expire,
             count_max: self.count_max,

@@ -29,8 +29,8 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    pub(super) fn of(met: impl IntoIterator<Item = BoatLife>, denied: &DeniedBoats) -> Lives {
-        let (denied, living) = (met.into_iter()).partition(|life| denied.contains(life));
+    pub(super) fn of(lives: impl IntoIterator<Item = BoatLife>, denied: &DeniedBoats) -> Lives {
+        let (denied, living) = (lives.into_iter()).partition(|life| denied.contains(life));
         Lives { denied, living }
     }
 }
@@ -50,7 +50,7 @@ impl Login<'_> {
         name: ScriptName,
         keys: &Keys,
         policies: &Policies,
-        met: &Lives,
+        lives: &Lives,
         login: Option<u64>,
     ) -> Call {
         let NewSession {
@@ -72,7 +72,7 @@ impl Login<'_> {
             .key(keys.waiting(target))
             .key(keys.epoch(bucket))
             .arg(score(self.now))
-            .arg(session::lives_text(&met.denied))
+            .arg(session::lives_text(&lives.denied))
             .arg(key.session)
             .arg(platform.number())
             .arg(policies.sessions.of(*platform))
@@ -83,12 +83,12 @@ impl Login<'_> {
             // Clients without a marker send zero.
             .arg(self.marker.max(1))
             .arg(overflow)
-            .arg(session::lives_text(&met.living))
+            .arg(session::lives_text(&lives.living))
             .arg(login.unwrap_or(0))
     }
 
-    pub(super) fn connect(&self, keys: &Keys, policies: &Policies, met: &Lives) -> Call {
-        self.call(ScriptName::Connect, keys, policies, met, None)
+    pub(super) fn connect(&self, keys: &Keys, policies: &Policies, lives: &Lives) -> Call {
+        self.call(ScriptName::Connect, keys, policies, lives, None)
     }
 
     /// Builds the call; `login` is the number of the session's login, if it is known.
@@ -96,10 +96,10 @@ impl Login<'_> {
         &self,
         keys: &Keys,
         policies: &Policies,
-        met: &Lives,
+        lives: &Lives,
         login: Option<u64>,
     ) -> Call {
-        self.call(ScriptName::Reassert, keys, policies, met, login)
+        self.call(ScriptName::Reassert, keys, policies, lives, login)
     }
 }
 
@@ -108,40 +108,41 @@ pub(super) enum LoginOutcome {
     Registered(ConnectAnswer),
     /// The platform is at its capacity, with sessions of these lives; some may have ended.
     Full {
-        met: Lives,
+        occupants: Lives,
     },
 }
 
 /// Reads the answer to a login. Leaves out sessions of denied lives, which nobody needs to kick.
-pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<LoginOutcome, Failure> {
-    let [login, marker, mail_waits, displaced, replaced] = reply::items(told)?;
+pub(super) fn parse_login(reply: Value, request: &ConnectRequest) -> Result<LoginOutcome, Failure> {
+    let [login, marker, mail_waits, displaced, replaced] = reply::items(reply)?;
     if reply::text(login.clone())? == FULL {
-        let held = session::read_all(displaced)?.into_iter();
-        let lives: BTreeSet<BoatLife> = held.map(|entry| entry.life).collect();
-        let met = Lives::of(lives, &request.denied);
-        return Ok(LoginOutcome::Full { met });
+        let sessions = session::read_all(displaced)?.into_iter();
+        let lives: BTreeSet<BoatLife> = sessions.map(|entry| entry.life).collect();
+        let holders = Lives::of(lives, &request.denied_boats);
+        return Ok(LoginOutcome::Full { occupants: holders });
     }
-    let keys = |told| -> Result<Vec<SessionKey>, Failure> {
-        let ended = session::living(session::read_all(told)?, &request.denied);
+    let keys = |reply| -> Result<Vec<SessionKey>, Failure> {
+        let entries = session::living(session::read_all(reply)?, &request.denied_boats);
         let key = |entry: SessionEntry| entry.into_key(request.user);
-        Ok(ended.into_iter().map(key).collect())
+        Ok(entries.into_iter().map(key).collect())
     };
     Ok(LoginOutcome::Registered(ConnectAnswer {
         login: reply::number(login)?,
-        displaced: keys(displaced)?,
-        replaced: keys(replaced)?,
+        displaced_sessions: keys(displaced)?,
+        replaced_sessions: keys(replaced)?,
         marker: reply::number(marker)?,
         mail_waits: reply::integer(mail_waits)? == 1,
     }))
 }
 
 /// Reads the answer to a reassertion, with the sessions that hold its place. Without an answer,
-/// earlier ones would leave for it: name the lives of all of them, and ask again.
-pub(super) fn reasserted(
-    told: Value,
+/// the reassertion would displace an earlier session: repeat the call, naming the lives of all
+/// holders, because some of them may have ended.
+pub(super) fn parse_reassert(
+    reply: Value,
 ) -> Result<(Option<ReassertAnswer>, Vec<SessionEntry>), Failure> {
-    let mut told = reply::list(told)?.into_iter();
-    let mut next = || told.next().unwrap_or(Value::Nil);
+    let mut reply = reply::list(reply)?.into_iter();
+    let mut next = || reply.next().unwrap_or(Value::Nil);
     let outcome = reply::text(next())?;
     let marker = reply::number(next())?;
     let mail_waits = reply::integer(next())? == 1;
@@ -153,15 +154,18 @@ pub(super) fn reasserted(
         "replaced" => Some(ReassertAnswer::Replaced),
         other => return Err(Failure::Reply(format!("a session cannot be {other:?}"))),
     };
-    let holders = session::read_all(Value::Array(told.collect()))?;
+    let holders = session::read_all(Value::Array(reply.collect()))?;
     Ok((answer, holders))
 }
 
 /// Denied lives among the holders; the call must be repeated with them for a new decision.
-pub(super) fn met(holders: Vec<SessionEntry>, denied: &DeniedBoats) -> Vec<BoatLife> {
+pub(super) fn lives_to_name(
+    holders: Vec<SessionEntry>,
+    denied_boats: &DeniedBoats,
+) -> Vec<BoatLife> {
     let lives = holders.into_iter().map(|holder| holder.life);
-    let ended: BTreeSet<BoatLife> = lives.filter(|life| denied.contains(life)).collect();
-    ended.into_iter().collect()
+    let unique: BTreeSet<BoatLife> = lives.filter(|life| denied_boats.contains(life)).collect();
+    unique.into_iter().collect()
 }
 
 pub(super) fn disconnect(keys: &Keys, key: &SessionKey) -> Call {

@@ -34,19 +34,19 @@ impl Keys {
 
     /// Zset: message by accept time.
     pub(super) fn waiting(&self, target: Target) -> String {
-        self.of_target(target, "oms")
+        self.target_key(target, "oms")
     }
 
     /// Hash: message → time of acknowledgement, for recent ones.
     pub(super) fn mark(&self, target: Target) -> String {
-        self.of_target(target, "mark")
+        self.target_key(target, "mark")
     }
 
-    fn of_target(&self, Target { user, platform }: Target, what: &str) -> String {
+    fn target_key(&self, Target { user, platform }: Target, suffix: &str) -> String {
         let bucket = keys::bucket_of(user);
         self.tagged(
             bucket,
-            format_args!("u:{user}/p:{}/{what}", platform.number()),
+            format_args!("u:{user}/p:{}/{suffix}", platform.number()),
         )
     }
 
@@ -122,7 +122,7 @@ mod tests {
                 names.extend([keys.waiting(target), keys.mark(target)]);
             }
             for name in names {
-                prop_assert_eq!(slots::of_key(&name), slots::of_bucket(bucket), "{}", name);
+                prop_assert_eq!(slots::for_key(&name), slots::for_bucket(bucket), "{}", name);
             }
         }
     }
@@ -165,14 +165,14 @@ mod tests {
             let (now, marker) = (Timestamp::from_millis(1_800_000_000_000), incarnation);
             let login = Login { user, new: &new, now, marker };
             let policies = MailboxConfig::default().policies().expect("fair settings");
-            let denied = [life.clone()];
-            let met = Lives { denied: vec![life.clone()], living: vec![life] };
+            let denied_lives = [life.clone()];
+            let lives = Lives { denied: vec![life.clone()], living: vec![life] };
             let request = RouteRequest {
                 user,
                 platforms: Platform::ALL.to_vec(),
-                forced: Vec::new(),
+                forced_platforms: Vec::new(),
                 mail: Some(Mail { id, accepted_at: now, body: device.clone().into() }),
-                denied: DeniedBoats::default(),
+                denied_boats: DeniedBoats::default(),
                 now,
             };
             let send = DedupeKey { from: user, send_id: SendId::from_bytes(send_id) };
@@ -182,11 +182,11 @@ mod tests {
             let target = Target { user, platform };
             let policy = policies.of(platform);
             let mut calls = vec![
-                login.connect(&keys, &policies, &met),
-                login.reassert(&keys, &policies, &met, Some(incarnation)),
+                login.connect(&keys, &policies, &lives),
+                login.reassert(&keys, &policies, &lives, Some(incarnation)),
                 connect::disconnect(&keys, &key),
                 session::ask(&keys, user),
-                route::call(&keys, &policies, &request, &denied),
+                route::call(&keys, &policies, &request, &denied_lives),
                 mail::page(&keys, target, None, 9, 0, 9),
                 mail::set_received(&keys, user, id),
                 mail::received(&keys, user),
@@ -201,8 +201,8 @@ mod tests {
             for call in calls {
                 prop_assert!(!call.keys().is_empty());
                 for key in call.keys() {
-                    prop_assert_eq!(slots::tag_of_ours(&prefix, key), &tag);
-                    prop_assert_eq!(slots::of_key(key), call.slot, "{}", key);
+                    prop_assert_eq!(slots::parse_tag(&prefix, key), &tag);
+                    prop_assert_eq!(slots::for_key(key), call.slot, "{}", key);
                 }
             }
         }

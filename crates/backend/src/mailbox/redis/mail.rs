@@ -23,18 +23,18 @@ pub(super) const STEP: usize = 256;
 pub(super) fn page(
     keys: &Keys,
     target: Target,
-    after: Option<MailCursor>,
+    cursor: Option<MailCursor>,
     limit: usize,
-    kept: i64,
+    oldest_kept: i64,
     bytes_max: usize,
 ) -> Call {
     let call = Call::script(keys::bucket_of(target.user), ScriptName::Page)
         .key(keys.waiting(target))
         .arg(limit.clamp(1, PAGE_MAX))
-        .arg(kept)
+        .arg(oldest_kept)
         .arg(bytes_max);
-    match after {
-        Some(after) => call.arg(score(after.accepted_at)).arg(member(after.id)),
+    match cursor {
+        Some(cursor) => call.arg(score(cursor.accepted_at)).arg(member(cursor.id)),
         None => call,
     }
 }
@@ -45,14 +45,14 @@ pub(super) struct ScriptPage {
     more: bool,
 }
 
-pub(super) fn seen(told: Value) -> Result<ScriptPage, Failure> {
-    let mut told = reply::list(told)?.into_iter();
-    let more = reply::integer(told.next().unwrap_or(Value::Nil))? == 1;
+pub(super) fn parse_page(reply: Value) -> Result<ScriptPage, Failure> {
+    let mut reply = reply::list(reply)?.into_iter();
+    let more = reply::integer(reply.next().unwrap_or(Value::Nil))? == 1;
     let mut entries = Vec::new();
-    while let (Some(id), Some(time)) = (told.next(), told.next()) {
+    while let (Some(id), Some(time)) = (reply.next(), reply.next()) {
         let id = read_id(id)?;
         let accepted_at = Timestamp::from_millis(reply::number(time)?);
-        let body = body(told.next().unwrap_or(Value::Nil))?;
+        let body = body(reply.next().unwrap_or(Value::Nil))?;
         entries.push((MailCursor { accepted_at, id }, body));
     }
     Ok(ScriptPage { entries, more })
@@ -65,24 +65,27 @@ impl ScriptPage {
         let unseen = self.entries.iter().filter(|(_, body)| body.is_none());
         // GET fails on a key of another type, and nobody could read past it.
         unseen
-            .map(|(at, _)| Call::command(bucket, "MGET").key(keys.body(bucket, at.id)))
+            .map(|(cursor, _)| Call::command(bucket, "MGET").key(keys.body(bucket, cursor.id)))
             .collect()
     }
 
     /// Completes the page. Fails if a second look has no answer: its body may exist.
-    pub(super) fn page(self, looks: Vec<Result<Value, Failure>>) -> Result<MailPage, Failure> {
-        let mut looks = looks.into_iter();
-        let last = self.entries.last().map(|(at, _)| *at);
+    pub(super) fn page(
+        self,
+        second_reads: Vec<Result<Value, Failure>>,
+    ) -> Result<MailPage, Failure> {
+        let mut second_reads = second_reads.into_iter();
+        let last = self.entries.last().map(|(cursor, _)| *cursor);
         let mut page = MailPage {
             next: last.filter(|_| self.more),
             ..MailPage::default()
         };
-        for (MailCursor { accepted_at, id }, mut found) in self.entries {
-            if found.is_none() {
-                let [told] = reply::items(looks.next().unwrap_or(Err(Failure::GivenUp))?)?;
-                found = body(told)?;
+        for (MailCursor { accepted_at, id }, mut content) in self.entries {
+            if content.is_none() {
+                let [reply] = reply::items(second_reads.next().unwrap_or(Err(Failure::GivenUp))?)?;
+                content = body(reply)?;
             }
-            match found {
+            match content {
                 Some(body) => page.mails.push(Mail {
                     id,
                     accepted_at,
@@ -95,10 +98,10 @@ impl ScriptPage {
     }
 }
 
-fn body(told: Value) -> Result<Option<Bytes>, Failure> {
-    match told {
+fn body(reply: Value) -> Result<Option<Bytes>, Failure> {
+    match reply {
         Value::Nil => Ok(None),
-        told => Ok(Some(Bytes::from(reply::bytes(told)?))),
+        reply => Ok(Some(Bytes::from(reply::bytes(reply)?))),
     }
 }
 
@@ -113,8 +116,8 @@ pub(super) fn received(keys: &Keys, user: UserId) -> Call {
     Call::command(keys::bucket_of(user), "GET").key(keys.received(user))
 }
 
-pub(super) fn received_is(told: Value) -> Result<Option<MessageId>, Failure> {
-    match told {
+pub(super) fn parse_received(reply: Value) -> Result<Option<MessageId>, Failure> {
+    match reply {
         Value::Nil => Ok(None),
         id => read_id(id).map(Some),
     }
@@ -138,8 +141,8 @@ pub(super) fn acknowledge(
     })
 }
 
-pub(super) fn acknowledged(told: Value) -> Result<Vec<MessageId>, Failure> {
-    reply::list(told)?.into_iter().map(read_id).collect()
+pub(super) fn parse_acknowledged(reply: Value) -> Result<Vec<MessageId>, Failure> {
+    reply::list(reply)?.into_iter().map(read_id).collect()
 }
 
 pub(super) fn trim(keys: &Keys, target: Target, policy: MailboxPolicy, now: Timestamp) -> Call {
@@ -154,18 +157,24 @@ pub(super) fn waiting(keys: &Keys, target: Target) -> Call {
     Call::command(keys::bucket_of(target.user), "ZCARD").key(keys.waiting(target))
 }
 
-pub(super) fn find(keys: &Keys, target: Target, id: MessageId, kept: i64, now: Timestamp) -> Call {
+pub(super) fn find(
+    keys: &Keys,
+    target: Target,
+    id: MessageId,
+    oldest_kept: i64,
+    now: Timestamp,
+) -> Call {
     Call::script(keys::bucket_of(target.user), ScriptName::Find)
         .key(keys.waiting(target))
         .key(keys.mark(target))
         .arg(member(id))
-        .arg(kept)
+        .arg(oldest_kept)
         .arg(score(now))
         .arg(ACKED_KEEP.as_millis())
 }
 
-pub(super) fn found(told: Value) -> Result<MailLocation, Failure> {
-    match reply::integer(told)? {
+pub(super) fn parse_location(reply: Value) -> Result<MailLocation, Failure> {
+    match reply::integer(reply)? {
         0 => Ok(MailLocation::Absent),
         1 => Ok(MailLocation::Waits),
         2 => Ok(MailLocation::Acknowledged),
@@ -173,8 +182,8 @@ pub(super) fn found(told: Value) -> Result<MailLocation, Failure> {
     }
 }
 
-pub(super) fn read_id(told: Value) -> Result<MessageId, Failure> {
-    MessageId::new(reply::number(told)?).map_err(|e| Failure::Reply(e.to_string()))
+pub(super) fn read_id(reply: Value) -> Result<MessageId, Failure> {
+    MessageId::new(reply::number(reply)?).map_err(|e| Failure::Reply(e.to_string()))
 }
 
 #[cfg(test)]
@@ -196,7 +205,7 @@ mod tests {
         };
         let bodies = [Value::Nil, text("second"), Value::Nil];
         let entries = (1..).zip(bodies).flat_map(|(n, body)| entry(n, body));
-        seen(Value::Array(
+        parse_page(Value::Array(
             [Value::Int(1)].into_iter().chain(entries).collect(),
         ))
         .expect("read")
@@ -209,9 +218,9 @@ mod tests {
     #[test]
     fn a_body_is_missing_when_the_second_look_misses_it_too() {
         assert_eq!(three().second_look(&Keys::new("msg"), 7).len(), 2);
-        let found = Value::Array(vec![text("first")]);
-        let missing = Value::Array(vec![Value::Nil]);
-        let page = three().page(vec![Ok(found), Ok(missing)]).expect("a page");
+        let first = Value::Array(vec![text("first")]);
+        let absent = Value::Array(vec![Value::Nil]);
+        let page = three().page(vec![Ok(first), Ok(absent)]).expect("a page");
         let mails: Vec<_> = page
             .mails
             .iter()
@@ -227,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_second_look_without_an_answer_calls_nothing_missing() {
-        let missing = || Ok(Value::Array(vec![Value::Nil]));
+    fn an_unanswered_second_look_marks_nothing_missing() {
+        let absent = || Ok(Value::Array(vec![Value::Nil]));
         for looks in [
-            vec![missing(), Err(Failure::GivenUp)],
-            vec![Err(Failure::GivenUp), missing()],
-            vec![missing()],
+            vec![absent(), Err(Failure::GivenUp)],
+            vec![Err(Failure::GivenUp), absent()],
+            vec![absent()],
         ] {
             assert!(matches!(three().page(looks), Err(Failure::GivenUp)));
         }

@@ -12,7 +12,7 @@ const ROUNDS: usize = 3;
 pub(super) struct Reroutes<A> {
     answers: Vec<Option<Result<A>>>,
     /// Lives that each request has met so far.
-    met: Vec<Vec<BoatLife>>,
+    lives: Vec<Vec<BoatLife>>,
     open: Vec<usize>,
     rounds: usize,
 }
@@ -22,7 +22,7 @@ impl<A> Reroutes<A> {
     pub(super) fn of(requests: usize) -> Reroutes<A> {
         Reroutes {
             answers: (0..requests).map(|_| None).collect(),
-            met: vec![Vec::new(); requests],
+            lives: vec![Vec::new(); requests],
             open: (0..requests).collect(),
             rounds: 0,
         }
@@ -38,12 +38,12 @@ impl<A> Reroutes<A> {
     }
 
     /// Lives that the request must name.
-    pub(super) fn met(&self, request: usize) -> &[BoatLife] {
-        &self.met[request]
+    pub(super) fn lives_to_name(&self, request: usize) -> &[BoatLife] {
+        &self.lives[request]
     }
 
-    pub(super) fn again(&mut self, request: usize, met: impl IntoIterator<Item = BoatLife>) {
-        self.met[request].extend(met);
+    pub(super) fn retry(&mut self, request: usize, lives: impl IntoIterator<Item = BoatLife>) {
+        self.lives[request].extend(lives);
         self.open.push(request);
     }
 
@@ -53,10 +53,10 @@ impl<A> Reroutes<A> {
 
     /// One answer per request, in order.
     pub(super) fn answers(self) -> Vec<Result<A>> {
-        let ended = || Error::unavailable(SEAM, "sessions of ended boats came again and again");
+        let error = || Error::unavailable(SEAM, "sessions of ended boats came again and again");
         let answers = self.answers.into_iter();
         answers
-            .map(|answer| answer.unwrap_or_else(|| Err(ended())))
+            .map(|answer| answer.unwrap_or_else(|| Err(error())))
             .collect()
     }
 }

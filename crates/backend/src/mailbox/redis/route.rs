@@ -21,18 +21,18 @@ const LINGER: Duration = Duration::from_secs(600);
 /// Times beyond this are inexact as scores.
 const TIME_MAX: i64 = 1 << 51;
 
-/// Builds the call; `denied` are lives that were encountered and have ended.
+/// Builds the call; `denied_lives` were found in an earlier answer and have ended.
 pub(super) fn call(
     keys: &Keys,
     policies: &Policies,
     request: &RouteRequest,
-    denied: &[BoatLife],
+    denied_lives: &[BoatLife],
 ) -> Call {
     let bucket = keys::bucket_of(request.user);
     let mut call = Call::script(bucket, ScriptName::RouteOrStore)
         .key(keys.sessions(request.user))
         .arg(score(request.now))
-        .arg(session::lives_text(denied))
+        .arg(session::lives_text(denied_lives))
         .arg(ACKED_KEEP.as_millis());
     let Some(mail) = &request.mail else {
         return call;
@@ -53,7 +53,7 @@ pub(super) fn call(
             .key(keys.waiting(target))
             .key(keys.mark(target))
             .arg(platform.number())
-            .arg(u8::from(request.forced.contains(&platform)))
+            .arg(u8::from(request.forced_platforms.contains(&platform)))
             .arg(oldest_kept(policy, request.now))
             .arg(count_max(policy))
             .arg(keep_until(policy, mail.accepted_at, request.now));
@@ -65,23 +65,27 @@ pub(super) fn call(
 pub(super) struct RouteReply {
     /// Lists all sessions found, including those of denied lives that the call did not name.
     pub(super) answer: RouteAnswer,
-    dropped: Vec<(Platform, u32)>,
+    drops: Vec<(Platform, u32)>,
 }
 
-pub(super) fn answer(told: Value) -> Result<RouteReply, Failure> {
-    let [live, stored, acknowledged, dropped] = reply::items(told)?;
-    let stored = platforms(stored)?;
-    let count = |told| Ok(u32::try_from(reply::integer(told)?).unwrap_or(u32::MAX));
-    let counts: Vec<u32> = (reply::list(dropped)?.into_iter())
+pub(super) fn answer(reply: Value) -> Result<RouteReply, Failure> {
+    let [live, stored_platforms, acked_platforms, drop_counts] = reply::items(reply)?;
+    let stored_platforms = platforms(stored_platforms)?;
+    let count = |reply| Ok(u32::try_from(reply::integer(reply)?).unwrap_or(u32::MAX));
+    let counts: Vec<u32> = (reply::list(drop_counts)?.into_iter())
         .map(count)
         .collect::<Result<_, Failure>>()?;
     Ok(RouteReply {
-        dropped: stored.iter().copied().zip(counts.iter().copied()).collect(),
+        drops: stored_platforms
+            .iter()
+            .copied()
+            .zip(counts.iter().copied())
+            .collect(),
         answer: RouteAnswer {
             live: session::read_all(live)?,
-            stored,
-            acknowledged: platforms(acknowledged)?,
-            dropped: counts.iter().sum(),
+            stored_platforms,
+            acknowledged_platforms: platforms(acked_platforms)?,
+            dropped_count: counts.iter().sum(),
         },
     })
 }
@@ -89,34 +93,34 @@ pub(super) fn answer(told: Value) -> Result<RouteReply, Failure> {
 impl RouteReply {
     /// Merges the answer to an earlier attempt: its drops count, but the message itself is not
     /// counted twice.
-    pub(super) fn after(mut self, earlier: RouteReply) -> RouteReply {
-        for (platform, before) in earlier.dropped {
-            match self.dropped.iter_mut().find(|(p, _)| *p == platform) {
-                Some((_, dropped)) => *dropped = before.max(*dropped),
-                None => self.dropped.push((platform, before)),
+    pub(super) fn merge(mut self, previous: RouteReply) -> RouteReply {
+        for (platform, old_count) in previous.drops {
+            match self.drops.iter_mut().find(|(p, _)| *p == platform) {
+                Some((_, count)) => *count = old_count.max(*count),
+                None => self.drops.push((platform, old_count)),
             }
         }
-        self.answer.dropped = self.dropped.iter().map(|(_, dropped)| dropped).sum();
+        self.answer.dropped_count = self.drops.iter().map(|(_, count)| count).sum();
         self
     }
 }
 
 /// Denied lives among these sessions.
-pub(super) fn met<'a>(
+pub(super) fn lives_to_name<'a>(
     live: &'a [SessionEntry],
     request: &'a RouteRequest,
 ) -> impl Iterator<Item = &'a BoatLife> {
     let lives = live.iter().map(|entry| &entry.life);
-    lives.filter(|life| request.denied.contains(*life))
+    lives.filter(|life| request.denied_boats.contains(*life))
 }
 
-fn platforms(told: Value) -> Result<Vec<Platform>, Failure> {
-    let platform = |told| {
-        let number: u8 = reply::number(told)?;
+fn platforms(reply: Value) -> Result<Vec<Platform>, Failure> {
+    let platform = |reply| {
+        let number: u8 = reply::number(reply)?;
         Platform::from_number(number)
             .ok_or_else(|| Failure::Reply(format!("no platform has number {number}")))
     };
-    reply::list(told)?.into_iter().map(platform).collect()
+    reply::list(reply)?.into_iter().map(platform).collect()
 }
 
 /// Converts a time to a score.

@@ -14,8 +14,8 @@ use crate::redis::reply;
 use crate::redis::scripts::ScriptName;
 
 /// Builds a single command that marks a new key pending and returns its previous value.
-pub(super) fn begin(keys: &Keys, key: &DedupeKey, offered: FirstSend, keep: Duration) -> Call {
-    let value = [b"p", write(offered).as_slice()].concat();
+pub(super) fn begin(keys: &Keys, key: &DedupeKey, first_send: FirstSend, keep: Duration) -> Call {
+    let value = [b"p", write(first_send).as_slice()].concat();
     Call::command(keys::bucket_of(key.from), "SET")
         .key(keys.send(key))
         .bytes(value)
@@ -25,11 +25,11 @@ pub(super) fn begin(keys: &Keys, key: &DedupeKey, offered: FirstSend, keep: Dura
         .arg(keep.as_millis().max(1))
 }
 
-pub(super) fn begun(told: Value) -> Result<DedupeAnswer, Failure> {
-    if told == Value::Nil {
+pub(super) fn parse_begin(reply: Value) -> Result<DedupeAnswer, Failure> {
+    if reply == Value::Nil {
         return Ok(DedupeAnswer::Fresh);
     }
-    let value = reply::bytes(told)?;
+    let value = reply::bytes(reply)?;
     match value
         .split_first()
         .and_then(|(state, send)| Some((state, read(send)?)))
@@ -43,10 +43,10 @@ pub(super) fn begun(told: Value) -> Result<DedupeAnswer, Failure> {
     }
 }
 
-pub(super) fn done(keys: &Keys, key: &DedupeKey, sent: FirstSend, keep: Duration) -> Call {
+pub(super) fn done(keys: &Keys, key: &DedupeKey, first_send: FirstSend, keep: Duration) -> Call {
     Call::script(keys::bucket_of(key.from), ScriptName::DedupeDone)
         .key(keys.send(key))
-        .bytes(write(sent))
+        .bytes(write(first_send))
         .arg(keep.as_millis().max(1))
 }
 
@@ -75,11 +75,17 @@ mod tests {
             id: MessageId::new(i64::MAX - 1).expect("positive"),
             conversation: ConversationId::Group(group),
         };
-        let told = |state: &[u8]| Value::BulkString([state, write(send).as_slice()].concat());
-        assert_eq!(begun(told(b"p")).ok(), Some(DedupeAnswer::Pending(send)));
-        assert_eq!(begun(told(b"d")).ok(), Some(DedupeAnswer::Done(send)));
-        assert_eq!(begun(Value::Nil).ok(), Some(DedupeAnswer::Fresh));
-        assert!(begun(told(b"x")).is_err());
-        assert!(begun(Value::BulkString(b"p7".to_vec())).is_err());
+        let reply = |state: &[u8]| Value::BulkString([state, write(send).as_slice()].concat());
+        assert_eq!(
+            parse_begin(reply(b"p")).ok(),
+            Some(DedupeAnswer::Pending(send))
+        );
+        assert_eq!(
+            parse_begin(reply(b"d")).ok(),
+            Some(DedupeAnswer::Done(send))
+        );
+        assert_eq!(parse_begin(Value::Nil).ok(), Some(DedupeAnswer::Fresh));
+        assert!(parse_begin(reply(b"x")).is_err());
+        assert!(parse_begin(Value::BulkString(b"p7".to_vec())).is_err());
     }
 }

@@ -31,10 +31,10 @@ pub(super) fn lives_text<'a>(lives: impl IntoIterator<Item = &'a BoatLife>) -> S
 }
 
 /// Reads a flat list of session, value, … into login order.
-pub(super) fn read_all(told: Value) -> Result<Vec<SessionEntry>, Failure> {
+pub(super) fn read_all(reply: Value) -> Result<Vec<SessionEntry>, Failure> {
     let mut entries = Vec::new();
-    let mut told = reply::list(told)?.into_iter();
-    while let (Some(field), Some(value)) = (told.next(), told.next()) {
+    let mut reply = reply::list(reply)?.into_iter();
+    while let (Some(field), Some(value)) = (reply.next(), reply.next()) {
         let field = reply::text(field)?;
         if field != LAST {
             entries.push(read(&field, &reply::text(value)?)?);
@@ -65,9 +65,12 @@ fn parse(field: &str, value: &str) -> Option<SessionEntry> {
 }
 
 /// Keeps the sessions whose boat is not known to have ended.
-pub(super) fn living(mut entries: Vec<SessionEntry>, denied: &DeniedBoats) -> Vec<SessionEntry> {
-    if !denied.is_empty() {
-        entries.retain(|entry| !denied.contains(&entry.life));
+pub(super) fn living(
+    mut entries: Vec<SessionEntry>,
+    denied_boats: &DeniedBoats,
+) -> Vec<SessionEntry> {
+    if !denied_boats.is_empty() {
+        entries.retain(|entry| !denied_boats.contains(&entry.life));
     }
     entries
 }
@@ -84,15 +87,15 @@ mod tests {
     fn names_may_hold_separators() {
         // S1, pitfall A.
         let value = "1\n00000000000000000007\n1800000000000\n5\nios-boat|{b0001}\nphone-1";
-        let told = vec![text("last"), text("1800000000000"), text("12"), text(value)];
-        let entries = read_all(Value::Array(told)).expect("a session");
+        let items = vec![text("last"), text("1800000000000"), text("12"), text(value)];
+        let entries = read_all(Value::Array(items)).expect("a session");
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].life.boat.as_str(), "ios-boat|{b0001}");
         assert_eq!(entries[0].life.incarnation, Incarnation(7));
     }
 
     #[test]
-    fn what_is_no_session_is_not_guessed_at() {
+    fn malformed_sessions_are_rejected() {
         for value in [
             "",
             "ios-boat",

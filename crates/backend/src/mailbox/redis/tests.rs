@@ -31,7 +31,7 @@ const MODES: [(RedisMode, &str); 3] = [
 
 /// The contract's settings, on keys of its own. Deadlines are long because the machine may be busy.
 fn config(mode: RedisMode, addresses: Vec<String>) -> RedisConfig {
-    let unlimited = PlatformConfig {
+    let unlimited_platform = PlatformConfig {
         expire: contract::EXPIRE,
         count_max: -1,
     };
@@ -44,7 +44,7 @@ fn config(mode: RedisMode, addresses: Vec<String>) -> RedisConfig {
         connect_wait: Duration::from_secs(5),
         expire: contract::EXPIRE,
         count_max: contract::COUNT_MAX as i32,
-        platforms: [(contract::UNLIMITED.name().to_owned(), unlimited)].into(),
+        platforms: [(contract::UNLIMITED.name().to_owned(), unlimited_platform)].into(),
         ..RedisConfig::default()
     }
 }
@@ -77,27 +77,27 @@ async fn open_real(mode: RedisMode, part: &str) -> RedisMailbox {
 async fn clean(mailbox: &RedisMailbox) {
     let all = auditor::all_keys(mailbox.pool(), &mailbox.keys).await;
     let all: Vec<_> = all.expect("scanned").into_iter().collect();
-    for some in all.chunks(1024) {
-        let deletions = some.iter().map(async |(master, name)| {
+    for chunk in all.chunks(1024) {
+        let deletions = chunk.iter().map(async |(master, name)| {
             let mut delete = redis::cmd("UNLINK");
             delete.arg(name);
-            let deleted = auditor::ask(mailbox.pool(), master, delete).await;
-            deleted.expect("deleted")
+            let result = auditor::ask(mailbox.pool(), master, delete).await;
+            result.expect("deleted")
         });
         futures_util::future::join_all(deletions).await;
     }
 }
 
-async fn lose(pool: &Pool, keys: &Keys, id: MessageId, lost: BodyLoss) {
+async fn lose(pool: &Pool, keys: &Keys, id: MessageId, loss: BodyLoss) {
     let mut calls = Vec::new();
     for bucket in 0..BUCKETS {
         calls.push(Call::command(bucket, "DEL").key(keys.body(bucket, id)));
-        if lost == BodyLoss::BodyAndCount {
+        if loss == BodyLoss::BodyAndCount {
             calls.push(Call::command(bucket, "DEL").key(keys.count(bucket, id)));
         }
     }
-    for told in pool.run(&calls).await {
-        told.expect("deleted");
+    for result in pool.run(&calls).await {
+        result.expect("deleted");
     }
 }
 
@@ -128,9 +128,9 @@ fn request(target: Target, n: i64) -> RouteRequest {
     RouteRequest {
         user: target.user,
         platforms: vec![target.platform],
-        forced: Vec::new(),
+        forced_platforms: Vec::new(),
         mail: Some(mail(n)),
-        denied: DeniedBoats::default(),
+        denied_boats: DeniedBoats::default(),
         now: SystemClock.now(),
     }
 }
@@ -154,7 +154,7 @@ async fn connect(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<Conne
     let request = ConnectRequest {
         user: target.user,
         entry: new_session(target, n),
-        denied: DeniedBoats::default(),
+        denied_boats: DeniedBoats::default(),
         now: SystemClock.now(),
     };
     let answer = mailbox.connect(request).await?;
@@ -163,8 +163,10 @@ async fn connect(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<Conne
 
 async fn reassert(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<ReassertAnswer> {
     let sessions = vec![(target.user, new_session(target, n).into())];
-    let denied = DeniedBoats::default();
-    let mut answers = mailbox.reassert(sessions, denied, SystemClock.now()).await;
+    let denied_boats = DeniedBoats::default();
+    let mut answers = mailbox
+        .reassert(sessions, denied_boats, SystemClock.now())
+        .await;
     answers.remove(0)
 }
 
@@ -180,20 +182,20 @@ async fn waiting(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
 
 async fn acknowledge(mailbox: &RedisMailbox, target: Target, ids: &[i64]) -> Result<()> {
     let ids = ids.iter().map(|n| MessageId::new(*n).expect("positive"));
-    let acked = vec![(target, ids.collect())];
-    let waited = mailbox.acknowledge(acked, SystemClock.now()).await;
-    waited.into_iter().try_for_each(|ids| ids.map(drop))
+    let acks = vec![(target, ids.collect())];
+    let results = mailbox.acknowledge(acks, SystemClock.now()).await;
+    results.into_iter().try_for_each(|ids| ids.map(drop))
 }
 
 /// Retries until success; a failover takes some seconds.
 async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> T {
-    let until = tokio::time::Instant::now() + Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         match attempt().await {
-            Ok(done) => return done,
+            Ok(value) => return value,
             Err(error) => {
                 assert_eq!(error.kind, crate::Kind::Unavailable, "{:?}", error.source);
-                assert!(tokio::time::Instant::now() < until, "{:?}", error.source);
+                assert!(tokio::time::Instant::now() < deadline, "{:?}", error.source);
             }
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -211,9 +213,9 @@ async fn the_contract_holds_on(mode: RedisMode, part: &str) {
         store: mailbox.clone(),
         now: SystemClock.now(),
         first: 1_000,
-        lose_body: Box::new(move |id, lost| {
+        lose_body: Box::new(move |id, loss| {
             let (pool, keys) = (Arc::clone(&pool), keys.clone());
-            Box::pin(async move { lose(&pool, &keys, id, lost).await })
+            Box::pin(async move { lose(&pool, &keys, id, loss).await })
         }),
     };
     contract::run_all!(scene);

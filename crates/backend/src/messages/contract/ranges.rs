@@ -12,24 +12,24 @@ pub(crate) async fn one_read_returns_all_peers(store: &dyn MessageStore, fresh: 
             ids.extend(other.say(store, [seq]).await);
         }
     }
-    let after = (Some(ids[1]), None);
-    let missed = find(store, talk.writers(), after, Order::Forward, ALL).await;
-    assert_eq!(missed, ids[2..]);
+    let bounds = (Some(ids[1]), None);
+    let ids_after = find(store, talk.writers(), bounds, Order::Forward, MAX_ROWS).await;
+    assert_eq!(ids_after, ids[2..]);
 }
 
 // proves S0-04: one range read returns what all said in the group, in order of id, and nothing of another group.
-pub(crate) async fn one_read_returns_all_who_spoke(store: &dyn MessageStore, fresh: &TestIds) {
+pub(crate) async fn one_read_returns_all_senders(store: &dyn MessageStore, fresh: &TestIds) {
     let one = Talk::group(fresh);
-    let (other, elsewhere) = (one.another(), Talk::group(fresh));
+    let (other, other_group) = (one.another(), Talk::group(fresh));
     let mut ids = Vec::new();
     for seq in [1, 3, 5] {
         ids.extend(one.say(store, [seq]).await);
-        elsewhere.say(store, [seq]).await;
+        other_group.say(store, [seq]).await;
         ids.extend(other.say(store, [seq + 1]).await);
     }
-    let after = (Some(ids[1]), None);
-    let missed = find(store, one.writers(), after, Order::Forward, ALL).await;
-    assert_eq!(missed, ids[2..]);
+    let bounds = (Some(ids[1]), None);
+    let ids_after = find(store, one.writers(), bounds, Order::Forward, MAX_ROWS).await;
+    assert_eq!(ids_after, ids[2..]);
 }
 
 // proves S0-58, S0-59, S0 Pitfall B: upward, oldest first, at most a page, both bounds exclusive.
@@ -37,14 +37,17 @@ pub(crate) async fn forward_bounds_are_exclusive(store: &dyn MessageStore, fresh
     for talk in Talk::each(fresh) {
         let ids = talk.say(store, 1..=6).await;
         let owner = talk.receivers();
-        let forward = async |after, before, limit| {
-            find(store, owner, (after, before), Order::Forward, limit).await
+        let forward = async |after_id, before_id, limit| {
+            find(store, owner, (after_id, before_id), Order::Forward, limit).await
         };
-        assert_eq!(forward(None, None, ALL).await, ids);
+        assert_eq!(forward(None, None, MAX_ROWS).await, ids);
         assert_eq!(forward(None, None, 2).await, ids[..2]);
         assert_eq!(forward(Some(ids[1]), None, 3).await, ids[2..5]);
-        assert_eq!(forward(Some(ids[1]), Some(ids[4]), ALL).await, ids[2..4]);
-        assert_eq!(forward(None, Some(ids[2]), ALL).await, ids[..2]);
+        assert_eq!(
+            forward(Some(ids[1]), Some(ids[4]), MAX_ROWS).await,
+            ids[2..4]
+        );
+        assert_eq!(forward(None, Some(ids[2]), MAX_ROWS).await, ids[..2]);
     }
 }
 
@@ -56,13 +59,16 @@ pub(crate) async fn backward_bounds_are_exclusive(store: &dyn MessageStore, fres
         let mut ids = talk.say(store, 1..=6).await;
         ids.reverse();
         let owner = talk.receivers();
-        let backward = async |after, before, limit| {
-            find(store, owner, (after, before), Order::Backward, limit).await
+        let backward = async |after_id, before_id, limit| {
+            find(store, owner, (after_id, before_id), Order::Backward, limit).await
         };
         assert_eq!(backward(None, None, 2).await, ids[..2]);
-        assert_eq!(backward(None, Some(ids[2]), ALL).await, ids[3..]);
-        assert_eq!(backward(Some(ids[3]), None, ALL).await, ids[..3]);
-        assert_eq!(backward(Some(ids[4]), Some(ids[1]), ALL).await, ids[2..4]);
+        assert_eq!(backward(None, Some(ids[2]), MAX_ROWS).await, ids[3..]);
+        assert_eq!(backward(Some(ids[3]), None, MAX_ROWS).await, ids[..3]);
+        assert_eq!(
+            backward(Some(ids[4]), Some(ids[1]), MAX_ROWS).await,
+            ids[2..4]
+        );
         assert_eq!(backward(Some(ids[4]), Some(ids[1]), 1).await, ids[2..3]);
         assert_eq!(backward(Some(ids[4]), Some(ids[0]), 2).await, ids[1..3]);
         assert_eq!(backward(Some(ids[4]), Some(ids[2]), 2).await, ids[3..4]);
@@ -86,7 +92,7 @@ pub(crate) async fn an_empty_range_is_an_empty_list(store: &dyn MessageStore, fr
                 (owner, (first, first)),
                 (owner, (last, first)),
             ] {
-                assert_eq!(find(store, owner, bounds, order, ALL).await, []);
+                assert_eq!(find(store, owner, bounds, order, MAX_ROWS).await, []);
             }
             assert_eq!(find(store, owner, (None, None), order, 0).await, []);
         }
@@ -96,13 +102,13 @@ pub(crate) async fn an_empty_range_is_an_empty_list(store: &dyn MessageStore, fr
 // proves S0-60e: paging by the last id visits each id once, also while a writer adds.
 pub(crate) async fn paging_visits_each_id_once(store: &dyn MessageStore, fresh: &TestIds) {
     for talk in Talk::each(fresh) {
-        let before = talk.say(store, 1..=23).await;
-        let mut adding = 24..70;
+        let old_ids = talk.say(store, 1..=23).await;
+        let mut new_seqs = 24..70;
         for order in [Order::Forward, Order::Backward] {
-            let mut seen: Vec<MessageId> = Vec::new();
-            let mut additions = adding.by_ref().take(23);
+            let mut found_ids: Vec<MessageId> = Vec::new();
+            let mut additions = new_seqs.by_ref().take(23);
             loop {
-                let last = seen.last().copied();
+                let last = found_ids.last().copied();
                 let bounds = match order {
                     Order::Forward => (last, None),
                     Order::Backward => (None, last),
@@ -111,17 +117,20 @@ pub(crate) async fn paging_visits_each_id_once(store: &dyn MessageStore, fresh: 
                 if page.is_empty() {
                     break;
                 }
-                seen.extend(page);
+                found_ids.extend(page);
                 if let Some(seq) = additions.next() {
                     talk.say(store, [seq]).await;
                 }
             }
             if order == Order::Backward {
-                seen.reverse();
+                found_ids.reverse();
             }
-            assert!(seen.is_sorted_by(|a, b| a < b), "{order:?}: {seen:?}");
-            assert!(seen.starts_with(&before), "{order:?}: {seen:?}");
-            assert!(seen.len() > before.len(), "{order:?} saw nothing new");
+            assert!(
+                found_ids.is_sorted_by(|a, b| a < b),
+                "{order:?}: {found_ids:?}"
+            );
+            assert!(found_ids.starts_with(&old_ids), "{order:?}: {found_ids:?}");
+            assert!(found_ids.len() > old_ids.len(), "{order:?} saw nothing new");
         }
     }
 }
@@ -131,28 +140,32 @@ pub(crate) async fn any_range_equals_the_sorted_list(store: &dyn MessageStore, f
     for talk in Talk::each(fresh) {
         let ids = talk.say(store, 1..=20).await;
         let chance = SeededEntropy::new(7);
-        let bound = || match chance.next() % 24 {
+        let random_bound = || match chance.next() % 24 {
             n @ 0..20 => Some(ids[n as usize]),
             20 => MessageId::new(1).ok(),
             21 => MessageId::new(i64::MAX).ok(),
             _ => None,
         };
         for _ in 0..200 {
-            let (after, before) = (bound(), bound());
+            let (after_id, before_id) = (random_bound(), random_bound());
             let limit = (chance.next() % 25) as usize;
-            let within = |id: &MessageId| {
-                after.is_none_or(|after| *id > after) && before.is_none_or(|before| *id < before)
+            let is_inside = |id: &MessageId| {
+                after_id.is_none_or(|after_id| *id > after_id)
+                    && before_id.is_none_or(|before_id| *id < before_id)
             };
-            let mut wanted: Vec<_> = ids.iter().copied().filter(within).collect();
+            let mut expected: Vec<_> = ids.iter().copied().filter(is_inside).collect();
             let order = if chance.next().is_multiple_of(2) {
                 Order::Forward
             } else {
-                wanted.reverse();
+                expected.reverse();
                 Order::Backward
             };
-            wanted.truncate(limit);
-            let found = find(store, talk.writers(), (after, before), order, limit).await;
-            assert_eq!(found, wanted, "{after:?} {before:?} {order:?} {limit}");
+            expected.truncate(limit);
+            let result = find(store, talk.writers(), (after_id, before_id), order, limit).await;
+            assert_eq!(
+                result, expected,
+                "{after_id:?} {before_id:?} {order:?} {limit}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ async fn status(store: &dyn MessageStore, owner: UserId, id: MessageId) -> RowSt
     store.status(&[(owner, id)]).await.expect("reads")[0]
 }
 
-async fn tell(
+async fn write_receipt(
     store: &dyn MessageStore,
     owner: UserId,
     id: MessageId,
@@ -27,13 +27,13 @@ async fn tell(
 }
 
 /// Several records of one batch may ask for the same row.
-pub(crate) async fn what_is_asked_twice_is_answered_twice(
+pub(crate) async fn duplicate_keys_get_duplicate_answers(
     store: &dyn MessageStore,
     fresh: &TestIds,
 ) {
     let talk = Talk::private(fresh);
     let ids = talk.say(store, 1..=2).await;
-    tell(store, talk.from, ids[0], ReceiptKind::Read, 5).await;
+    write_receipt(store, talk.from, ids[0], ReceiptKind::Read, 5).await;
     let keys = [ids[0], ids[1], ids[0], ids[0]].map(|id| (talk.from, id));
     let owners = keys.map(|(user, id)| (Owner::User(user), id));
     let rows = store.rows(&owners).await.expect("reads");
@@ -54,16 +54,16 @@ pub(crate) async fn receipts_only_move_forward(store: &dyn MessageStore, fresh: 
     let talk = Talk::private(fresh);
     let ids = talk.say(store, 1..=3).await;
     let (a, id) = (talk.from, ids[0]);
-    assert!(tell(store, a, id, Received, 10).await);
-    assert!(!tell(store, a, id, Received, 5).await);
+    assert!(write_receipt(store, a, id, Received, 10).await);
+    assert!(!write_receipt(store, a, id, Received, 5).await);
     assert_eq!(status(store, a, id).await.delivered_at, Some(at(10)));
     assert_eq!(status(store, a, id).await.read_at, None);
-    assert!(tell(store, a, id, Read, 20).await);
-    assert!(!tell(store, a, id, Read, 15).await);
-    assert!(!tell(store, a, id, Received, 12).await);
-    let both = status(store, a, id).await;
-    assert_eq!(both.read_at, Some(at(20)));
-    assert!(both.delivered_at.is_some());
+    assert!(write_receipt(store, a, id, Read, 20).await);
+    assert!(!write_receipt(store, a, id, Read, 15).await);
+    assert!(!write_receipt(store, a, id, Received, 12).await);
+    let receipts = status(store, a, id).await;
+    assert_eq!(receipts.read_at, Some(at(20)));
+    assert!(receipts.delivered_at.is_some());
 
     // Read first implies received; a later receipt undoes nothing. Both in one call.
     let writes = [Read, Received].map(|kind| StatusWrite {
@@ -72,16 +72,16 @@ pub(crate) async fn receipts_only_move_forward(store: &dyn MessageStore, fresh: 
         kind,
         at: at(30),
     });
-    let advanced = store.set_status(writes.to_vec()).await.expect("writes");
-    assert_eq!(advanced, [true, false]);
+    let results = store.set_status(writes.to_vec()).await.expect("writes");
+    assert_eq!(results, [true, false]);
     let read = status(store, a, ids[1]).await;
     assert_eq!(
         (read.delivered_at, read.read_at),
         (Some(at(30)), Some(at(30)))
     );
 
-    let of_receiver = status(store, talk.receiver(), id).await;
-    assert_eq!(of_receiver, RowStatus::default());
+    let receiver_status = status(store, talk.receiver(), id).await;
+    assert_eq!(receiver_status, RowStatus::default());
 
     // Each receipt has a time of its own.
     let writes = [(Received, 40), (Read, 50)].map(|(kind, millis)| StatusWrite {
@@ -90,10 +90,10 @@ pub(crate) async fn receipts_only_move_forward(store: &dyn MessageStore, fresh: 
         kind,
         at: at(millis),
     });
-    let advanced = store.set_status(writes.to_vec()).await.expect("writes");
-    assert_eq!(advanced, [true, true]);
-    let both = status(store, a, ids[2]).await;
-    let times = (both.delivered_at, both.read_at);
+    let results = store.set_status(writes.to_vec()).await.expect("writes");
+    assert_eq!(results, [true, true]);
+    let receipts = status(store, a, ids[2]).await;
+    let times = (receipts.delivered_at, receipts.read_at);
     assert_eq!(times, (Some(at(40)), Some(at(50))));
 }
 
@@ -106,11 +106,11 @@ pub(crate) async fn a_private_message_is_deleted_for_good(
     let id = fresh.message();
     let rows = talk.rows(id, 1, 1);
     store.save(rows.clone()).await.expect("saves");
-    let received = [(talk.receivers(), id)];
-    store.delete(&received).await.expect("deletes");
-    tell(store, talk.from, id, ReceiptKind::Read, 10).await;
+    let receiver_key = [(talk.receivers(), id)];
+    store.delete(&receiver_key).await.expect("deletes");
+    write_receipt(store, talk.from, id, ReceiptKind::Read, 10).await;
     store.save(rows).await.expect("saves");
-    store.delete(&received).await.expect("deletes");
+    store.delete(&receiver_key).await.expect("deletes");
     for owner in [talk.from, talk.receiver()] {
         assert!(status(store, owner, id).await.deleted, "{owner}");
     }
@@ -119,8 +119,8 @@ pub(crate) async fn a_private_message_is_deleted_for_good(
         talk.receivers(),
         talk.elsewhere().receivers(),
     ];
-    let deleted = store.deleted(&keys.map(|owner| (owner, id))).await;
-    assert_eq!(deleted.expect("reads"), [true, true, false]);
+    let flags = store.deleted(&keys.map(|owner| (owner, id))).await;
+    assert_eq!(flags.expect("reads"), [true, true, false]);
 }
 
 // proves S0-61e in part: deleted is for good, whatever is written again, before or after.
@@ -136,20 +136,20 @@ pub(crate) async fn a_message_of_a_group_is_deleted_for_good(
     let early = [(owner, unwritten.id()), (owner, ids[0])];
     store.delete(&early).await.expect("deletes");
     assert_eq!(store.rows(&early[..1]).await.expect("reads"), [None]);
-    let again = talk.row(ids[0], 1, 9);
-    let late = vec![again.clone(), unwritten];
+    let rewrite = talk.row(ids[0], 1, 9);
+    let late = vec![rewrite.clone(), unwritten];
     store.save(late).await.expect("saves");
 
-    let asked = [(owner, ids[0]), (owner, ids[1]), early[0], early[1]];
-    let deleted = store.deleted(&asked).await.expect("reads");
-    assert_eq!(deleted, [true, false, true, true]);
-    let elsewhere = talk.elsewhere().writers();
-    let keys: Vec<_> = ids.iter().map(|id| (elsewhere, *id)).collect();
-    let deleted = store.deleted(&keys).await.expect("reads");
-    assert_eq!(deleted, [false; 3]);
+    let queries = [(owner, ids[0]), (owner, ids[1]), early[0], early[1]];
+    let flags = store.deleted(&queries).await.expect("reads");
+    assert_eq!(flags, [true, false, true, true]);
+    let other_group = talk.elsewhere().writers();
+    let keys: Vec<_> = ids.iter().map(|id| (other_group, *id)).collect();
+    let flags = store.deleted(&keys).await.expect("reads");
+    assert_eq!(flags, [false; 3]);
     // The row stays: readers decide what to show.
-    let rows = store.rows(&asked[..1]).await.expect("reads");
-    assert_eq!(rows, [Some(again)]);
+    let rows = store.rows(&queries[..1]).await.expect("reads");
+    assert_eq!(rows, [Some(rewrite)]);
 }
 
 /// A rewrite of a row, as by a redelivery, leaves its registers.
@@ -161,7 +161,7 @@ pub(crate) async fn a_row_written_again_keeps_its_status(
     let id = fresh.message();
     let mut rows = talk.rows(id, 1, 1);
     store.save(rows.clone()).await.expect("saves");
-    tell(store, talk.from, id, ReceiptKind::Received, 10).await;
+    write_receipt(store, talk.from, id, ReceiptKind::Received, 10).await;
     for row in &mut rows {
         row.version = version(2);
     }

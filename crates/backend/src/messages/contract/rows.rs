@@ -18,21 +18,21 @@ pub(crate) async fn a_private_message_is_two_rows(store: &dyn MessageStore, fres
     let talk = Talk::private(fresh);
     let id = fresh.message();
     let rows = talk.rows(id, 1, 1);
-    let [out, incoming] = &rows[..] else {
+    let [out, inbound] = &rows[..] else {
         panic!("two rows: {rows:?}");
     };
     assert_eq!(out.direction(), Some(Direction::Out));
-    assert_eq!(incoming.direction(), Some(Direction::In));
+    assert_eq!(inbound.direction(), Some(Direction::In));
     store.save(rows.clone()).await.expect("saves");
 
     let (sender, receiver) = (talk.writers(), talk.receivers());
     let keys = [(sender, id), (receiver, id), (receiver, fresh.message())];
-    let found = store.rows(&keys).await.expect("reads");
-    assert_eq!(found, [Some(out.clone()), Some(incoming.clone()), None]);
-    for (owner, row) in [(sender, out), (receiver, incoming)] {
-        let all = store.find(owner, IdRange::default(), Order::Forward, ALL);
+    let result = store.rows(&keys).await.expect("reads");
+    assert_eq!(result, [Some(out.clone()), Some(inbound.clone()), None]);
+    for (owner, row) in [(sender, out), (receiver, inbound)] {
+        let all = store.find(owner, IdRange::default(), Order::Forward, MAX_ROWS);
         assert_eq!(all.await.expect("reads"), std::slice::from_ref(row));
-        let page = store.page(owner, talk.conversation(), forward(0), ALL);
+        let page = store.page(owner, talk.conversation(), forward(0), MAX_ROWS);
         assert_eq!(page.await.expect("reads"), std::slice::from_ref(row));
     }
 }
@@ -49,69 +49,66 @@ pub(crate) async fn a_message_of_a_group_is_one_row(store: &dyn MessageStore, fr
     let [row] = &rows[..] else {
         panic!("one row: {rows:?}");
     };
-    let (owner, elsewhere) = (talk.writers(), talk.elsewhere().writers());
+    let (owner, other_owner) = (talk.writers(), talk.elsewhere().writers());
     let keys = [
         (owner, row.id()),
-        (elsewhere, row.id()),
+        (other_owner, row.id()),
         (owner, fresh.message()),
         (owner, row.id()),
     ];
-    let found = store.rows(&keys).await.expect("reads");
+    let result = store.rows(&keys).await.expect("reads");
     let some = Some(row.clone());
-    assert_eq!(found, [some.clone(), None, None, some]);
+    assert_eq!(result, [some.clone(), None, None, some]);
     for order in [Order::Forward, Order::Backward] {
-        let all = store.find(owner, IdRange::default(), order, ALL).await;
+        let all = store.find(owner, IdRange::default(), order, MAX_ROWS).await;
         assert_eq!(all.expect("reads"), std::slice::from_ref(row));
     }
-    let all = store.page(owner, talk.conversation(), forward(0), ALL);
+    let all = store.page(owner, talk.conversation(), forward(0), MAX_ROWS);
     assert_eq!(all.await.expect("reads"), std::slice::from_ref(row));
 }
 
 /// Polls a call at most `polls` times, then drops it; returns whether it completed.
 async fn ends_within(polls: usize, call: impl Future<Output = Result<()>>) -> bool {
     let mut call = pin!(call);
-    let mut left = polls;
+    let mut remaining = polls;
     poll_fn(|context| {
-        let Some(rest) = left.checked_sub(1) else {
+        let Some(rest) = remaining.checked_sub(1) else {
             return Poll::Ready(false);
         };
-        left = rest;
-        (call.as_mut().poll(context)).map(|ended| ended.map(|()| true).expect("saves"))
+        remaining = rest;
+        (call.as_mut().poll(context)).map(|result| result.map(|()| true).expect("saves"))
     })
     .await
 }
 
 // proves S0-53: the sender's row first and then the receiver's. A write that is broken off, at whichever step, leaves no
 // message that its receiver has and its sender has not; who writes again has both.
-pub(crate) async fn a_receiver_has_nothing_that_its_sender_has_not(
-    store: &dyn MessageStore,
-    fresh: &TestIds,
-) {
+pub(crate) async fn senders_row_is_written_first(store: &dyn MessageStore, fresh: &TestIds) {
     // The sender may have the smaller number or the larger.
     let (up, down) = (Talk::private(fresh), Talk::private(fresh).back());
     let mut polls = 1;
     loop {
         let seq = polls as u64;
-        let said: Vec<_> = (0..6)
+        let messages: Vec<_> = (0..6)
             .map(|n| {
                 let talk = if n % 2 == 0 { &up } else { &down };
                 talk.rows(fresh.message(), 3 * seq + n / 2, seq)
             })
             .collect();
         // Input order would put a receiver's row first.
-        let rows: Vec<_> = said.iter().flatten().rev().cloned().collect();
-        let ended = ends_within(polls, store.save(rows.clone())).await;
-        for pair in &said {
+        let rows: Vec<_> = messages.iter().flatten().rev().cloned().collect();
+        let is_done = ends_within(polls, store.save(rows.clone())).await;
+        for pair in &messages {
             let keys: Vec<_> = pair.iter().map(|row| (row.owner, row.id())).collect();
-            let found = store.rows(&keys).await.expect("reads");
+            let copies = store.rows(&keys).await.expect("reads");
             assert!(
-                found[1].is_none() || found[0].is_some(),
-                "{polls}: {found:?}"
+                copies[1].is_none() || copies[0].is_some(),
+                "{polls}: {copies:?}"
             );
-            assert!(!ended || found[1].is_some(), "{polls}: {found:?}");
+            assert!(!is_done || copies[1].is_some(), "{polls}: {copies:?}");
         }
         store.save(rows).await.expect("saves");
-        if ended {
+        if is_done {
             return;
         }
         polls += 1;
@@ -122,19 +119,33 @@ pub(crate) async fn a_receiver_has_nothing_that_its_sender_has_not(
 pub(crate) async fn many_write_at_once(store: &dyn MessageStore, fresh: &TestIds) {
     let first = Talk::private(fresh);
     let talks: Vec<_> = (0..16).map(|_| first.elsewhere()).collect();
-    let written = join_all(talks.iter().map(|talk| talk.say(store, 1..=6))).await;
-    let mut of_all: Vec<_> = written.iter().flatten().copied().collect();
-    of_all.sort_unstable();
+    let sent_ids = join_all(talks.iter().map(|talk| talk.say(store, 1..=6))).await;
+    let mut all_ids: Vec<_> = sent_ids.iter().flatten().copied().collect();
+    all_ids.sort_unstable();
     assert_eq!(
-        find(store, first.writers(), (None, None), Order::Forward, ALL).await,
-        of_all
+        find(
+            store,
+            first.writers(),
+            (None, None),
+            Order::Forward,
+            MAX_ROWS
+        )
+        .await,
+        all_ids
     );
-    for (talk, ids) in talks.iter().zip(written) {
+    for (talk, ids) in talks.iter().zip(sent_ids) {
         assert_eq!(
-            find(store, talk.receivers(), (None, None), Order::Forward, ALL).await,
+            find(
+                store,
+                talk.receivers(),
+                (None, None),
+                Order::Forward,
+                MAX_ROWS
+            )
+            .await,
             ids
         );
-        assert_eq!(read(store, talk, forward(0), ALL).await, seqs(1..=6));
+        assert_eq!(read(store, talk, forward(0), MAX_ROWS).await, seqs(1..=6));
     }
 }
 
@@ -142,11 +153,11 @@ pub(crate) async fn many_write_at_once(store: &dyn MessageStore, fresh: &TestIds
 pub(crate) async fn only_a_later_version_replaces(store: &dyn MessageStore, fresh: &TestIds) {
     for talk in Talk::each(fresh) {
         let id = fresh.message();
-        let standing = talk.rows(id, 1, 10);
-        let received = standing.last().cloned();
+        let original = talk.rows(id, 1, 10);
+        let inbound_row = original.last().cloned();
         let key = [(talk.receivers(), id)];
         for offset in [10, 9, 10] {
-            let mut rows = standing.clone();
+            let mut rows = original.clone();
             if offset < 10 {
                 let text = "a zombie's, and larger in every byte: \u{fff}";
                 rows = with_content(rows, &Content::text(text));
@@ -155,24 +166,30 @@ pub(crate) async fn only_a_later_version_replaces(store: &dyn MessageStore, fres
                 row.version = version(offset);
             }
             store.save(rows).await.expect("saves");
-            let found = store.rows(&key).await.expect("reads");
-            assert_eq!(found, std::slice::from_ref(&received));
+            let result = store.rows(&key).await.expect("reads");
+            assert_eq!(result, std::slice::from_ref(&inbound_row));
         }
-        let all = find(store, talk.receivers(), (None, None), Order::Forward, ALL);
+        let all = find(
+            store,
+            talk.receivers(),
+            (None, None),
+            Order::Forward,
+            MAX_ROWS,
+        );
         assert_eq!(all.await, [id]);
 
         // A later epoch wins, whatever its offset, also with both in one call, the later first.
-        let mut later = with_content(standing.clone(), &Content::text("of the new log"));
-        for row in &mut later {
+        let mut newer = with_content(original.clone(), &Content::text("of the new log"));
+        for row in &mut newer {
             row.version = Version {
                 epoch: 2,
                 offset: 0,
             };
         }
-        let both = later.iter().chain(&standing).cloned().collect();
-        store.save(both).await.expect("saves");
-        let found = store.rows(&key).await.expect("reads");
-        assert_eq!(found, [later.last().cloned()]);
+        let batch = newer.iter().chain(&original).cloned().collect();
+        store.save(batch).await.expect("saves");
+        let result = store.rows(&key).await.expect("reads");
+        assert_eq!(result, [newer.last().cloned()]);
     }
 }
 
@@ -192,7 +209,7 @@ pub(crate) async fn both_kinds_share_a_call(store: &dyn MessageStore, fresh: &Te
         (private.writers(), one),
         (private.writers(), other),
     ];
-    let found = store.rows(&keys).await.expect("reads");
+    let result = store.rows(&keys).await.expect("reads");
     let expected = [
         Some(message.clone()),
         Some(copies[1].clone()),
@@ -200,33 +217,33 @@ pub(crate) async fn both_kinds_share_a_call(store: &dyn MessageStore, fresh: &Te
         Some(copies[0].clone()),
         None,
     ];
-    assert_eq!(found, expected);
+    assert_eq!(result, expected);
 
-    let (here, there) = (private.conversation(), group.conversation());
+    let (private_conversation, group_conversation) = (private.conversation(), group.conversation());
     let places = [
-        (private.writers(), here, Seq(1)),
-        (group.writers(), there, Seq(1)),
-        (group.writers(), here, Seq(1)),
-        (private.writers(), there, Seq(1)),
-        (private.receivers(), here, Seq(1)),
+        (private.writers(), private_conversation, Seq(1)),
+        (group.writers(), group_conversation, Seq(1)),
+        (group.writers(), private_conversation, Seq(1)),
+        (private.writers(), group_conversation, Seq(1)),
+        (private.receivers(), private_conversation, Seq(1)),
     ];
-    let found = store.at(&places).await.expect("reads");
+    let result = store.at(&places).await.expect("reads");
     let at = |row: &MessageRow| Some((row.id(), row.tally()));
     let expected = [at(&copies[0]), at(&message), None, None, at(&copies[1])];
-    assert_eq!(found, expected);
+    assert_eq!(result, expected);
 
     let sends = [
         group.send(send_id(&message), other),
         private.send(send_id(&message), one),
         private.send(send_id(&copies[0]), one),
     ];
-    let found = store.find_sends(&sends).await.expect("reads");
-    assert_eq!(found, [Some(message), None, Some(copies[0].clone())]);
+    let result = store.find_sends(&sends).await.expect("reads");
+    assert_eq!(result, [Some(message), None, Some(copies[0].clone())]);
 
-    let deleted = [keys[0], keys[1]];
-    store.delete(&deleted).await.expect("deletes");
-    let deleted = store.deleted(&keys).await.expect("reads");
-    assert_eq!(deleted, [true, true, false, true, false]);
+    let deletions = [keys[0], keys[1]];
+    store.delete(&deletions).await.expect("deletes");
+    let flags = store.deleted(&keys).await.expect("reads");
+    assert_eq!(flags, [true, true, false, true, false]);
 }
 
 /// A call with such a row writes nothing.
@@ -241,10 +258,10 @@ pub(crate) async fn a_row_of_another_conversation_is_refused(
             let mut wrong = rows.clone();
             wrong[0].owner = owner;
             let all = rows.iter().chain(&wrong).cloned().collect();
-            let refused = store.save(all).await.expect_err("refused");
-            assert_eq!(refused.kind, Kind::Conflict);
+            let error = store.save(all).await.expect_err("refused");
+            assert_eq!(error.kind, Kind::Conflict);
         }
-        let found = store.rows(&[(talk.receivers(), rows[0].id())]).await;
-        assert_eq!(found.expect("reads"), [None]);
+        let result = store.rows(&[(talk.receivers(), rows[0].id())]).await;
+        assert_eq!(result.expect("reads"), [None]);
     }
 }

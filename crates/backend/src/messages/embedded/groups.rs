@@ -39,7 +39,7 @@ const SCAN: usize = 1024;
 pub(super) struct GroupTables {
     engine: Engine,
     /// Held from the read of stored versions to their replacement, never across an await.
-    writing: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 /// Stored row, without the fields of its key. The version comes first, so that it can be decoded
@@ -68,7 +68,7 @@ impl GroupTables {
     pub(super) fn new(engine: Engine) -> GroupTables {
         GroupTables {
             engine,
-            writing: Mutex::new(()),
+            write_lock: Mutex::new(()),
         }
     }
 
@@ -80,19 +80,19 @@ impl GroupTables {
     ) -> Result<()> {
         let message = &row.placed.message;
         let key = row_key(*group, message.id);
-        let standing = self.engine.get(Table::Group, &key)?;
-        let standing = standing.as_deref().map(version).transpose()?;
-        if standing > Some(row.version) {
+        let stored_version = self.engine.get(Table::Group, &key)?;
+        let stored_version = stored_version.as_deref().map(version).transpose()?;
+        if stored_version > Some(row.version) {
             return Ok(());
         }
-        let value = encode_sized(SEAM, &kept(row), message.content.data.len() + 128)?;
+        let value = encode_sized(SEAM, &stored_message(row), message.content.data.len() + 128)?;
         batch.put(Table::Group, key.to_vec(), value);
-        let sent = send_key(message.send_id, message.from, *group, message.id);
-        batch.put(Table::GroupSend, sent, Bytes::new());
+        let send_row = send_key(message.send_id, message.from, *group, message.id);
+        batch.put(Table::GroupSend, send_row, Bytes::new());
         let key = index_key(*group, row.seq());
-        let standing = self.engine.get(Table::GroupIndex, &key)?;
-        let standing = standing.as_deref().map(version).transpose()?;
-        if standing <= Some(row.version) {
+        let stored_version = self.engine.get(Table::GroupIndex, &key)?;
+        let stored_version = stored_version.as_deref().map(version).transpose()?;
+        if stored_version <= Some(row.version) {
             let position = IndexEntry {
                 version: row.version,
                 id: message.id,
@@ -106,17 +106,17 @@ impl GroupTables {
 
     pub(super) fn rows(&self, keys: &[(GroupId, MessageId)]) -> Result<Vec<Option<MessageRow>>> {
         let row_keys: Vec<_> = keys.iter().map(|&(group, id)| row_key(group, id)).collect();
-        let found = self.engine.multi_get(Table::Group, &row_keys)?;
-        let rows = keys.iter().zip(found);
+        let values = self.engine.multi_get(Table::Group, &row_keys)?;
+        let rows = keys.iter().zip(values);
         rows.map(|(&(group, id), value)| value.map(|value| row(group, id, &value)).transpose())
             .collect()
     }
 
-    fn standing(&self, places: &[(GroupId, Seq)]) -> Result<Vec<Option<MessageId>>> {
+    fn ids_at(&self, places: &[(GroupId, Seq)]) -> Result<Vec<Option<MessageId>>> {
         let keys = places.iter().map(|&(group, seq)| index_key(group, seq));
         let keys: Vec<_> = keys.collect();
-        let found = self.engine.multi_get(Table::GroupIndex, &keys)?.into_iter();
-        found
+        let values = self.engine.multi_get(Table::GroupIndex, &keys)?.into_iter();
+        values
             .map(|value| value.map(|value| id_at(&value)).transpose())
             .collect()
     }
@@ -140,17 +140,17 @@ impl GroupTables {
             }
         };
         let bounds = (Bound::Excluded(&start[..]), Bound::Excluded(&end[..]));
-        let found = self.engine.range(Table::GroupIndex, bounds, order, limit)?;
-        let mut positions = Vec::with_capacity(found.len());
-        for (key, value) in &found {
-            let seq = seq_of(key.get(8..).unwrap_or_default())?;
+        let entries = self.engine.range(Table::GroupIndex, bounds, order, limit)?;
+        let mut positions = Vec::with_capacity(entries.len());
+        for (key, value) in &entries {
+            let seq = parse_seq(key.get(8..).unwrap_or_default())?;
             if last.is_some_and(|last: Seq| last.0.abs_diff(seq.0) != 1) {
                 break;
             }
             last = Some(seq);
             positions.push((seq, id_at(value)?));
         }
-        if positions.is_empty() && !found.is_empty() {
+        if positions.is_empty() && !entries.is_empty() {
             let text = format!("group {group}: no row follows {range:?}, but later ones are there");
             return Err(Error::corrupt(SEAM, text));
         }
@@ -160,7 +160,7 @@ impl GroupTables {
     pub(super) fn save(&self, mut messages: Vec<GroupMessage>) -> Result<()> {
         // The last write of a key in a batch counts, so the latest version goes last.
         messages.sort_by_key(|message| message.row.version);
-        let _writing = self.writing.lock();
+        let _write_guard = self.write_lock.lock();
         let mut batch = WriteBatch::new();
         for message in &messages {
             self.put(&mut batch, message)?;
@@ -207,7 +207,7 @@ impl GroupTables {
 
     /// Ids at these positions, each with its position as a tally.
     pub(super) fn at(&self, places: &[(GroupId, Seq)]) -> Result<Vec<Option<(MessageId, Tally)>>> {
-        let ids = places.iter().zip(self.standing(places)?);
+        let ids = places.iter().zip(self.ids_at(places)?);
         let tally = |seq| Tally { seq, incoming: 0 };
         Ok(ids.map(|(&(_, seq), id)| Some((id?, tally(seq)))).collect())
     }
@@ -221,57 +221,59 @@ impl GroupTables {
     }
 
     fn find_send(&self, key: &SendKey, group: GroupId) -> Result<Option<MessageRow>> {
-        let first = send_key(key.send_id, key.from, group, key.since);
-        let end = [&first[..SENT_TO], &[u8::MAX; 8]].concat();
-        let found = self
-            .engine
-            .range(Table::GroupSend, &first[..]..&end[..], Scan::Forward, 16)?;
-        let ids = found.iter().map(|(key, _)| id_of(&key[SENT_TO..]));
+        let first = send_key(key.send_id, key.from, group, key.min_id);
+        let end = [&first[..SEND_PREFIX_LEN], &[u8::MAX; 8]].concat();
+        let entries =
+            self.engine
+                .range(Table::GroupSend, &first[..]..&end[..], Scan::Forward, 16)?;
+        let ids = entries
+            .iter()
+            .map(|(key, _)| id_of(&key[SEND_PREFIX_LEN..]));
         let keys = ids.map(|id| Ok((group, id?))).collect::<Result<Vec<_>>>()?;
         let rows = self.rows(&keys)?.into_iter().flatten();
-        let mut sent = rows.filter(|row| {
+        let mut matches = rows.filter(|row| {
             let message = &row.placed.message;
             (message.from, message.send_id) == (key.from, key.send_id)
         });
-        Ok(sent.next())
+        Ok(matches.next())
     }
 
     pub(super) fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
         let prefix = reversed(send_id);
-        let found = self
+        let entries = self
             .engine
             .prefix(Table::GroupSend, &prefix, Scan::Forward, 256)?;
-        let sent = |key: &Bytes| {
-            let (from, id) = key.get(16..24).zip(key.get(SENT_TO..))?;
+        let parse = |key: &Bytes| {
+            let (from, id) = key.get(16..24).zip(key.get(SEND_PREFIX_LEN..))?;
             let from = i64::from_be_bytes(from.try_into().ok()?);
             Some((UserId::new(from).ok()?, id_of(id).ok()?))
         };
         let torn = || Error::corrupt(SEAM, "a key names no sender");
-        let keys = found.iter();
-        keys.map(|(key, _)| sent(key).ok_or_else(torn)).collect()
+        let keys = entries.iter();
+        keys.map(|(key, _)| parse(key).ok_or_else(torn)).collect()
     }
 
     pub(super) fn own_between(&self, user: UserId, range: &OwnRange) -> Result<u64> {
         let group = range.group;
-        let mut from = own_key(group, user, range.after);
+        let mut from = own_key(group, user, range.base);
         let end = own_key(group, user, range.last);
         let mut count = 0;
         loop {
             let bounds = (Bound::Excluded(&from[..]), Bound::Included(&end[..]));
-            let found = self
+            let entries = self
                 .engine
                 .range(Table::GroupOwn, bounds, Scan::Forward, SCAN)?;
-            let own = found.iter().map(|(key, value)| {
-                let seq = seq_of(key.get(16..).unwrap_or_default())?;
+            let own = entries.iter().map(|(key, value)| {
+                let seq = parse_seq(key.get(16..).unwrap_or_default())?;
                 Ok(((group, seq), decode::<MessageId>(SEAM, value)?))
             });
             let (places, ids): (Vec<_>, Vec<_>) =
                 own.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-            let standing = self.standing(&places)?;
-            let pairs = ids.into_iter().zip(standing);
-            count += pairs.filter(|(id, there)| *there == Some(*id)).count() as u64;
+            let current_ids = self.ids_at(&places)?;
+            let pairs = ids.into_iter().zip(current_ids);
+            count += pairs.filter(|(id, current)| *current == Some(*id)).count() as u64;
             match places.last() {
-                Some((_, seq)) if found.len() == SCAN => from = own_key(group, user, *seq),
+                Some((_, seq)) if entries.len() == SCAN => from = own_key(group, user, *seq),
                 _ => return Ok(count),
             }
         }
@@ -291,17 +293,17 @@ impl GroupTables {
 
     pub(super) fn deleted(&self, keys: &[(GroupId, MessageId)]) -> Result<Vec<bool>> {
         let keys: Vec<_> = keys.iter().map(|&(group, id)| row_key(group, id)).collect();
-        let found = self
+        let values = self
             .engine
             .multi_get(Table::GroupStatus, &keys)?
             .into_iter();
-        found
+        values
             .map(|value| value.map_or(Ok(false), |value| decode(SEAM, &value)))
             .collect()
     }
 }
 
-fn kept(row: &MessageRow) -> StoredMessage<'_> {
+fn stored_message(row: &MessageRow) -> StoredMessage<'_> {
     let Placed {
         message, position, ..
     } = &row.placed;
@@ -319,27 +321,27 @@ fn kept(row: &MessageRow) -> StoredMessage<'_> {
 }
 
 fn row(group: GroupId, id: MessageId, value: &Bytes) -> Result<MessageRow> {
-    let kept: StoredMessage<'_> = decode(SEAM, value)?;
+    let message: StoredMessage<'_> = decode(SEAM, value)?;
     Ok(MessageRow {
         owner: Owner::Group(group),
         placed: Placed {
             conversation: ConversationId::Group(group),
             position: Position {
-                seq: kept.seq,
-                prev: kept.prev,
+                seq: message.seq,
+                prev: message.prev,
             },
             message: Message {
                 id,
-                from: kept.from,
+                from: message.from,
                 to: Recipient::Group(group),
-                accepted_at: kept.accepted_at,
-                device: kept.device.into_owned(),
-                send_id: kept.send_id,
-                options: kept.options,
-                content: kept.content.into_owned(),
+                accepted_at: message.accepted_at,
+                device: message.device.into_owned(),
+                send_id: message.send_id,
+                options: message.options,
+                content: message.content.into_owned(),
             },
         },
-        version: kept.version,
+        version: message.version,
         side: None,
     })
 }
@@ -350,7 +352,7 @@ fn version(value: &[u8]) -> Result<Version> {
 }
 
 fn id_at(value: &[u8]) -> Result<MessageId> {
-    decode(SEAM, value).map(|standing: IndexEntry| standing.id)
+    decode(SEAM, value).map(|entry: IndexEntry| entry.id)
 }
 
 fn row_key(group: GroupId, id: MessageId) -> [u8; 16] {
@@ -369,7 +371,7 @@ fn own_key(group: GroupId, user: UserId, seq: Seq) -> [u8; 24] {
 }
 
 /// Length of a send's key up to the id.
-const SENT_TO: usize = 32;
+const SEND_PREFIX_LEN: usize = 32;
 
 fn send_key(send_id: SendId, from: UserId, group: GroupId, id: MessageId) -> Vec<u8> {
     let (from, group) = (from.get().to_be_bytes(), group.get().to_be_bytes());
@@ -382,7 +384,7 @@ fn send_key(send_id: SendId, from: UserId, group: GroupId, id: MessageId) -> Vec
     .concat()
 }
 
-fn seq_of(bytes: &[u8]) -> Result<Seq> {
+fn parse_seq(bytes: &[u8]) -> Result<Seq> {
     let bytes = bytes.try_into();
     let seq = bytes.map(|bytes| Seq(u64::from_be_bytes(bytes)));
     seq.map_err(|_| Error::corrupt(SEAM, "a key holds no position"))

@@ -44,7 +44,7 @@ pub(super) struct PrivateTables {
     engine: Engine,
     /// Newest version among each conversation's rows; a row of a later version needs no comparison.
     /// Held from the read of a version or register to its write, never across an await.
-    writing: Mutex<AgingMap<ConversationId, Option<Version>>>,
+    newest_versions: Mutex<AgingMap<ConversationId, Option<Version>>>,
     /// Places of the newest incoming rows: acknowledged messages were written a moment ago.
     places: Mutex<AgingMap<(UserId, MessageId), StoredPlace>>,
 }
@@ -70,16 +70,16 @@ impl PrivateTables {
     pub(super) fn new(engine: Engine) -> PrivateTables {
         PrivateTables {
             engine,
-            writing: Mutex::default(),
+            newest_versions: Mutex::default(),
             places: Mutex::default(),
         }
     }
 
     pub(super) fn rows(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<MessageRow>>> {
         let row_keys: Vec<_> = keys.iter().map(|&(owner, id)| row_key(owner, id)).collect();
-        let found = self.engine.multi_get(Table::Private, &row_keys)?;
+        let values = self.engine.multi_get(Table::Private, &row_keys)?;
         keys.iter()
-            .zip(found)
+            .zip(values)
             .map(|(&(owner, id), value)| value.map(|value| row(owner, id, &value)).transpose())
             .collect()
     }
@@ -91,7 +91,7 @@ impl PrivateTables {
             return Ok(Vec::new());
         };
         let (first, last) = (row_key(owner, *first), row_key(owner, *last));
-        let walked = self.engine.range(
+        let window = self.engine.range(
             Table::Private,
             &first[..]..=&last[..],
             Scan::Forward,
@@ -100,9 +100,9 @@ impl PrivateTables {
         let mut rows = Vec::with_capacity(ids.len());
         for &id in ids {
             let key = row_key(owner, id);
-            let at = walked.binary_search_by(|(there, _)| there.as_ref().cmp(&key));
-            let value = match at {
-                Ok(at) => Some(walked[at].1.clone()),
+            let position = window.binary_search_by(|(other, _)| other.as_ref().cmp(&key));
+            let value = match position {
+                Ok(position) => Some(window[position].1.clone()),
                 Err(_) => self.engine.get(Table::Private, &key)?,
             };
             rows.push(value.map(|value| row(owner, id, &value)).transpose()?);
@@ -125,13 +125,13 @@ impl PrivateTables {
             index_key(conversation, first),
             index_key(conversation, last),
         );
-        let found = self.engine.range(
+        let entries = self.engine.range(
             Table::PrivateIndex,
             &first[..]..&last[..],
             Scan::Backward,
             1,
         )?;
-        let newest = match found.first() {
+        let newest = match entries.first() {
             Some((_, id)) => self.version(owner, id_of(id)?)?,
             None => None,
         };
@@ -154,28 +154,28 @@ impl PrivateTables {
             return Ok(None);
         };
         type Front = (Version, UserId, Direction, Timestamp, Seq, u64);
-        let ((_, peer, direction, _, seq, incoming), _) = decode_front::<Front>(SEAM, &row)?;
+        let ((_, peer, direction, _, seq, incoming_count), _) = decode_front::<Front>(SEAM, &row)?;
         Ok(Some(StoredPlace {
             peer,
             direction,
             seq,
-            incoming,
+            incoming_count,
         }))
     }
 
-    /// True if the row need not be written: a later one is stored, or this one with its index
+    /// Whether the row need not be written: a later one is stored, or this one with its index
     /// entry, or a later one owns its position.
-    fn stands(&self, UserCopy { owner, row, .. }: &UserCopy) -> Result<bool> {
-        let standing = self.version(*owner, row.id())?;
-        if standing != Some(row.version) {
-            return Ok(standing > Some(row.version));
+    fn is_current(&self, UserCopy { owner, row, .. }: &UserCopy) -> Result<bool> {
+        let stored_version = self.version(*owner, row.id())?;
+        if stored_version != Some(row.version) {
+            return Ok(stored_version > Some(row.version));
         }
         let position = index_key(row.placed.conversation, row.seq());
-        let Some(named) = self.engine.get(Table::PrivateIndex, &position)? else {
+        let Some(indexed_id) = self.engine.get(Table::PrivateIndex, &position)? else {
             return Ok(false);
         };
-        let named = named.as_ref().try_into().ok().map(i64::from_be_bytes);
-        match named.and_then(|id| MessageId::new(id).ok()) {
+        let indexed_id = indexed_id.as_ref().try_into().ok().map(i64::from_be_bytes);
+        match indexed_id.and_then(|id| MessageId::new(id).ok()) {
             Some(id) if id == row.id() => Ok(true),
             Some(id) => Ok(self.version(*owner, id)? > Some(row.version)),
             None => Ok(false),
@@ -215,7 +215,7 @@ impl PrivateTables {
         keys: Vec<([u8; 16], T)>,
         change: impl Fn(&mut RowStatus, T) -> bool,
     ) -> Result<Vec<bool>> {
-        let _writing = self.writing.lock();
+        let _guard = self.newest_versions.lock();
         let row_keys: Vec<_> = keys.iter().map(|(key, _)| *key).collect();
         let mut statuses: BTreeMap<_, _> = row_keys
             .iter()
@@ -224,14 +224,14 @@ impl PrivateTables {
             .collect();
         let mut batch = WriteBatch::new();
         let mut changes = Vec::with_capacity(keys.len());
-        for (key, what) in keys {
+        for (key, update) in keys {
             let status = statuses.entry(key).or_default();
-            let changed = change(status, what);
-            if changed {
+            let is_changed = change(status, update);
+            if is_changed {
                 let value = encode(SEAM, status)?;
                 batch.put(Table::PrivateStatus, key.to_vec(), value);
             }
-            changes.push(changed);
+            changes.push(is_changed);
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
@@ -242,43 +242,47 @@ impl PrivateTables {
     pub(super) fn save(&self, mut copies: Vec<UserCopy>) -> Result<()> {
         // The last write of a key in a batch counts, so the latest version goes last.
         copies.sort_by_key(|copy| copy.row.version);
-        let mut writing = self.writing.lock();
+        let mut newest_versions = self.newest_versions.lock();
         let mut batch = WriteBatch::new();
-        let mut saved = Vec::with_capacity(copies.len());
-        let mut indexed = None;
+        let mut saved_copies = Vec::with_capacity(copies.len());
+        let mut last_position = None;
         for copy in &copies {
             let UserCopy { owner, row, .. } = copy;
             let conversation = row.placed.conversation;
-            let newest = self.newest(&mut writing, *owner, conversation)?;
-            if newest >= Some(row.version) && self.stands(copy)? {
+            let newest = self.newest(&mut newest_versions, *owner, conversation)?;
+            if newest >= Some(row.version) && self.is_current(copy)? {
                 continue;
             }
             let message = &row.placed.message;
-            let value = encode_sized(SEAM, &kept(copy), message.content.data.len() + 128)?;
+            let value = encode_sized(
+                SEAM,
+                &stored_message(copy),
+                message.content.data.len() + 128,
+            )?;
             batch.put(Table::Private, row_key(*owner, row.id()).to_vec(), value);
             // Both sides share one position and one id.
             let position = (index_key(conversation, row.seq()), row.id());
-            if indexed.as_ref() != Some(&position) {
+            if last_position.as_ref() != Some(&position) {
                 let id = row.id().get().to_be_bytes();
                 batch.put(Table::PrivateIndex, position.0.clone(), id.to_vec());
-                indexed = Some(position);
+                last_position = Some(position);
             }
             if copy.side.direction == Direction::Out {
                 let id = row.id().get().to_be_bytes();
                 let key = send_key(message.send_id, *owner);
                 batch.put(Table::PrivateSend, key, id.to_vec());
             }
-            saved.push((copy, newest.max(Some(row.version))));
+            saved_copies.push((copy, newest.max(Some(row.version))));
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
         }
         let mut places = self.places.lock();
-        for (copy, newest) in saved {
+        for (copy, newest) in saved_copies {
             let row = &copy.row;
-            writing.put(row.placed.conversation, newest);
+            newest_versions.put(row.placed.conversation, newest);
             if copy.side.direction == Direction::In {
-                places.put((copy.owner, row.id()), place_of(copy));
+                places.put((copy.owner, row.id()), place_from_copy(copy));
             }
         }
         Ok(())
@@ -318,7 +322,7 @@ impl PrivateTables {
             HistoryRange::Backward { .. } => None,
         };
         for (key, id) in &index {
-            let seq = seq_of(key)?;
+            let seq = parse_seq(key)?;
             if last.is_some_and(|last| last.abs_diff(seq) != 1) {
                 break;
             }
@@ -346,7 +350,7 @@ impl PrivateTables {
             .map(|(_, conversation, seq)| index_key(*conversation, *seq));
         let keys: Vec<_> = keys.collect();
         let ids = self.engine.multi_get(Table::PrivateIndex, &keys)?;
-        let of_owner = |(&(owner, _, _), id): (&(UserId, _, _), Option<Bytes>)| {
+        let lookup = |(&(owner, _, _), id): (&(UserId, _, _), Option<Bytes>)| {
             let Some(id) = id else {
                 return Ok(None);
             };
@@ -354,7 +358,7 @@ impl PrivateTables {
             let place = self.place((owner, id))?;
             Ok(place.map(|place| (id, Tally::from(place))))
         };
-        places.iter().zip(ids).map(of_owner).collect()
+        places.iter().zip(ids).map(lookup).collect()
     }
 
     pub(super) fn find_sends(
@@ -366,7 +370,7 @@ impl PrivateTables {
         let ids = self.engine.multi_get(Table::PrivateSend, &keys)?;
         let first = |((key, peer), id): (&(SendKey, UserId), Option<Bytes>)| {
             let id = id.map(|id| id_of(&id)).transpose()?;
-            let Some(id) = id.filter(|id| *id >= key.since) else {
+            let Some(id) = id.filter(|id| *id >= key.min_id) else {
                 return Ok(None);
             };
             let row = self.rows(&[(key.from, id)])?.pop().flatten();
@@ -379,16 +383,16 @@ impl PrivateTables {
         self.engine
             .prefix(Table::PrivateSend, &reversed(send_id), Scan::Forward, SCAN)?
             .iter()
-            .map(|(key, id)| Ok((sender_of(key)?, id_of(id)?)))
+            .map(|(key, id)| Ok((parse_sender(key)?, id_of(id)?)))
             .collect()
     }
 
     pub(super) fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
-        let keyed = writes
+        let entries = writes
             .into_iter()
             .map(|write| (row_key(write.owner, write.id), write))
             .collect();
-        self.change_statuses(keyed, |status, write| status.tell(write.kind, write.at))
+        self.change_statuses(entries, |status, write| status.tell(write.kind, write.at))
     }
 
     pub(super) fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>> {
@@ -411,7 +415,7 @@ impl PrivateTables {
     }
 }
 
-fn kept(copy: &UserCopy) -> StoredMessage<'_> {
+fn stored_message(copy: &UserCopy) -> StoredMessage<'_> {
     let Placed {
         message, position, ..
     } = &copy.row.placed;
@@ -421,7 +425,7 @@ fn kept(copy: &UserCopy) -> StoredMessage<'_> {
         direction: copy.side.direction,
         accepted_at: message.accepted_at,
         seq: position.seq,
-        incoming: copy.side.incoming,
+        incoming: copy.side.incoming_count,
         prev: position.prev,
         send_id: message.send_id,
         device: Cow::Borrowed(&message.device),
@@ -431,45 +435,45 @@ fn kept(copy: &UserCopy) -> StoredMessage<'_> {
 }
 
 fn row(owner: UserId, id: MessageId, value: &Bytes) -> Result<MessageRow> {
-    let kept: StoredMessage<'_> = decode(SEAM, value)?;
-    let nobodys = || Error::corrupt(SEAM, "a row of a user with itself");
-    let (from, to) = match kept.direction {
-        Direction::Out => (owner, kept.peer),
-        Direction::In => (kept.peer, owner),
+    let message: StoredMessage<'_> = decode(SEAM, value)?;
+    let corrupt = || Error::corrupt(SEAM, "a row of a user with itself");
+    let (from, to) = match message.direction {
+        Direction::Out => (owner, message.peer),
+        Direction::In => (message.peer, owner),
     };
     Ok(MessageRow {
         owner: Owner::User(owner),
         placed: Placed {
-            conversation: ConversationId::private(owner, kept.peer).ok_or_else(nobodys)?,
+            conversation: ConversationId::private(owner, message.peer).ok_or_else(corrupt)?,
             position: Position {
-                seq: kept.seq,
-                prev: kept.prev,
+                seq: message.seq,
+                prev: message.prev,
             },
             message: Message {
                 id,
                 from,
                 to: Recipient::User(to),
-                accepted_at: kept.accepted_at,
-                device: kept.device.into_owned(),
-                send_id: kept.send_id,
-                options: kept.options,
-                content: kept.content.into_owned(),
+                accepted_at: message.accepted_at,
+                device: message.device.into_owned(),
+                send_id: message.send_id,
+                options: message.options,
+                content: message.content.into_owned(),
             },
         },
-        version: kept.version,
+        version: message.version,
         side: Some(CopySide {
-            direction: kept.direction,
-            incoming: kept.incoming,
+            direction: message.direction,
+            incoming_count: message.incoming,
         }),
     })
 }
 
-fn place_of(copy: &UserCopy) -> StoredPlace {
+fn place_from_copy(copy: &UserCopy) -> StoredPlace {
     StoredPlace {
         peer: copy.peer,
         direction: copy.side.direction,
         seq: copy.row.seq(),
-        incoming: copy.side.incoming,
+        incoming_count: copy.side.incoming_count,
     }
 }
 
@@ -486,17 +490,17 @@ fn index_key(conversation: ConversationId, seq: Seq) -> Vec<u8> {
     [users, &[(bytes.len() - zeros) as u8], &bytes[zeros..]].concat()
 }
 
-fn seq_of(index_key: &[u8]) -> Result<u64> {
+fn parse_seq(index_key: &[u8]) -> Result<u64> {
     let torn = || Error::corrupt(SEAM, "a key of the index is torn");
-    let (&length, kept) = index_key
+    let (&length, digits) = index_key
         .get(16..)
         .and_then(<[u8]>::split_first)
         .ok_or_else(torn)?;
-    if kept.len() != usize::from(length) || kept.len() > 8 {
+    if digits.len() != usize::from(length) || digits.len() > 8 {
         return Err(torn());
     }
     let mut bytes = [0; 8];
-    bytes[8 - kept.len()..].copy_from_slice(kept);
+    bytes[8 - digits.len()..].copy_from_slice(digits);
     Ok(u64::from_be_bytes(bytes))
 }
 
@@ -504,7 +508,7 @@ fn send_key(send_id: SendId, from: UserId) -> Vec<u8> {
     [&reversed(send_id)[..], &from.get().to_be_bytes()].concat()
 }
 
-fn sender_of(send_key: &[u8]) -> Result<UserId> {
+fn parse_sender(send_key: &[u8]) -> Result<UserId> {
     send_key
         .get(16..)
         .and_then(|bytes| bytes.try_into().ok())
@@ -540,8 +544,11 @@ mod tests {
             .map(|&seq| index_key(conversation, Seq(seq)))
             .collect();
         assert!(keys.is_sorted());
-        let read: Vec<_> = keys.iter().map(|key| seq_of(key).expect("whole")).collect();
+        let read: Vec<_> = keys
+            .iter()
+            .map(|key| parse_seq(key).expect("whole"))
+            .collect();
         assert_eq!(read, seqs);
-        assert!(seq_of(&keys[3][..17]).is_err());
+        assert!(parse_seq(&keys[3][..17]).is_err());
     }
 }

@@ -35,8 +35,8 @@ async fn a_new_life_replaces_nothing_that_is_later() {
     talk.say(&life, [4]).await;
     life.save(zombie).await.expect("saves");
     let keys = [(talk.writers(), good[0].id())];
-    let found = store().rows(&keys).await.expect("reads");
-    assert_eq!(found, [Some(good[0].clone())]);
+    let result = store().rows(&keys).await.expect("reads");
+    assert_eq!(result, [Some(good[0].clone())]);
 }
 
 /// After a crash, a message has both rows and its index entry, or none of them.
@@ -52,13 +52,13 @@ async fn a_crash_never_splits_a_private_message() {
     }
     let writes = engine.undurable();
     assert_eq!(writes, 3, "one write a call");
-    for kept in (0..=writes).rev() {
-        let store = EmbeddedMessages::new(engine.crash(kept).expect("in memory"));
+    for write_count in (0..=writes).rev() {
+        let store = EmbeddedMessages::new(engine.crash(write_count).expect("in memory"));
         for owner in [talk.writers(), talk.receivers()] {
             let rows = page(&store, &talk, owner).await;
-            assert_eq!(rows.expect("reads").len(), kept);
+            assert_eq!(rows.expect("reads").len(), write_count);
             let rows = store.find(owner, IdRange::default(), Order::Forward, 9);
-            assert_eq!(rows.await.expect("reads").len(), kept);
+            assert_eq!(rows.await.expect("reads").len(), write_count);
         }
     }
 }
@@ -76,28 +76,28 @@ async fn a_crash_never_splits_a_message_of_a_group() {
     }
     let writes = engine.undurable();
     assert_eq!(writes, 3, "one write a call");
-    for kept in (0..=writes).rev() {
-        let store = EmbeddedMessages::new(engine.crash(kept).expect("in memory"));
+    for write_count in (0..=writes).rev() {
+        let store = EmbeddedMessages::new(engine.crash(write_count).expect("in memory"));
         let rows = page(&store, &talk, talk.writers()).await;
         let rows = rows.expect("reads");
-        assert_eq!(rows.len(), kept);
+        assert_eq!(rows.len(), write_count);
         let range = OwnRange {
             group: talk.group_id(),
-            after: Seq(0),
+            base: Seq(0),
             last: Seq(9),
         };
         let own = store.own_between(talk.from, &[range]).await;
-        assert_eq!(own.expect("reads"), [kept as u64]);
+        assert_eq!(own.expect("reads"), [write_count as u64]);
         for row in rows {
             let message = &row.placed.message;
             let key = SendKey {
                 from: message.from,
                 conversation: row.placed.conversation,
                 send_id: message.send_id,
-                since: message.id,
+                min_id: message.id,
             };
-            let found = store.find_sends(&[key]).await;
-            assert_eq!(found.expect("reads"), [Some(row)]);
+            let result = store.find_sends(&[key]).await;
+            assert_eq!(result.expect("reads"), [Some(row)]);
         }
     }
 }
@@ -114,8 +114,8 @@ async fn a_new_life_knows_where_rows_stand() {
     let store = EmbeddedMessages::new(engine.clone());
     store.save(rows.clone()).await.expect("saves");
     let places = EmbeddedMessages::new(engine).places(&keys).await;
-    let wanted: Vec<_> = rows.iter().map(MessageRow::place).collect();
-    assert_eq!(places.expect("reads"), wanted);
+    let expected: Vec<_> = rows.iter().map(MessageRow::place).collect();
+    assert_eq!(places.expect("reads"), expected);
 }
 
 /// A position without its index entry is found again once its row is rewritten.
@@ -129,21 +129,23 @@ async fn a_row_written_again_restores_the_way_to_it() {
     let second = talk.rows(fresh.message(), 2, 2);
     store.save(second.clone()).await.expect("saves");
     talk.say(&store, [3]).await;
-    let found = engine.prefix(Table::PrivateIndex, &[], ScanOrder::Forward, 9);
-    let keys = found.expect("reads");
+    let index_entries = engine.prefix(Table::PrivateIndex, &[], ScanOrder::Forward, 9);
+    let keys = index_entries.expect("reads");
     let mut loss = WriteBatch::new();
     loss.remove(Table::PrivateIndex, keys[1].0.to_vec());
     engine.write(loss).expect("written");
-    let from = |after| {
-        let range = HistoryRange::Forward { after: Seq(after) };
+    let from = |after_seq| {
+        let range = HistoryRange::Forward {
+            after: Seq(after_seq),
+        };
         store.page(talk.receivers(), talk.conversation(), range, 10)
     };
     from(1).await.expect_err("a hole");
 
     store.save(second).await.expect("saves");
-    let found = from(1).await.expect("no hole");
-    let found: Vec<Seq> = found.iter().map(MessageRow::seq).collect();
-    assert_eq!(found, [Seq(2), Seq(3)]);
+    let result = from(1).await.expect("no hole");
+    let result: Vec<Seq> = result.iter().map(MessageRow::seq).collect();
+    assert_eq!(result, [Seq(2), Seq(3)]);
 }
 
 /// A position that names a missing row is an error, not a gap.

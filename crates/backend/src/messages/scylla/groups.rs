@@ -76,9 +76,9 @@ impl GroupTables {
             .iter()
             .map(NewRow::of)
             .collect::<Result<Vec<_>>>()?;
-        let positions = PositionEntries::of(new.iter().map(NewRow::in_group));
-        let own = PositionEntries::of(new.iter().map(NewRow::of_member));
-        let sent = messages
+        let positions = PositionEntries::of(new.iter().map(NewRow::group_entry));
+        let own = PositionEntries::of(new.iter().map(NewRow::member_entry));
+        let sends = messages
             .iter()
             .map(|GroupMessage { group, row }| StoredSend {
                 send_id: row.placed.message.send_id,
@@ -92,7 +92,7 @@ impl GroupTables {
         self.rows.open(cql, keys).await?;
         tokio::try_join!(
             self.rows.save(cql, &new),
-            self.sends.save(cql, sent),
+            self.sends.save(cql, sends),
             self.own.save(cql, own),
         )?;
         self.positions.save(cql, positions).await
@@ -137,12 +137,12 @@ impl GroupTables {
         cql: &SeamCql,
         places: &[(GroupId, Seq)],
     ) -> Result<Vec<Option<(MessageId, Tally)>>> {
-        let keyed = places.iter().map(|&(group, seq)| {
+        let keys = places.iter().map(|&(group, seq)| {
             let key = Group { gid: group.get() };
             (key, seq)
         });
-        let keyed: Vec<_> = keyed.collect();
-        let ids = self.positions.ids(cql, &keyed).await?;
+        let keys: Vec<_> = keys.collect();
+        let ids = self.positions.ids(cql, &keys).await?;
         let ids = places.iter().zip(ids);
         let tally = |seq| Tally { seq, incoming: 0 };
         Ok(ids.map(|(&(_, seq), id)| Some((id?, tally(seq)))).collect())
@@ -153,22 +153,22 @@ impl GroupTables {
         cql: &SeamCql,
         sends: &[(SendKey, GroupId)],
     ) -> Result<Vec<Option<MessageRow>>> {
-        let since = sends.iter().map(|(key, group)| StoredSend {
+        let queries = sends.iter().map(|(key, group)| StoredSend {
             send_id: key.send_id,
             from: key.from,
             to: group.get(),
-            id: key.since,
+            id: key.min_id,
         });
-        let ids = self.sends.find(cql, since).await?;
-        let named = sends.iter().zip(&ids);
-        let keys: Vec<_> = named
+        let ids = self.sends.find(cql, queries).await?;
+        let lookups = sends.iter().zip(&ids);
+        let keys: Vec<_> = lookups
             .flat_map(|((_, group), ids)| ids.iter().map(move |id| (*group, *id)))
             .collect();
         let mut rows = self.rows.whole(cql, &keys).await?.into_iter();
         let first = |((key, _), ids): (&(SendKey, GroupId), &Vec<MessageId>)| {
             let rows: Vec<_> = rows.by_ref().take(ids.len()).collect();
-            let mut sent = rows.into_iter().flatten();
-            sent.find(|row| {
+            let mut candidates = rows.into_iter().flatten();
+            candidates.find(|row| {
                 let message = &row.placed.message;
                 (message.from, message.send_id) == (key.from, key.send_id)
             })
@@ -188,7 +188,11 @@ impl GroupTables {
         &self,
         cql: &SeamCql,
         user: UserId,
-        OwnRange { group, after, last }: &OwnRange,
+        OwnRange {
+            group,
+            base: after,
+            last,
+        }: &OwnRange,
     ) -> Result<u64> {
         let number = |seq: &Seq| i64::try_from(seq.0).unwrap_or(i64::MAX);
         let range = number(after).saturating_add(1)..=number(last);

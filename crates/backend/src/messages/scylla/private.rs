@@ -83,10 +83,10 @@ impl PrivateTables {
             .map(|copy| UserPair::new(copy.owner, copy.peer));
         let standings = pairs.zip(&new);
         let standings = PositionEntries::of(standings.map(|(pair, row)| row.standing(pair)));
-        let sent = copies
+        let sends = copies
             .iter()
             .filter(|copy| copy.side.direction == Direction::Out);
-        let sent = sent.map(|copy| StoredSend {
+        let sends = sends.map(|copy| StoredSend {
             send_id: copy.row.placed.message.send_id,
             from: copy.owner,
             to: copy.peer.get(),
@@ -94,9 +94,9 @@ impl PrivateTables {
         });
         let keys = copies.iter().map(|copy| (copy.owner, copy.row.id()));
         self.rows.open(cql, keys).await?;
-        let (out, incoming): (Vec<_>, Vec<_>) = new.into_iter().partition(NewRow::is_the_senders);
+        let (out, receivers): (Vec<_>, Vec<_>) = new.into_iter().partition(NewRow::is_the_senders);
         self.rows.save(cql, &out).await?;
-        tokio::try_join!(self.rows.save(cql, &incoming), self.sends.save(cql, sent))?;
+        tokio::try_join!(self.rows.save(cql, &receivers), self.sends.save(cql, sends))?;
         self.positions.save(cql, standings).await
     }
 
@@ -161,17 +161,17 @@ impl PrivateTables {
             .map(|&(owner, conversation, seq)| Ok((pair(owner, conversation)?, seq)));
         let pairs = pairs.collect::<Result<Vec<_>>>()?;
         let ids = self.positions.ids(cql, &pairs).await?;
-        let named = places.iter().zip(&ids);
-        let keys: Vec<_> = named
+        let lookups = places.iter().zip(&ids);
+        let keys: Vec<_> = lookups
             .filter_map(|(&(owner, ..), id)| Some((owner, (*id)?)))
             .collect();
-        let mut found = self.places.of(cql, &keys).await?.into_iter();
-        let of_owner = |id: Option<MessageId>| {
+        let mut stored_places = self.places.of(cql, &keys).await?.into_iter();
+        let tally = |id: Option<MessageId>| {
             let id = id?;
-            let place = found.next().flatten()?;
+            let place = stored_places.next().flatten()?;
             Some((id, Tally::from(place)))
         };
-        Ok(ids.into_iter().map(of_owner).collect())
+        Ok(ids.into_iter().map(tally).collect())
     }
 
     pub(super) async fn find_sends(
@@ -179,15 +179,15 @@ impl PrivateTables {
         cql: &SeamCql,
         sends: &[(SendKey, UserId)],
     ) -> Result<Vec<Option<MessageRow>>> {
-        let since = sends.iter().map(|(key, peer)| StoredSend {
+        let queries = sends.iter().map(|(key, peer)| StoredSend {
             send_id: key.send_id,
             from: key.from,
             to: peer.get(),
-            id: key.since,
+            id: key.min_id,
         });
-        let ids = self.sends.find(cql, since).await?;
-        let named = sends.iter().zip(&ids);
-        let keys: Vec<_> = named
+        let ids = self.sends.find(cql, queries).await?;
+        let lookups = sends.iter().zip(&ids);
+        let keys: Vec<_> = lookups
             .flat_map(|((key, _), ids)| ids.iter().map(move |id| (key.from, *id)))
             .collect();
         let mut rows = self.rows.whole(cql, &keys).await?.into_iter();

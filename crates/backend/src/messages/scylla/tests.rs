@@ -27,8 +27,8 @@ fn rows(talk: &Talk<'_>, id: MessageId, (seq, offset): (u64, u64), text: &str) -
 /// Saves a message sent in this millisecond, at the position and offset of the same number.
 async fn say_at(store: &ScyllaMessages, talk: &Talk<'_>, millis: u64, seq: u64) -> MessageId {
     let id = MessageId::floor_of(at(millis));
-    let said = rows(talk, id, (seq, seq), "hello");
-    store.save(said).await.expect("saves");
+    let message_rows = rows(talk, id, (seq, seq), "hello");
+    store.save(message_rows).await.expect("saves");
     id
 }
 
@@ -39,10 +39,12 @@ async fn page(
     range: HistoryRange,
     limit: usize,
 ) -> Result<Vec<MessageRow>> {
-    let (owner, of) = (talk.receivers(), talk.conversation());
-    store.page(owner, of, range, limit).await
+    let (owner, conversation) = (talk.receivers(), talk.conversation());
+    store.page(owner, conversation, range, limit).await
 }
 
-fn forward(after: u64) -> HistoryRange {
-    HistoryRange::Forward { after: Seq(after) }
+fn forward(after_seq: u64) -> HistoryRange {
+    HistoryRange::Forward {
+        after: Seq(after_seq),
+    }
 }

@@ -15,18 +15,18 @@ use crate::embedded::{Table, WriteBatch};
 use crate::{Error, Result};
 
 pub(super) struct EmbeddedConsumer {
-    shared: Arc<EmbeddedState>,
+    state: Arc<EmbeddedState>,
     group: Arc<Mutex<GroupState>>,
     member: MemberId,
     wake: Arc<Notify>,
     /// Partitions this member reads, in the order in which they are served next.
-    reading: Vec<Position>,
+    positions: Vec<Position>,
 }
 
 struct Position {
     partition: Partition,
     next: u64,
-    paused: bool,
+    is_paused: bool,
 }
 
 /// A poll in progress; may be dropped at any time.
@@ -40,7 +40,7 @@ impl PollGuard {
         let mut state = group.lock();
         state.group.expire(now);
         state.group.poll_begins(member, now);
-        state.group.give_up_told(member, now);
+        state.group.return_revoked(member, now);
         drop(state);
         PollGuard { group, member }
     }
@@ -55,28 +55,28 @@ impl Drop for PollGuard {
 
 impl EmbeddedConsumer {
     pub(super) fn join(
-        shared: Arc<EmbeddedState>,
+        state: Arc<EmbeddedState>,
         group: &str,
         topic: Topic,
         member: MemberId,
     ) -> EmbeddedConsumer {
         let wake = Arc::new(Notify::new());
-        shared.logs.readers.write().push(Reader {
+        state.logs.readers.write().push(Reader {
             member,
             topic,
             wake: wake.clone(),
         });
-        let group = shared.group(group);
+        let group = state.group(group);
         group
             .lock()
             .group
             .join(member, topic, wake.clone(), Instant::now());
         EmbeddedConsumer {
-            shared,
+            state,
             group,
             member,
             wake,
-            reading: Vec::new(),
+            positions: Vec::new(),
         }
     }
 
@@ -84,46 +84,52 @@ impl EmbeddedConsumer {
     fn news(&mut self, now: Instant) -> Result<(Option<Polled>, Option<Instant>)> {
         let mut state = self.group.lock();
         state.group.expire(now);
-        let polled = match state.group.news(self.member) {
+        let change = match state.group.news(self.member) {
             None => None,
-            Some(GroupNews::Lost(lost)) => {
-                self.reading.retain(|at| !lost.contains(&at.partition));
-                Some(Polled::Lost(lost))
+            Some(GroupNews::Lost(partitions)) => {
+                self.positions
+                    .retain(|position| !partitions.contains(&position.partition));
+                Some(Polled::Lost(partitions))
             }
-            Some(GroupNews::Revoked(revoked)) => {
-                self.reading.retain(|at| !revoked.contains(&at.partition));
-                Some(Polled::Revoked(revoked))
+            Some(GroupNews::Revoked(partitions)) => {
+                self.positions
+                    .retain(|position| !partitions.contains(&position.partition));
+                Some(Polled::Revoked(partitions))
             }
-            Some(GroupNews::Assigned(assigned)) => {
-                for &partition in &assigned {
-                    let (first, _) = self.shared.logs.log(partition)?.bounds();
-                    let committed = state.committed.get(&partition).copied();
-                    self.reading.push(Position {
+            Some(GroupNews::Assigned(partitions)) => {
+                for &partition in &partitions {
+                    let (first, _) = self.state.logs.log(partition)?.bounds();
+                    let offset = state.committed_offsets.get(&partition).copied();
+                    self.positions.push(Position {
                         partition,
-                        next: committed.map_or(first, |next| next.max(first)),
-                        paused: false,
+                        next: offset.map_or(first, |next| next.max(first)),
+                        is_paused: false,
                     });
                 }
-                Some(Polled::Assigned(assigned))
+                Some(Polled::Assigned(partitions))
             }
         };
-        Ok((polled, state.group.next_look(now)))
+        Ok((change, state.group.next_check(now)))
     }
 
     /// Fetches visible records, starting with another partition each time.
     fn fetch(&mut self, max: usize) -> Result<Vec<Record>> {
-        if !self.reading.is_empty() {
-            self.reading.rotate_left(1);
+        if !self.positions.is_empty() {
+            self.positions.rotate_left(1);
         }
         let mut records: Vec<Record> = Vec::new();
-        let mut budget = self.shared.config.poll_bytes;
-        for at in self.reading.iter_mut().filter(|at| !at.paused) {
+        let mut budget = self.state.config.poll_bytes;
+        for position in self
+            .positions
+            .iter_mut()
+            .filter(|position| !position.is_paused)
+        {
             if records.len() >= max || budget == 0 {
                 break;
             }
-            let log = self.shared.logs.log(at.partition)?;
+            let log = self.state.logs.log(position.partition)?;
             let room = max - records.len();
-            let more = match log.read(&self.shared.engine, at.next, room, budget) {
+            let more = match log.read(&self.state.engine, position.next, room, budget) {
                 Ok(more) => more,
                 // Records taken from other partitions already count as delivered: hand them out
                 // first.
@@ -131,7 +137,7 @@ impl EmbeddedConsumer {
                 Err(error) => return Err(error),
             };
             if let Some(last) = more.last() {
-                at.next = last.offset + 1;
+                position.next = last.offset + 1;
             }
             let bytes: usize = more.iter().map(|r| r.key.len() + r.value.len()).sum();
             budget = budget.saturating_sub(bytes);
@@ -140,10 +146,10 @@ impl EmbeddedConsumer {
         Ok(records)
     }
 
-    fn set_paused(&mut self, partitions: &[Partition], paused: bool) {
-        for at in &mut self.reading {
-            if partitions.contains(&at.partition) {
-                at.paused = paused;
+    fn set_paused(&mut self, partitions: &[Partition], is_paused: bool) {
+        for position in &mut self.positions {
+            if partitions.contains(&position.partition) {
+                position.is_paused = is_paused;
             }
         }
     }
@@ -153,11 +159,11 @@ impl EmbeddedConsumer {
 impl Consumer for EmbeddedConsumer {
     async fn poll(&mut self, max: usize) -> Result<Polled> {
         let mut now = Instant::now();
-        let _polling = PollGuard::begin(self.group.clone(), self.member, now);
+        let _guard = PollGuard::begin(self.group.clone(), self.member, now);
         loop {
-            let (news, expiry) = self.news(now)?;
-            if let Some(polled) = news {
-                return Ok(polled);
+            let (change, expiry) = self.news(now)?;
+            if let Some(outcome) = change {
+                return Ok(outcome);
             }
             let records = self.fetch(max.max(1))?;
             if !records.is_empty() {
@@ -199,14 +205,18 @@ impl Consumer for EmbeddedConsumer {
                     ),
                 ));
             }
-            let (_, end) = self.shared.logs.log(partition)?.bounds();
+            let (_, end) = self.state.logs.log(partition)?.bounds();
             if next > end {
                 return Err(Error::conflict(
                     SEAM,
                     format!("commit of {next}, but the partition ends at {end}"),
                 ));
             }
-            if state.committed.get(&partition).is_none_or(|&c| c < next) {
+            if state
+                .committed_offsets
+                .get(&partition)
+                .is_none_or(|&c| c < next)
+            {
                 let key = log::committed_key(&state.name, partition);
                 batch.put(Table::Offsets, key, next.to_be_bytes().to_vec());
             }
@@ -214,10 +224,10 @@ impl Consumer for EmbeddedConsumer {
         if batch.is_empty() {
             return Ok(());
         }
-        self.shared.engine.write(batch)?;
+        self.state.engine.write(batch)?;
         for &(partition, next) in next {
-            let committed = state.committed.entry(partition).or_default();
-            *committed = next.max(*committed);
+            let offset = state.committed_offsets.entry(partition).or_default();
+            *offset = next.max(*offset);
         }
         Ok(())
     }
@@ -226,7 +236,7 @@ impl Consumer for EmbeddedConsumer {
 impl Drop for EmbeddedConsumer {
     fn drop(&mut self) {
         let member = self.member;
-        self.shared
+        self.state
             .logs
             .readers
             .write()

@@ -31,18 +31,18 @@ pub(super) struct Group {
     partitions: fn(Topic, u32) -> u32,
     count: u32,
     /// Time a holder has to give up a partition after it is asked.
-    patience: Duration,
+    revoke_timeout: Duration,
     /// Longest time a member may take between two polls.
     poll_interval: Duration,
     members: BTreeMap<MemberId, Member>,
-    held: BTreeMap<Partition, Holding>,
+    holdings: BTreeMap<Partition, Holding>,
 }
 
 struct Member {
     topic: Topic,
     wake: Arc<Notify>,
-    assigned: Vec<Partition>,
-    lost: Vec<Partition>,
+    assigned_partitions: Vec<Partition>,
+    lost_partitions: Vec<Partition>,
     presence: Presence,
 }
 
@@ -75,16 +75,16 @@ impl Group {
     pub(super) fn new(
         partitions: fn(Topic, u32) -> u32,
         count: u32,
-        patience: Duration,
+        revoke_timeout: Duration,
         poll_interval: Duration,
     ) -> Group {
         Group {
             partitions,
             count,
-            patience,
+            revoke_timeout,
             poll_interval,
             members: BTreeMap::new(),
-            held: BTreeMap::new(),
+            holdings: BTreeMap::new(),
         }
     }
 
@@ -92,8 +92,8 @@ impl Group {
         let newcomer = Member {
             topic,
             wake,
-            assigned: Vec::new(),
-            lost: Vec::new(),
+            assigned_partitions: Vec::new(),
+            lost_partitions: Vec::new(),
             presence: Presence::Working(now),
         };
         self.members.insert(member, newcomer);
@@ -102,7 +102,7 @@ impl Group {
 
     pub(super) fn leave(&mut self, member: MemberId, now: Instant) {
         self.members.remove(&member);
-        self.held.retain(|_, holding| holding.member != member);
+        self.holdings.retain(|_, holding| holding.member != member);
         self.rebalance(now);
     }
 
@@ -111,93 +111,97 @@ impl Group {
     }
 
     pub(super) fn holds(&self, member: MemberId, partition: Partition) -> bool {
-        self.held.get(&partition).is_some_and(|holding| {
+        self.holdings.get(&partition).is_some_and(|holding| {
             holding.member == member && holding.stage != HoldingStage::Promised
         })
     }
 
     /// Frees the partitions the member has seen as *revoked*: by polling again it is done with
     /// them.
-    pub(super) fn give_up_told(&mut self, member: MemberId, now: Instant) {
-        let before = self.held.len();
-        self.held.retain(|_, holding| {
+    pub(super) fn return_revoked(&mut self, member: MemberId, now: Instant) {
+        let old_count = self.holdings.len();
+        self.holdings.retain(|_, holding| {
             !(holding.member == member && matches!(holding.stage, HoldingStage::Told(_)))
         });
-        if self.held.len() != before {
+        if self.holdings.len() != old_count {
             self.rebalance(now);
         }
     }
 
     /// Marks the member as polling. A member that was out joins again.
     pub(super) fn poll_begins(&mut self, member: MemberId, now: Instant) {
-        if let Some(known) = self.members.get_mut(&member) {
-            let before = std::mem::replace(&mut known.presence, Presence::Polling);
-            if before == Presence::Out {
+        if let Some(entry) = self.members.get_mut(&member) {
+            let old_presence = std::mem::replace(&mut entry.presence, Presence::Polling);
+            if old_presence == Presence::Out {
                 self.rebalance(now);
             }
         }
     }
 
     pub(super) fn poll_ends(&mut self, member: MemberId, now: Instant) {
-        if let Some(known) = self.members.get_mut(&member) {
-            known.presence = Presence::Working(now);
+        if let Some(entry) = self.members.get_mut(&member) {
+            entry.presence = Presence::Working(now);
         }
     }
 
     /// Takes overdue partitions from members that were asked to give them up, and all partitions
     /// from members that stopped polling.
     pub(super) fn expire(&mut self, now: Instant) {
-        for member in self.silent(now) {
-            self.put_out(member, now);
+        for member in self.overdue_members(now) {
+            self.evict(member, now);
         }
-        let overdue = |stage| match stage {
-            HoldingStage::Asked(by) | HoldingStage::Told(by) => by <= now,
+        let is_overdue = |stage| match stage {
+            HoldingStage::Asked(deadline) | HoldingStage::Told(deadline) => deadline <= now,
             HoldingStage::Promised | HoldingStage::Held => false,
         };
-        let taken: Vec<_> = self
-            .held
+        let overdue_holdings: Vec<_> = self
+            .holdings
             .iter()
-            .filter(|(_, holding)| overdue(holding.stage))
+            .filter(|(_, holding)| is_overdue(holding.stage))
             .map(|(&partition, holding)| (partition, holding.member))
             .collect();
-        for &(partition, member) in &taken {
-            self.held.remove(&partition);
+        for &(partition, member) in &overdue_holdings {
+            self.holdings.remove(&partition);
             if let Some(member) = self.members.get_mut(&member) {
-                member.lost.push(partition);
+                member.lost_partitions.push(partition);
                 member.wake.notify_one();
             }
         }
-        if !taken.is_empty() {
+        if !overdue_holdings.is_empty() {
             self.rebalance(now);
         }
     }
 
-    fn silent(&self, now: Instant) -> Vec<MemberId> {
-        let silent = self.members.iter().filter(|(_, member)| {
-            matches!(member.presence, Presence::Working(since) if since + self.poll_interval <= now)
+    fn overdue_members(&self, now: Instant) -> Vec<MemberId> {
+        let overdue = self.members.iter().filter(|(_, member)| {
+            matches!(member.presence, Presence::Working(last_poll) if last_poll + self.poll_interval <= now)
         });
-        silent.map(|(&id, _)| id).collect()
+        overdue.map(|(&id, _)| id).collect()
     }
 
-    fn put_out(&mut self, id: MemberId, now: Instant) {
-        let taken = self.held.extract_if(.., |_, holding| holding.member == id);
-        let taken: Vec<_> = taken.collect();
+    fn evict(&mut self, id: MemberId, now: Instant) {
+        let holdings = self
+            .holdings
+            .extract_if(.., |_, holding| holding.member == id);
+        let holdings: Vec<_> = holdings.collect();
         if let Some(member) = self.members.get_mut(&id) {
             member.presence = Presence::Out;
             // The member never learned of promised partitions, so it does not lose them.
-            member.assigned.clear();
-            let known = taken
+            member.assigned_partitions.clear();
+            let losses = holdings
                 .into_iter()
                 .filter(|(_, holding)| holding.stage != HoldingStage::Promised);
-            member.lost.extend(known.map(|(partition, _)| partition));
+            member
+                .lost_partitions
+                .extend(losses.map(|(partition, _)| partition));
         }
         self.rebalance(now);
     }
 
-    /// Time of a sleeping member's next look for late members; `None` if it is alone. Another
+    /// Time of a sleeping member's next check for late members; `None` if it is alone. Another
     /// member that is polling now may become late one interval after its poll returns, which wakes
     /// nobody.
-    pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn next_check(&self, now: Instant) -> Option<Instant> {
         let is_alone = self.members.len() < 2;
         let latest = (!is_alone).then(|| now + self.poll_interval);
         self.next_expiry().into_iter().chain(latest).min()
@@ -205,46 +209,47 @@ impl Group {
 
     /// Time at which [`Group::expire`] next has work to do.
     fn next_expiry(&self) -> Option<Instant> {
-        let asked_back = self
-            .held
+        let revoke_deadlines = self
+            .holdings
             .values()
             .filter_map(|holding| match holding.stage {
-                HoldingStage::Asked(by) | HoldingStage::Told(by) => Some(by),
+                HoldingStage::Asked(deadline) | HoldingStage::Told(deadline) => Some(deadline),
                 HoldingStage::Promised | HoldingStage::Held => None,
             });
-        let silent = self
+        let poll_deadlines = self
             .members
             .values()
             .filter_map(|member| match member.presence {
-                Presence::Working(since) => Some(since + self.poll_interval),
+                Presence::Working(last_poll) => Some(last_poll + self.poll_interval),
                 Presence::Polling | Presence::Out => None,
             });
-        asked_back.chain(silent).min()
+        revoke_deadlines.chain(poll_deadlines).min()
     }
 
     /// Takes the member's most urgent news; taking it marks it as delivered.
     pub(super) fn news(&mut self, member: MemberId) -> Option<GroupNews> {
-        let known = self.members.get_mut(&member)?;
-        if !known.lost.is_empty() {
-            return Some(GroupNews::Lost(std::mem::take(&mut known.lost)));
+        let entry = self.members.get_mut(&member)?;
+        if !entry.lost_partitions.is_empty() {
+            return Some(GroupNews::Lost(std::mem::take(&mut entry.lost_partitions)));
         }
-        let mut revoked = Vec::new();
-        for (&partition, holding) in &mut self.held {
-            if let (true, HoldingStage::Asked(by)) = (holding.member == member, holding.stage) {
-                holding.stage = HoldingStage::Told(by);
-                revoked.push(partition);
+        let mut partitions = Vec::new();
+        for (&partition, holding) in &mut self.holdings {
+            if let (true, HoldingStage::Asked(deadline)) = (holding.member == member, holding.stage)
+            {
+                holding.stage = HoldingStage::Told(deadline);
+                partitions.push(partition);
             }
         }
-        if !revoked.is_empty() {
-            return Some(GroupNews::Revoked(revoked));
+        if !partitions.is_empty() {
+            return Some(GroupNews::Revoked(partitions));
         }
-        let assigned = std::mem::take(&mut known.assigned);
-        for partition in &assigned {
-            if let Some(holding) = self.held.get_mut(partition) {
+        let partitions = std::mem::take(&mut entry.assigned_partitions);
+        for partition in &partitions {
+            if let Some(holding) = self.holdings.get_mut(partition) {
                 holding.stage = HoldingStage::Held;
             }
         }
-        (!assigned.is_empty()).then_some(GroupNews::Assigned(assigned))
+        (!partitions.is_empty()).then_some(GroupNews::Assigned(partitions))
     }
 
     fn rebalance(&mut self, now: Instant) {
@@ -261,20 +266,20 @@ impl Group {
         let mut shares = self.shares(topic, count);
         let mut free = Vec::new();
         for partition in partitions {
-            match self.held.get_mut(&partition) {
+            match self.holdings.get_mut(&partition) {
                 None => free.push(partition),
                 Some(holding) => {
                     let share = shares.get_mut(&holding.member);
-                    let keeps = share.is_some_and(|left| {
-                        let keeps = *left > 0;
-                        *left = left.saturating_sub(1);
+                    let keeps = share.is_some_and(|remaining| {
+                        let keeps = *remaining > 0;
+                        *remaining = remaining.saturating_sub(1);
                         keeps
                     });
                     match (keeps, holding.stage) {
                         (true, HoldingStage::Asked(_)) => holding.stage = HoldingStage::Held,
                         (true, _) | (false, HoldingStage::Asked(_) | HoldingStage::Told(_)) => {}
                         (false, HoldingStage::Held) => {
-                            holding.stage = HoldingStage::Asked(now + self.patience);
+                            holding.stage = HoldingStage::Asked(now + self.revoke_timeout);
                             self.wake(partition);
                         }
                         (false, HoldingStage::Promised) => {
@@ -286,11 +291,13 @@ impl Group {
             }
         }
         for partition in free {
-            let Some((&member, left)) = shares.iter_mut().find(|(_, left)| **left > 0) else {
+            let Some((&member, remaining)) =
+                shares.iter_mut().find(|(_, remaining)| **remaining > 0)
+            else {
                 continue;
             };
-            *left -= 1;
-            self.held.insert(
+            *remaining -= 1;
+            self.holdings.insert(
                 partition,
                 Holding {
                     member,
@@ -298,7 +305,7 @@ impl Group {
                 },
             );
             if let Some(member) = self.members.get_mut(&member) {
-                member.assigned.push(partition);
+                member.assigned_partitions.push(partition);
                 member.wake.notify_one();
             }
         }
@@ -312,26 +319,26 @@ impl Group {
             .iter()
             .filter(|(_, member)| member.topic == topic && member.presence != Presence::Out)
             .map(|(&id, _)| {
-                let has = self
-                    .held
+                let held_count = self
+                    .holdings
                     .iter()
                     .filter(|(partition, holding)| partition.topic == topic && holding.member == id)
                     .count();
-                (has, id)
+                (held_count, id)
             })
             .collect();
-        readers.sort_by_key(|&(has, id)| (std::cmp::Reverse(has), id));
+        readers.sort_by_key(|&(held_count, id)| (std::cmp::Reverse(held_count), id));
         let readers_count = u32::try_from(readers.len()).unwrap_or(u32::MAX).max(1);
-        let (each, odd) = (count / readers_count, count % readers_count);
+        let (each, remainder) = (count / readers_count, count % readers_count);
         readers
             .into_iter()
             .zip(0..)
-            .map(|((_, id), place)| (id, each + u32::from(place < odd)))
+            .map(|((_, id), index)| (id, each + u32::from(index < remainder)))
             .collect()
     }
 
     fn wake(&self, partition: Partition) {
-        let holder = self.held.get(&partition).map(|holding| holding.member);
+        let holder = self.holdings.get(&partition).map(|holding| holding.member);
         if let Some(member) = holder.and_then(|id| self.members.get(&id)) {
             member.wake.notify_one();
         }
@@ -339,9 +346,11 @@ impl Group {
 
     /// Withdraws an assignment that its member has not seen.
     fn withdraw(&mut self, partition: Partition) {
-        let holding = self.held.remove(&partition);
+        let holding = self.holdings.remove(&partition);
         if let Some(member) = holding.and_then(|h| self.members.get_mut(&h.member)) {
-            member.assigned.retain(|&assigned| assigned != partition);
+            member
+                .assigned_partitions
+                .retain(|&candidate| candidate != partition);
         }
     }
 }
@@ -350,11 +359,11 @@ impl Group {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const REVOKE_TIMEOUT: Duration = Duration::from_secs(30);
     const INTERVAL: Duration = Duration::from_secs(60);
 
     fn group() -> Group {
-        Group::new(|_, count| count, 4, PATIENCE, INTERVAL)
+        Group::new(|_, count| count, 4, REVOKE_TIMEOUT, INTERVAL)
     }
 
     fn partitions(numbers: &[u32]) -> Vec<Partition> {
@@ -385,7 +394,7 @@ mod tests {
         assert_eq!(group.news(a), Some(GroupNews::Revoked(partitions(&[2, 3]))));
         assert!(group.holds(a, partitions(&[3])[0]), "may still commit");
         assert_eq!(group.news(b), None, "not before a has polled");
-        group.give_up_told(a, now);
+        group.return_revoked(a, now);
         assert_eq!(
             group.news(b),
             Some(GroupNews::Assigned(partitions(&[2, 3])))
@@ -399,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_poll_loses_what_was_asked_back() {
+    fn partition_is_lost_if_its_holder_does_not_poll_in_time() {
         let (a, b, now) = (MemberId(1), MemberId(2), Instant::now());
         let mut group = group();
         join(&mut group, 1, now);
@@ -407,7 +416,7 @@ mod tests {
         join(&mut group, 2, now);
         group.poll_begins(b, now);
         let expiry = group.next_expiry().expect("a was asked");
-        assert_eq!(expiry, now + PATIENCE);
+        assert_eq!(expiry, now + REVOKE_TIMEOUT);
         group.expire(expiry);
         assert_eq!(
             group.news(b),
@@ -428,7 +437,7 @@ mod tests {
         group.poll_begins(a, now);
         group.poll_ends(a, now);
         let almost = now + INTERVAL - Duration::from_millis(1);
-        group.expire(now + PATIENCE);
+        group.expire(now + REVOKE_TIMEOUT);
         assert_eq!(group.news(a), Some(GroupNews::Lost(partitions(&[2, 3]))));
         group.expire(almost);
         assert!(group.holds(a, partitions(&[0])[0]));
@@ -445,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_told_of_moves_at_once_and_a_command_may_be_taken_back() {
+    fn unseen_assignments_move_at_once_and_requests_can_be_undone() {
         let (a, b, now) = (MemberId(1), MemberId(2), Instant::now());
         let mut group = group();
         join(&mut group, 1, now);

@@ -73,7 +73,7 @@ impl PartitionLog {
         state.tail.push_back(record);
         while state.tail.len() > TAIL_RECORDS || state.tail_bytes > self.tail_bytes_max {
             match state.tail.pop_front() {
-                Some(dropped) => state.tail_bytes -= dropped.len(),
+                Some(oldest) => state.tail_bytes -= oldest.len(),
                 None => break,
             }
         }
@@ -81,18 +81,18 @@ impl PartitionLog {
     }
 
     /// Takes back offsets of records that the store refused to write.
-    pub(super) fn take_back(&self, from: u64) {
+    pub(super) fn truncate_from(&self, from: u64) {
         let mut state = self.state.lock();
         while state.next > from {
             state.next -= 1;
-            if let Some(dropped) = state.tail.pop_back() {
-                state.tail_bytes -= dropped.len();
+            if let Some(newest) = state.tail.pop_back() {
+                state.tail_bytes -= newest.len();
             }
         }
     }
 
     /// Makes records before `next`, now durable, visible.
-    pub(super) fn show(&self, next: u64) {
+    pub(super) fn make_visible(&self, next: u64) {
         let mut state = self.state.lock();
         state.visible = state.visible.max(next);
     }
@@ -131,13 +131,13 @@ impl PartitionLog {
             });
             (from, end, recent)
         };
-        let stored: Vec<(u64, Bytes)> = match recent {
+        let rows: Vec<(u64, Bytes)> = match recent {
             Some(recent) => (from..).zip(recent).collect(),
             None => self.read_stored(engine, from, end)?,
         };
         let mut budget = max_bytes;
-        let mut records = Vec::with_capacity(stored.len());
-        for (offset, bytes) in stored {
+        let mut records = Vec::with_capacity(rows.len());
+        for (offset, bytes) in rows {
             if bytes.len() > budget && !records.is_empty() {
                 break;
             }
@@ -150,14 +150,13 @@ impl PartitionLog {
     fn read_stored(&self, engine: &Engine, from: u64, end: u64) -> Result<Vec<(u64, Bytes)>> {
         let keys = (log_key(self.partition, from), log_key(self.partition, end));
         let limit = (end - from) as usize;
-        let found = engine.range(
+        let rows = engine.range(
             Table::Log,
             keys.0.as_ref()..keys.1.as_ref(),
             ScanOrder::Forward,
             limit,
         )?;
-        found
-            .into_iter()
+        rows.into_iter()
             .map(|(key, value)| Ok((read_u64(key.get(5..).unwrap_or_default())?, value)))
             .collect()
     }
@@ -192,16 +191,16 @@ pub(super) fn first_key(partition: Partition) -> Vec<u8> {
     [b"f".as_slice(), &log_prefix(partition)].concat()
 }
 
-pub(super) const COMMITTED: &[u8] = b"c";
+pub(super) const COMMITTED_PREFIX: &[u8] = b"c";
 
 /// Key of a group's committed offset.
 pub(super) fn committed_key(group: &str, partition: Partition) -> Vec<u8> {
-    [COMMITTED, &log_prefix(partition), group.as_bytes()].concat()
+    [COMMITTED_PREFIX, &log_prefix(partition), group.as_bytes()].concat()
 }
 
 /// Parses a key made by [`committed_key`] into group and partition.
 pub(super) fn parse_committed_key(key: &[u8]) -> Option<(String, Partition)> {
-    let rest = key.strip_prefix(COMMITTED)?;
+    let rest = key.strip_prefix(COMMITTED_PREFIX)?;
     let (&topic, rest) = rest.split_first()?;
     let (number, group) = rest.split_at_checked(4)?;
     let topic = Topic::ALL.into_iter().find(|&t| topic_number(t) == topic)?;
@@ -230,31 +229,31 @@ pub(super) fn encode(record: &NewRecord, appended_at: Timestamp) -> Bytes {
         .map(|(name, value)| 8 + name.len() + value.len())
         .sum();
     let size = 8 + 4 + record.key.len() + 4 + headers + record.value.len();
-    let mut stored = BytesMut::with_capacity(size);
-    stored.put_i64(appended_at.millis());
-    put_sized(&mut stored, &record.key);
-    stored.put_u32(record.headers.len() as u32);
+    let mut buffer = BytesMut::with_capacity(size);
+    buffer.put_i64(appended_at.millis());
+    put_sized(&mut buffer, &record.key);
+    buffer.put_u32(record.headers.len() as u32);
     for (name, value) in &record.headers {
-        put_sized(&mut stored, name.as_bytes());
-        put_sized(&mut stored, value);
+        put_sized(&mut buffer, name.as_bytes());
+        put_sized(&mut buffer, value);
     }
-    stored.put_slice(&record.value);
-    stored.freeze()
+    buffer.put_slice(&record.value);
+    buffer.freeze()
 }
 
-fn put_sized(stored: &mut BytesMut, bytes: &[u8]) {
-    stored.put_u32(bytes.len() as u32);
-    stored.put_slice(bytes);
+fn put_sized(buffer: &mut BytesMut, bytes: &[u8]) {
+    buffer.put_u32(bytes.len() as u32);
+    buffer.put_slice(bytes);
 }
 
 /// Append time of a stored record.
-pub(super) fn appended_at(stored: &[u8]) -> Option<Timestamp> {
-    let millis = stored.get(..8)?.try_into().ok()?;
+pub(super) fn appended_at(row: &[u8]) -> Option<Timestamp> {
+    let millis = row.get(..8)?.try_into().ok()?;
     Some(Timestamp::from_millis(i64::from_be_bytes(millis)))
 }
 
-pub(super) fn decode(partition: Partition, offset: u64, stored: &Bytes) -> Result<Record> {
-    parse(partition, offset, stored).ok_or_else(|| {
+pub(super) fn decode(partition: Partition, offset: u64, row: &Bytes) -> Result<Record> {
+    parse(partition, offset, row).ok_or_else(|| {
         Error::corrupt(
             SEAM,
             format!(
@@ -265,15 +264,15 @@ pub(super) fn decode(partition: Partition, offset: u64, stored: &Bytes) -> Resul
     })
 }
 
-fn parse(partition: Partition, offset: u64, stored: &Bytes) -> Option<Record> {
-    let appended_at = appended_at(stored)?;
-    let mut at = 8;
-    let key = take_sized(stored, &mut at)?;
-    let count = take_u32(stored, &mut at)?;
+fn parse(partition: Partition, offset: u64, row: &Bytes) -> Option<Record> {
+    let appended_at = appended_at(row)?;
+    let mut position = 8;
+    let key = take_sized(row, &mut position)?;
+    let count = take_u32(row, &mut position)?;
     let mut headers = Vec::with_capacity(count.min(64));
     for _ in 0..count {
-        let name = take_sized(stored, &mut at)?;
-        let value = take_sized(stored, &mut at)?;
+        let name = take_sized(row, &mut position)?;
+        let value = take_sized(row, &mut position)?;
         headers.push((String::from_utf8(name.to_vec()).ok()?, value));
     }
     Some(Record {
@@ -282,22 +281,24 @@ fn parse(partition: Partition, offset: u64, stored: &Bytes) -> Option<Record> {
         appended_at,
         key,
         headers,
-        value: stored.slice(at..),
+        value: row.slice(position..),
     })
 }
 
-fn take_u32(stored: &Bytes, at: &mut usize) -> Option<usize> {
-    let bytes = stored.get(*at..*at + 4)?.try_into().ok()?;
-    *at += 4;
+fn take_u32(row: &Bytes, position: &mut usize) -> Option<usize> {
+    let bytes = row.get(*position..*position + 4)?.try_into().ok()?;
+    *position += 4;
     Some(u32::from_be_bytes(bytes) as usize)
 }
 
-fn take_sized(stored: &Bytes, at: &mut usize) -> Option<Bytes> {
-    let length = take_u32(stored, at)?;
-    let end = at.checked_add(length).filter(|&end| end <= stored.len())?;
-    let taken = stored.slice(*at..end);
-    *at = end;
-    Some(taken)
+fn take_sized(row: &Bytes, position: &mut usize) -> Option<Bytes> {
+    let length = take_u32(row, position)?;
+    let end = position
+        .checked_add(length)
+        .filter(|&end| end <= row.len())?;
+    let part = row.slice(*position..end);
+    *position = end;
+    Some(part)
 }
 
 #[cfg(test)]
@@ -325,11 +326,11 @@ mod tests {
                 headers: headers.into_iter().map(|(name, value)| (name, value.into())).collect(),
                 value: value.into(),
             };
-            let stored = encode(&new, Timestamp::from_millis(5));
-            let record = decode(PARTITION, 3, &stored).unwrap();
+            let row = encode(&new, Timestamp::from_millis(5));
+            let record = decode(PARTITION, 3, &row).unwrap();
             prop_assert_eq!(record.appended_at, Timestamp::from_millis(5));
             prop_assert_eq!((record.key, record.headers, record.value), (new.key, new.headers, new.value));
-            let _ = decode(PARTITION, 3, &stored.slice(cut.min(stored.len())..));
+            let _ = decode(PARTITION, 3, &row.slice(cut.min(row.len())..));
         }
     }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::Kind;
 use crate::clock::SystemClock;
 use crate::embedded::EngineOptions;
-use crate::embedded::engine::tests::copy_of;
+use crate::embedded::engine::tests::copy_dir;
 
 const AT: Partition = Partition {
     topic: Topic::Message,
@@ -91,7 +91,7 @@ impl World for OnDisk {
     }
 
     async fn crash(&mut self) {
-        self.dir = copy_of(self.dir.path());
+        self.dir = copy_dir(self.dir.path());
         self.queue = open_on_disk(&self.dir);
     }
 }
@@ -124,7 +124,7 @@ fn record(value: impl Into<Bytes>) -> NewRecord {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_sees_a_record_that_could_still_vanish() {
+async fn records_are_invisible_until_they_are_durable() {
     let world = InMemory::new();
     let mut consumer = world
         .queue
@@ -137,17 +137,14 @@ async fn nobody_sees_a_record_that_could_still_vanish() {
     ));
     world.engine.hold_syncs();
     let producer = world.queue.producer();
-    let mut published = producer.publish(vec![record("a")]);
-    assert!(
-        (&mut published).now_or_never().is_none(),
-        "not acknowledged"
-    );
+    let mut publish = producer.publish(vec![record("a")]);
+    assert!((&mut publish).now_or_never().is_none(), "not acknowledged");
     assert!(consumer.poll(9).now_or_never().is_none(), "not delivered");
     assert_eq!(world.queue.bounds(AT).await.unwrap(), (0, 0));
     assert!(world.queue.read(AT, 0, 9).await.unwrap().is_empty());
-    let lost = open(&world.engine.crash(0).unwrap());
-    assert!(published.await[0].is_err());
-    assert_eq!(lost.bounds(AT).await.unwrap(), (0, 0));
+    let second_queue = open(&world.engine.crash(0).unwrap());
+    assert!(publish.await[0].is_err());
+    assert_eq!(second_queue.bounds(AT).await.unwrap(), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,9 +152,9 @@ async fn a_publisher_that_gave_up_still_has_its_record_delivered() {
     let world = InMemory::new();
     world.engine.hold_syncs();
     let producer = world.queue.producer();
-    let mut published = producer.publish(vec![record("a")]);
-    assert!((&mut published).now_or_never().is_none());
-    drop(published);
+    let mut publish = producer.publish(vec![record("a")]);
+    assert!((&mut publish).now_or_never().is_none());
+    drop(publish);
     world.engine.release_syncs();
     let mut consumer = world
         .queue
@@ -181,7 +178,7 @@ async fn a_failed_fsync_acknowledges_nothing_and_refuses_the_next() {
             .unwrap(),
         &0
     );
-    world.queue.shared.engine.fail_syncs();
+    world.queue.state.engine.fail_syncs();
     for _ in 0..2 {
         let answers = producer.publish(vec![record("b"), record("c")]).await;
         for answer in answers {
@@ -207,8 +204,8 @@ async fn append_times_do_not_go_back_with_the_clock() {
     let queue = EmbeddedQueue::open(Engine::memory(), config(), clock.clone()).unwrap();
     for now in [7_200_000, 5, 7_200_001] {
         clock.0.store(now, Ordering::Relaxed);
-        let appended = queue.producer().publish(vec![record("a")]).await;
-        assert!(appended[0].is_ok());
+        let answers = queue.producer().publish(vec![record("a")]).await;
+        assert!(answers[0].is_ok());
     }
     let records = queue.read(AT, 0, 9).await.unwrap();
     let times: Vec<i64> = records.iter().map(|r| r.appended_at.millis()).collect();
@@ -216,15 +213,15 @@ async fn append_times_do_not_go_back_with_the_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_number_of_partitions_is_fixed_and_large_records_are_refused() {
+async fn partition_count_is_fixed_and_large_records_are_refused() {
     let world = InMemory::new();
-    let changed = QueueConfig {
+    let other_config = QueueConfig {
         partitions: 8,
         ..config()
     };
     let clock = Arc::new(SystemClock);
-    let refused = EmbeddedQueue::open(world.engine.clone(), changed, clock);
-    assert_eq!(refused.err().unwrap().kind, Kind::Conflict);
+    let outcome = EmbeddedQueue::open(world.engine.clone(), other_config, clock);
+    assert_eq!(outcome.err().unwrap().kind, Kind::Conflict);
     let large = vec![0; config().record_bytes_max];
     let answers = world
         .queue
@@ -236,24 +233,24 @@ async fn the_number_of_partitions_is_fixed_and_large_records_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_longer_fits_in_memory_is_read_from_the_store() {
+async fn records_beyond_the_tail_are_read_from_the_store() {
     let world = InMemory::new();
     let records = (0..3000u32)
         .map(|n| record(n.to_be_bytes().to_vec()))
         .collect();
     world.queue.producer().publish(records).await;
-    let mut seen = Vec::new();
+    let mut received_records = Vec::new();
     let mut consumer = world
         .queue
         .subscribe("carrier", Topic::Message)
         .await
         .unwrap();
-    while seen.len() < 3000 {
+    while received_records.len() < 3000 {
         if let Polled::Records(records) = consumer.poll(700).await.unwrap() {
-            seen.extend(records);
+            received_records.extend(records);
         }
     }
-    for (n, record) in (0..3000u32).zip(&seen) {
+    for (n, record) in (0..3000u32).zip(&received_records) {
         assert_eq!(
             (record.offset, &record.value[..]),
             (u64::from(n), &n.to_be_bytes()[..])
@@ -312,9 +309,9 @@ async fn retention_removes_what_every_group_has_passed_and_is_old() {
     slow.commit(&[(AT, 2500)]).await.unwrap();
     assert_eq!(queue.trim(week).await.unwrap(), 2390);
     assert_eq!(queue.bounds(AT).await.unwrap(), (2400, 2500));
-    let kept = queue.read(AT, 0, 1).await.unwrap();
+    let first_records = queue.read(AT, 0, 1).await.unwrap();
     assert_eq!(
-        kept[0].offset, 2400,
+        first_records[0].offset, 2400,
         "reading before the first begins there"
     );
     carrier.commit(&[(AT, 2500)]).await.unwrap();
@@ -325,26 +322,29 @@ async fn retention_removes_what_every_group_has_passed_and_is_old() {
     );
 
     // Offsets continue after a restart even though no record is left to show where they were.
-    let again = open(&world.engine.crash(usize::MAX).unwrap());
-    assert_eq!(again.bounds(AT).await.unwrap(), (2500, 2500));
+    let second_queue = open(&world.engine.crash(usize::MAX).unwrap());
+    assert_eq!(second_queue.bounds(AT).await.unwrap(), (2500, 2500));
     assert_eq!(
-        again.producer().publish(vec![record("b")]).await[0]
+        second_queue.producer().publish(vec![record("b")]).await[0]
             .as_ref()
             .unwrap(),
         &2500
     );
-    assert_eq!(again.committed("audit", AT).await.unwrap(), Some(2500));
+    assert_eq!(
+        second_queue.committed("audit", AT).await.unwrap(),
+        Some(2500)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn operations_outlast_the_letters_that_they_are_about() {
     let world = InMemory::new();
-    let of = |topic| {
+    let in_topic = |topic| {
         let mut record = record("a");
         record.partition = Partition { topic, number: 0 };
         record
     };
-    let records = [Topic::Dead, Topic::Operation].map(of);
+    let records = [Topic::Dead, Topic::Operation].map(in_topic);
     world.queue.producer().publish(records.to_vec()).await;
     let unread = config().retention_unread;
     let trim = async |age: Duration| world.queue.trim(SystemClock.now() + age).await.unwrap();
@@ -360,8 +360,8 @@ fn offsets_that_were_refused_are_given_again() {
     for n in 0..3 {
         assert_eq!(log.append(Bytes::from_static(b"record")), n);
     }
-    log.show(1);
-    log.take_back(1);
+    log.make_visible(1);
+    log.truncate_from(1);
     assert_eq!(log.append(Bytes::from_static(b"other")), 1);
     assert_eq!(log.bounds(), (0, 1));
 }
@@ -376,21 +376,21 @@ async fn publish_throughput() {
         let world = OnDisk::new();
         let total = if publishers == 1 { 5_000 } else { 200_000 };
         let each = total / publishers;
-        let (started, cpu) = (Instant::now(), cpu_seconds());
+        let (start, cpu) = (Instant::now(), cpu_seconds());
         let mut consumer = world
             .queue
             .subscribe("carrier", Topic::Message)
             .await
             .unwrap();
-        let consuming = tokio::spawn(async move {
-            let mut seen = 0;
-            while seen < each * publishers {
+        let consumer_task = tokio::spawn(async move {
+            let mut received_count = 0;
+            while received_count < each * publishers {
                 if let Polled::Records(records) = consumer.poll(500).await.unwrap() {
-                    seen += records.len();
+                    received_count += records.len();
                 }
             }
         });
-        let publishing: Vec<_> = (0..publishers)
+        let publisher_tasks: Vec<_> = (0..publishers)
             .map(|n| {
                 let producer = world.queue.producer();
                 tokio::spawn(async move {
@@ -398,21 +398,21 @@ async fn publish_throughput() {
                     for _ in 0..each {
                         let mut record = record(vec![7u8; 256]);
                         record.partition.number = n as u32 % 4;
-                        let sent = Instant::now();
+                        let sent_at = Instant::now();
                         let answers = producer.publish(vec![record]).await;
                         answers[0].as_ref().unwrap();
-                        waits.push(sent.elapsed());
+                        waits.push(sent_at.elapsed());
                     }
                     waits
                 })
             })
             .collect();
         let mut waits = Vec::new();
-        for publisher in publishing {
+        for publisher in publisher_tasks {
             waits.extend(publisher.await.unwrap());
         }
-        consuming.await.unwrap();
-        let (seconds, cpu) = (started.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+        consumer_task.await.unwrap();
+        let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu);
         waits.sort();
         println!(
             "{publishers:>4} publishers: {:>7.0} records/s, {:.1} µs CPU a record, p50 {:?}, p99 {:?}",

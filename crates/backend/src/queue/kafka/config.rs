@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::SEAM;
 use super::sasl::SaslConfig;
-use super::settings::{FIXED, PASSWORD, setting_of};
+use super::settings::{FIXED_PROPERTIES, PASSWORD, dedicated_setting};
 use crate::credentials::Credentials;
 use crate::tls::ClientTlsConfig;
 use crate::{Error, Result};
 
 /// Replication factor from which on losing one broker must not lose an accepted record.
-const COPIES_SAFE: u32 = 3;
+const SAFE_REPLICATION_FACTOR: u32 = 3;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -213,7 +213,7 @@ impl KafkaConfig {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         problems.addresses("brokers", &self.brokers);
-        self.copies(&mut problems);
+        self.check_replication(&mut problems);
         for (key, count) in [
             ("partitions.message", self.partitions.message),
             ("partitions.retry", self.partitions.retry),
@@ -232,20 +232,20 @@ impl KafkaConfig {
         }
         problems.section("tls", self.tls.problems());
         problems.section("sasl", self.sasl.problems(self.tls.is_on()));
-        self.more_properties(&mut problems);
+        self.check_properties(&mut problems);
         problems
     }
 
-    fn more_properties(&self, problems: &mut Problems) {
+    fn check_properties(&self, problems: &mut Problems) {
         let names = self.properties.keys().map(|name| ("properties", name));
         let files = self.property_files.keys();
         let names = names.chain(files.map(|name| ("property_files", name)));
         for (table, name) in names {
             let key = format!("{table}.{name:?}");
-            if let Some(setting) = setting_of(name) {
+            if let Some(setting) = dedicated_setting(name) {
                 let reason = "it has a setting of its own";
                 problems.refuse(&key, "", reason, &format!("Say {setting}"));
-            } else if FIXED.contains(&name.as_str()) {
+            } else if FIXED_PROPERTIES.contains(&name.as_str()) {
                 let reason = "the log's promise rests on it, or a setting of its own has it";
                 problems.refuse(&key, "", reason, "Remove it");
             } else if table == "properties" && names_secret(name) {
@@ -264,7 +264,7 @@ impl KafkaConfig {
         Credentials::load(SEAM, "kafka", &self.tls, password.into_iter().chain(files))
     }
 
-    fn copies(&self, problems: &mut Problems) {
+    fn check_replication(&self, problems: &mut Problems) {
         let (copies, in_sync) = (self.replication_factor, self.min_insync_replicas);
         if copies == 0 {
             problems.refuse("replication_factor", 0, "nothing would be kept", "Say 3");
@@ -276,7 +276,7 @@ impl KafkaConfig {
         } else if in_sync > copies {
             let reason = format!("kafka.replication_factor is {copies}: nothing could be accepted");
             problems.refuse(key, in_sync, &reason, "One less than the copies");
-        } else if copies >= COPIES_SAFE && in_sync == 1 && !self.unsafe_single_copy {
+        } else if copies >= SAFE_REPLICATION_FACTOR && in_sync == 1 && !self.unsafe_single_copy {
             let reason = format!(
                 "of {copies} copies one would do for a message to count as accepted, and be lost with its broker"
             );
@@ -354,15 +354,16 @@ mod tests {
         assert_eq!(refusal(|c| c.replication_factor = 2), "");
         let single = refusal(|c| c.replication_factor = 3);
         assert!(single.contains("unsafe_single_copy"), "{single}");
-        let insisted = refusal(|c| (c.replication_factor, c.unsafe_single_copy) = (3, true));
-        assert_eq!(insisted, "");
+        let overridden_single =
+            refusal(|c| (c.replication_factor, c.unsafe_single_copy) = (3, true));
+        assert_eq!(overridden_single, "");
         let safe = refusal(|c| (c.replication_factor, c.min_insync_replicas) = (3, 2));
         assert_eq!(safe, "");
         assert!(refusal(|c| c.min_insync_replicas = 2).contains("nothing could be accepted"));
     }
 
     #[test]
-    fn what_cannot_work_is_refused_by_name() {
+    fn unworkable_settings_are_refused_by_name() {
         assert!(refusal(|c| c.brokers.clear()).contains("brokers"));
         assert!(refusal(|c| c.min_insync_replicas = 0).contains("min_insync_replicas"));
         assert!(refusal(|c| c.partitions.retry = 0).contains("partitions.retry"));

@@ -27,7 +27,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::assignments::{Assignments, PartitionFlow};
-use self::rebalance::{AssignmentChange, Rebalances, carry_out, is_misplaced, truncated_at};
+use self::rebalance::{
+    AssignmentChange, Rebalances, apply_assignment, is_offset_missing, truncated_at,
+};
 use self::requests::{Due, OffsetGap, Places, Search, Starts, Truncations};
 use super::config::KafkaConfig;
 use super::layout::Layout;
@@ -40,23 +42,23 @@ use crate::{Error, Result};
 type Client = StreamConsumer<Rebalances>;
 
 /// Time limit of a seek, which involves no other process.
-const SEEK: Duration = Duration::from_millis(100);
+const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Pause before seeking again in a partition that librdkafka has not begun to read.
-const SEEK_AGAIN: Duration = Duration::from_millis(10);
+const SEEK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval between repeated reports of a partition that cannot be read.
-const REMIND: Duration = Duration::from_secs(60);
+const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Remedy for records removed before the group read them.
-const GONE: &str = "Those records are gone from the log before the group has read them (retention, or a log \
+const MISSING_RECORDS_REMEDY: &str = "Those records are gone from the log before the group has read them (retention, or a log \
     that was made anew); nothing is skipped in silence. Decide what to do about them, stop the group's members, \
     set its offsets to where it is to go on (kafka-consumer-groups --reset-offsets), and start them";
 
 /// Remedy for a log that is shorter than the group's offsets. Resetting offsets is not enough:
 /// records accepted since then carry versions that the stores have seen, and would be taken for
 /// repeats.
-const TRUNCATED: &str = "The log lost records that the group has read, and others stand at their offsets now; \
+const TRUNCATED_LOG_REMEDY: &str = "The log lost records that the group has read, and others stand at their offsets now; \
     nothing is skipped in silence. Stop the group's members, set kafka.epoch_min above the log's epoch and run \
     `packetboat topics apply`, set the group's offsets to the first lost one (kafka-consumer-groups \
     --reset-offsets), and start them; docs/operations/cluster.md, *A log that lost its tail*";
@@ -72,24 +74,24 @@ pub(super) struct KafkaConsumer {
     /// Number of the credentials used to join, or of older ones.
     renewal: u64,
     runtime: Handle,
-    holdings: Assignments,
+    assignments: Assignments,
     /// Reported as *revoked*; returned to the group at the next poll.
-    revoked: Vec<Partition>,
+    revoked_partitions: Vec<Partition>,
     /// Assignment in progress, while the group's offsets are looked up.
-    placing: Option<AssignmentTask>,
+    assignment_task: Option<AssignmentTask>,
     /// Seek in progress, even after a poll that was dropped.
-    seeking: Option<JoinHandle<Result<Option<Places>>>>,
+    seek_task: Option<JoinHandle<Result<Option<Places>>>>,
     /// True once librdkafka refuses to read a partition whose next record is in the log: it stopped
     /// the partition while the record was missing, and only a member that joins anew reads it.
     is_stuck: bool,
     /// Commit in progress, even after its caller gave up on it.
-    committing: Option<CommitTask>,
+    commit_task: Option<CommitTask>,
     /// Search in progress for partitions whose next record is missing.
-    searching: Option<JoinHandle<Result<Search>>>,
+    search_task: Option<JoinHandle<Result<Search>>>,
     /// Set when librdkafka reported a partition during another search, which may have missed it.
     /// librdkafka reports each partition once and then stops reading it.
-    search_again: bool,
-    misplaced: Vec<OffsetGap>,
+    needs_second_search: bool,
+    offset_gaps: Vec<OffsetGap>,
     /// Findings of librdkafka about logs that lost their tails.
     truncations: Truncations,
     remind_at: Option<Instant>,
@@ -97,7 +99,7 @@ pub(super) struct KafkaConsumer {
     polled_at: Instant,
     /// True after too long without a poll: the group has already taken everything it asked for
     /// meanwhile.
-    away: bool,
+    is_evicted: bool,
 }
 
 struct AssignmentTask {
@@ -110,10 +112,11 @@ enum AssignmentStep {
     /// Group's offsets still to be looked up, also after a failure.
     Ask,
     Asked(JoinHandle<Result<Starts>>),
-    /// Assigned, but some partitions are not at their offsets yet; the next seek is at `at`.
+    /// Assigned, but some partitions are not at their offsets yet; the next seek is at
+    /// `seek_at`.
     Seek {
         starts: Starts,
-        at: Instant,
+        seek_at: Instant,
         /// Time from which a seek that is refused makes the member join anew: no change of the
         /// group is answered until all partitions are placed.
         rejoin_at: Instant,
@@ -121,8 +124,8 @@ enum AssignmentStep {
 }
 
 struct CommitTask {
-    due: Due,
-    done: JoinHandle<Result<()>>,
+    offsets: Due,
+    task: JoinHandle<Result<()>>,
 }
 
 /// Outcome of a wait inside a poll.
@@ -157,11 +160,13 @@ impl KafkaConsumer {
         renewals: Renewals,
     ) -> Result<KafkaConsumer> {
         let renewal = *renewals.borrow();
-        let joining = |error| failed(format!("joining group {group}"), error);
+        let join_failed = |error| failed(format!("joining group {group}"), error);
         let client: Client = settings::member(&config, &group)?
             .create_with_context(Rebalances::new(&config, layout.clone()))
-            .map_err(joining)?;
-        client.subscribe(&[layout.name(topic)]).map_err(joining)?;
+            .map_err(join_failed)?;
+        client
+            .subscribe(&[layout.name(topic)])
+            .map_err(join_failed)?;
         Ok(KafkaConsumer {
             client: Some(Arc::new(client)),
             config,
@@ -171,19 +176,19 @@ impl KafkaConsumer {
             renewals,
             renewal,
             runtime: Handle::current(),
-            holdings: Assignments::default(),
-            revoked: Vec::new(),
-            placing: None,
-            seeking: None,
+            assignments: Assignments::default(),
+            revoked_partitions: Vec::new(),
+            assignment_task: None,
+            seek_task: None,
             is_stuck: false,
-            committing: None,
-            searching: None,
-            search_again: false,
-            misplaced: Vec::new(),
+            commit_task: None,
+            search_task: None,
+            needs_second_search: false,
+            offset_gaps: Vec::new(),
             truncations: Truncations::default(),
             remind_at: None,
             polled_at: Instant::now(),
-            away: false,
+            is_evicted: false,
         })
     }
 
@@ -199,11 +204,11 @@ impl KafkaConsumer {
         if !has_new_credentials && !self.is_stuck {
             return Ok(None);
         }
-        let held: Vec<Partition> = self.holdings.partitions().collect();
-        if !held.is_empty() {
-            self.holdings.revoke(&held);
-            self.revoked.clone_from(&held);
-            return Ok(Some(Polled::Revoked(held)));
+        let partitions: Vec<Partition> = self.assignments.partitions().collect();
+        if !partitions.is_empty() {
+            self.assignments.revoke(&partitions);
+            self.revoked_partitions.clone_from(&partitions);
+            return Ok(Some(Polled::Revoked(partitions)));
         }
         tracing::info!(
             group = self.group,
@@ -218,26 +223,28 @@ impl KafkaConsumer {
     }
 
     /// Next change to report, if any.
-    fn change(&mut self) -> Result<Option<Polled>> {
+    fn next_change(&mut self) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
-        while self.placing.is_none()
+        while self.assignment_task.is_none()
             && let Some(change) = client.context().next()
         {
             match change {
                 AssignmentChange::Assign(partitions) => {
-                    self.away &= partitions.is_empty();
-                    self.placing = Some(AssignmentTask {
+                    self.is_evicted &= partitions.is_empty();
+                    self.assignment_task = Some(AssignmentTask {
                         partitions,
                         step: AssignmentStep::Ask,
                     });
                 }
-                AssignmentChange::Revoke(partitions) if !partitions.is_empty() && !self.away => {
-                    self.holdings.revoke(&partitions);
-                    self.revoked.clone_from(&partitions);
+                AssignmentChange::Revoke(partitions)
+                    if !partitions.is_empty() && !self.is_evicted =>
+                {
+                    self.assignments.revoke(&partitions);
+                    self.revoked_partitions.clone_from(&partitions);
                     return Ok(Some(Polled::Revoked(partitions)));
                 }
                 AssignmentChange::Revoke(partitions) | AssignmentChange::Lose(partitions) => {
-                    self.let_go(&partitions)?;
+                    self.release(&partitions)?;
                     if !partitions.is_empty() {
                         return Ok(Some(Polled::Lost(partitions)));
                     }
@@ -247,25 +254,25 @@ impl KafkaConsumer {
         Ok(None)
     }
 
-    fn let_go(&mut self, partitions: &[Partition]) -> Result<()> {
-        carry_out(self.client()?.as_ref(), false, &self.list(partitions)?);
-        self.holdings.remove(partitions);
-        self.misplaced
-            .retain(|at| !partitions.contains(&at.partition));
-        let truncated = &mut self.truncations.partitions;
-        truncated.retain(|at| !partitions.contains(at));
+    fn release(&mut self, partitions: &[Partition]) -> Result<()> {
+        apply_assignment(self.client()?.as_ref(), false, &self.list(partitions)?);
+        self.assignments.remove(partitions);
+        self.offset_gaps
+            .retain(|gap| !partitions.contains(&gap.partition));
+        let truncated_partitions = &mut self.truncations.partitions;
+        truncated_partitions.retain(|partition| !partitions.contains(partition));
         Ok(())
     }
 
     /// Returns revoked partitions to the group, after the last commit for them.
-    async fn give_back(&mut self) -> Result<()> {
-        if self.revoked.is_empty() {
+    async fn return_revoked(&mut self) -> Result<()> {
+        if self.revoked_partitions.is_empty() {
             return Ok(());
         }
         // A commit that fails here has already failed for its caller.
         let _ = self.finish_commit().await;
-        let revoked = std::mem::take(&mut self.revoked);
-        self.let_go(&revoked)
+        let partitions = std::mem::take(&mut self.revoked_partitions);
+        self.release(&partitions)
     }
 
     fn list(&self, partitions: &[Partition]) -> Result<TopicPartitionList> {
@@ -278,39 +285,39 @@ impl KafkaConsumer {
     }
 
     /// Looks up the start offsets of newly assigned partitions.
-    fn ask_where_to_start(&mut self) -> Result<()> {
+    fn look_up_starts(&mut self) -> Result<()> {
         let client = self.client()?.clone();
-        let Some(placing) = &self.placing else {
+        let Some(task) = &self.assignment_task else {
             return Ok(());
         };
-        if !matches!(placing.step, AssignmentStep::Ask) {
+        if !matches!(task.step, AssignmentStep::Ask) {
             return Ok(());
         }
-        let list = self.list(&placing.partitions)?;
-        let (group, patience) = (self.group.clone(), self.config.request_timeout);
-        let asked = self
+        let list = self.list(&task.partitions)?;
+        let (group, request_timeout) = (self.group.clone(), self.config.request_timeout);
+        let lookup = self
             .runtime
-            .spawn_blocking(move || requests::starts(&client, &group, list, patience));
-        if let Some(placing) = &mut self.placing {
-            placing.step = AssignmentStep::Asked(asked);
+            .spawn_blocking(move || requests::starts(&client, &group, list, request_timeout));
+        if let Some(task) = &mut self.assignment_task {
+            task.step = AssignmentStep::Asked(lookup);
         }
         Ok(())
     }
 
     /// Accepts the assignment and begins to seek.
-    async fn start(&mut self, starts: Result<Starts>) -> Result<Option<Polled>> {
+    async fn accept_assignment(&mut self, starts: Result<Starts>) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
-        let Some(placing) = &mut self.placing else {
+        let Some(task) = &mut self.assignment_task else {
             return Ok(None);
         };
-        placing.step = AssignmentStep::Ask;
+        task.step = AssignmentStep::Ask;
         let starts = starts?;
-        carry_out(client.as_ref(), true, &starts);
-        let at = Instant::now();
-        placing.step = AssignmentStep::Seek {
+        apply_assignment(client.as_ref(), true, &starts);
+        let now = Instant::now();
+        task.step = AssignmentStep::Seek {
             starts,
-            at,
-            rejoin_at: at + self.config.request_timeout,
+            seek_at: now,
+            rejoin_at: now + self.config.request_timeout,
         };
         self.seek().await
     }
@@ -319,16 +326,17 @@ impl KafkaConsumer {
     /// are there are dropped and come again.
     async fn seek(&mut self) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
-        let Some(placing) = &self.placing else {
+        let Some(task) = &self.assignment_task else {
             return Ok(None);
         };
-        let AssignmentStep::Seek { starts, .. } = &placing.step else {
+        let AssignmentStep::Seek { starts, .. } = &task.step else {
             return Ok(None);
         };
         let (starts, layout) = (starts.clone(), self.layout.clone());
-        let stopped = self.misplaced.iter().map(|at| at.partition).collect();
-        let seek = move || requests::seek(&client, &starts, &layout, SEEK, &stopped);
-        self.seeking = Some(self.runtime.spawn_blocking(seek));
+        let stopped_partitions = self.offset_gaps.iter().map(|gap| gap.partition).collect();
+        let seek =
+            move || requests::seek(&client, &starts, &layout, SEEK_TIMEOUT, &stopped_partitions);
+        self.seek_task = Some(self.runtime.spawn_blocking(seek));
         self.finish_seek().await
     }
 
@@ -336,64 +344,68 @@ impl KafkaConsumer {
     /// its partition's start, but before the partition is held, would be dropped and never come
     /// again.
     async fn finish_seek(&mut self) -> Result<Option<Polled>> {
-        let Some(seeking) = &mut self.seeking else {
+        let Some(seek_task) = &mut self.seek_task else {
             return Ok(None);
         };
-        let sought = joined(seeking.await);
-        self.seeking = None;
-        let Some(placing) = &mut self.placing else {
+        let outcome = flatten_join(seek_task.await);
+        self.seek_task = None;
+        let Some(task) = &mut self.assignment_task else {
             return Ok(None);
         };
-        let AssignmentStep::Seek { at, rejoin_at, .. } = &mut placing.step else {
+        let AssignmentStep::Seek {
+            seek_at, rejoin_at, ..
+        } = &mut task.step
+        else {
             return Ok(None);
         };
         let now = Instant::now();
-        *at = now + SEEK_AGAIN;
-        let places = match sought {
+        *seek_at = now + SEEK_RETRY_INTERVAL;
+        let places = match outcome {
             Ok(Some(places)) => places,
-            refused => {
+            unfinished => {
                 // A search in progress may find out which partition to do without.
-                if now >= *rejoin_at && self.searching.is_none() {
+                if now >= *rejoin_at && self.search_task.is_none() {
                     tracing::warn!(
                         group = self.group,
-                        partitions = ?placing.partitions,
+                        partitions = ?task.partitions,
                         "librdkafka does not begin to read what was assigned"
                     );
                     self.is_stuck = true;
                 }
-                return refused.map(|_| None);
+                return unfinished.map(|_| None);
             }
         };
         for (partition, start) in places {
-            self.holdings.add(partition, start);
+            self.assignments.add(partition, start);
         }
-        let assigned = std::mem::take(&mut placing.partitions);
-        self.placing = None;
-        let told = !assigned.is_empty();
-        Ok(told.then_some(Polled::Assigned(assigned)))
+        let partitions = std::mem::take(&mut task.partitions);
+        self.assignment_task = None;
+        let has_new_partitions = !partitions.is_empty();
+        Ok(has_new_partitions.then_some(Polled::Assigned(partitions)))
     }
 
     /// Takes in fetched records without waiting, about as many as one poll may return.
     fn fill(&mut self, max: usize) -> Result<()> {
         let client = self.client()?.clone();
-        self.show_up();
+        self.mark_polled();
         let mut stream = client.stream();
         for _ in 0..max {
             match stream.next().now_or_never().flatten() {
                 None => break,
                 Some(Ok(message)) => {
-                    let read = record::read(&message, &self.layout);
-                    self.receive(&client, read);
+                    let record = record::read(&message, &self.layout);
+                    self.receive(&client, record);
                 }
-                Some(Err(error)) => self.fail(&client, error)?,
+                Some(Err(error)) => self.handle_error(&client, error)?,
             }
         }
         Ok(())
     }
 
-    fn show_up(&mut self) {
+    fn mark_polled(&mut self) {
         let now = Instant::now();
-        self.away |= now.duration_since(self.polled_at) >= self.config.consumer.poll_interval_max;
+        self.is_evicted |=
+            now.duration_since(self.polled_at) >= self.config.consumer.poll_interval_max;
         self.polled_at = now;
     }
 
@@ -403,32 +415,32 @@ impl KafkaConsumer {
         };
         let partition = record.partition;
         let flow = self
-            .holdings
+            .assignments
             .receive(record, self.config.consumer.pause_bytes);
-        self.regulate(client, partition, flow);
+        self.apply_flow(client, partition, flow);
     }
 
-    fn regulate(&self, client: &Client, partition: Partition, flow: Option<PartitionFlow>) {
+    fn apply_flow(&self, client: &Client, partition: Partition, flow: Option<PartitionFlow>) {
         let (Some(flow), Ok(list)) = (flow, self.list(&[partition])) else {
             return;
         };
-        let done = match flow {
+        let outcome = match flow {
             PartitionFlow::Stop => client.pause(&list),
             PartitionFlow::Go => client.resume(&list),
         };
-        if let Err(error) = done {
+        if let Err(error) = outcome {
             tracing::debug!(%error, ?partition, ?flow, "the partition's flow stays as it is");
         }
     }
 
     /// Searches for misplaced partitions and ignores passing errors, which are already logged;
     /// returns the rest.
-    fn fail(&mut self, client: &Arc<Client>, error: KafkaError) -> Result<()> {
-        if is_misplaced(&error) {
-            self.search(client);
+    fn handle_error(&mut self, client: &Arc<Client>, error: KafkaError) -> Result<()> {
+        if is_offset_missing(&error) {
+            self.start_search(client);
             return Ok(());
         }
-        if super::is_passing(&error) {
+        if super::is_transient(&error) {
             return Ok(());
         }
         Err(failed(format!("reading as {}", self.group), error))
@@ -436,78 +448,79 @@ impl KafkaConsumer {
 
     /// Start offsets of partitions that are still being sought.
     fn starts(&self) -> Vec<(Partition, u64)> {
-        match self.placing.as_ref().map(|placing| &placing.step) {
+        match self.assignment_task.as_ref().map(|task| &task.step) {
             Some(AssignmentStep::Seek { starts, .. }) => requests::offsets(starts, &self.layout),
             _ => Vec::new(),
         }
     }
 
     fn is_placing(&self, partition: Partition) -> bool {
-        let mut placing = self.placing.iter();
-        placing.any(|placing| placing.partitions.contains(&partition))
+        let mut task = self.assignment_task.iter();
+        task.any(|task| task.partitions.contains(&partition))
     }
 
-    fn search(&mut self, client: &Arc<Client>) {
-        self.search_again = self.searching.is_some();
-        if !self.search_again {
+    fn start_search(&mut self, client: &Arc<Client>) {
+        self.needs_second_search = self.search_task.is_some();
+        if !self.needs_second_search {
             let (client, layout) = (client.clone(), self.layout.clone());
-            let (positions, starts) = (self.holdings.positions(), self.starts());
-            let said = client.context().misplaced();
-            for reason in &said {
+            let (positions, starts) = (self.assignments.positions(), self.starts());
+            let reasons = client.context().misplaced();
+            for reason in &reasons {
                 tracing::warn!(group = self.group, reason, "a place in the log is missing");
             }
-            let truncated = said.iter().filter_map(|reason| truncated_at(reason));
-            self.truncations.positions.extend(truncated);
+            let truncated_positions = reasons.iter().filter_map(|reason| truncated_at(reason));
+            self.truncations.positions.extend(truncated_positions);
             let truncations = self.truncations.clone();
-            let patience = self.config.request_timeout;
-            self.searching = Some(self.runtime.spawn_blocking(move || {
+            let request_timeout = self.config.request_timeout;
+            self.search_task = Some(self.runtime.spawn_blocking(move || {
                 requests::misplaced(
                     &client,
                     &positions,
                     &starts,
                     &truncations,
                     &layout,
-                    patience,
+                    request_timeout,
                 )
             }));
         }
     }
 
-    fn searched(&mut self, client: &Arc<Client>, found: Result<Search>) -> Result<()> {
-        self.searching = None;
-        self.remind_at = Some(Instant::now() + REMIND);
-        let again = std::mem::take(&mut self.search_again);
+    fn finish_search(&mut self, client: &Arc<Client>, outcome: Result<Search>) -> Result<()> {
+        self.search_task = None;
+        self.remind_at = Some(Instant::now() + REMINDER_INTERVAL);
+        let needs_second_search = std::mem::take(&mut self.needs_second_search);
         let Ok(Search {
-            mut misplaced,
-            mut stopped,
-        }) = found
+            mut gaps,
+            mut stopped_partitions,
+        }) = outcome
         else {
-            if again {
-                self.search(client);
+            if needs_second_search {
+                self.start_search(client);
             }
-            return found.map(drop);
+            return outcome.map(drop);
         };
-        misplaced
-            .retain(|at| self.holdings.contains(at.partition) || self.is_placing(at.partition));
-        stopped.retain(|at| self.holdings.contains(*at));
-        let truncated = misplaced.iter().filter(|at| at.truncated);
-        (self.truncations.partitions).extend(truncated.map(|at| at.partition));
+        gaps.retain(|gap| {
+            self.assignments.contains(gap.partition) || self.is_placing(gap.partition)
+        });
+        stopped_partitions.retain(|partition| self.assignments.contains(*partition));
+        let truncated_gaps = gaps.iter().filter(|gap| gap.is_truncated);
+        (self.truncations.partitions).extend(truncated_gaps.map(|gap| gap.partition));
         self.truncations.positions.clear();
-        self.misplaced = misplaced;
-        if again {
+        self.offset_gaps = gaps;
+        if needs_second_search {
             // The repeated search will find these partitions too.
-            self.search(client);
+            self.start_search(client);
             return Ok(());
         }
-        if !stopped.is_empty() {
+        if !stopped_partitions.is_empty() {
             tracing::warn!(
                 group = self.group,
-                partitions = ?stopped,
+                partitions = ?stopped_partitions,
                 "librdkafka reads them no more, though a missing record is in the log again"
             );
             self.is_stuck = true;
         }
-        if self.misplaced.is_empty() {
+        if self.offset_gaps.is_empty() {
             // The record turned up after all. Its partition is read again, or a member that joins
             // anew reads it.
             self.remind_at = None;
@@ -517,9 +530,13 @@ impl KafkaConsumer {
             );
             return Ok(());
         }
-        let places: Vec<String> = self.misplaced.iter().map(OffsetGap::to_string).collect();
-        let is_truncated = self.misplaced.iter().any(|at| at.truncated);
-        let remedy = if is_truncated { TRUNCATED } else { GONE };
+        let places: Vec<String> = self.offset_gaps.iter().map(OffsetGap::to_string).collect();
+        let is_truncated = self.offset_gaps.iter().any(|gap| gap.is_truncated);
+        let remedy = if is_truncated {
+            TRUNCATED_LOG_REMEDY
+        } else {
+            MISSING_RECORDS_REMEDY
+        };
         Err(Error::corrupt(
             SEAM,
             format!(
@@ -531,11 +548,11 @@ impl KafkaConsumer {
     }
 
     async fn wait(&mut self) -> Result<Event> {
-        self.show_up();
+        self.mark_polled();
         let client = self.client()?.clone();
         let layout = self.layout.clone();
         let mut stream = client.stream();
-        let remind_at = self.remind_at.filter(|_| self.searching.is_none());
+        let remind_at = self.remind_at.filter(|_| self.search_task.is_none());
         let remind = async {
             match remind_at {
                 Some(at) => sleep_until(at).await,
@@ -543,16 +560,20 @@ impl KafkaConsumer {
             }
         };
         let mut seek_at = None;
-        let mut asked = match self.placing.as_mut().map(|placing| &mut placing.step) {
-            Some(AssignmentStep::Asked(asked)) => Some(asked),
-            Some(AssignmentStep::Seek { at, .. }) => {
+        let mut lookup = match self
+            .assignment_task
+            .as_mut()
+            .map(|placing| &mut placing.step)
+        {
+            Some(AssignmentStep::Asked(lookup)) => Some(lookup),
+            Some(AssignmentStep::Seek { seek_at: at, .. }) => {
                 seek_at = Some(*at);
                 None
             }
             Some(AssignmentStep::Ask) | None => None,
         };
-        let is_placing = asked.is_some() || seek_at.is_some();
-        let mut searching = self.searching.as_mut();
+        let is_placing = lookup.is_some() || seek_at.is_some();
+        let mut search = self.search_task.as_mut();
         let seek = async {
             match seek_at {
                 Some(at) => sleep_until(at).await,
@@ -560,28 +581,28 @@ impl KafkaConsumer {
             }
         };
         let (renewals, renewal) = (&mut self.renewals, self.renewal);
-        let renewed = async {
-            let told = renewals.wait_for(|number| *number != renewal).await.is_ok();
-            if !told {
+        let new_credentials = async {
+            let has_changed = renewals.wait_for(|number| *number != renewal).await.is_ok();
+            if !has_changed {
                 // The queue is gone, and nobody watches its files.
                 pending().await
             }
         };
         let polled_at = &mut self.polled_at;
-        let told = poll_fn(|context| {
+        let next_event = poll_fn(|context| {
             // Some wake-ups serve only to show that this member lives.
             *polled_at = Instant::now();
-            if let Some(Poll::Ready(starts)) = asked.as_mut().map(|task| task.poll_unpin(context)) {
-                return Poll::Ready(Event::Placed(joined(starts)));
-            }
-            if let Some(Poll::Ready(found)) =
-                searching.as_mut().map(|task| task.poll_unpin(context))
+            if let Some(Poll::Ready(starts)) = lookup.as_mut().map(|task| task.poll_unpin(context))
             {
-                return Poll::Ready(Event::Searched(joined(found)));
+                return Poll::Ready(Event::Placed(flatten_join(starts)));
             }
-            let polled = Pin::new(&mut stream).poll_next(context);
-            if let Poll::Ready(Some(next)) = polled {
-                return Poll::Ready(event_of(next, &layout));
+            if let Some(Poll::Ready(outcome)) = search.as_mut().map(|task| task.poll_unpin(context))
+            {
+                return Poll::Ready(Event::Searched(flatten_join(outcome)));
+            }
+            let stream_poll = Pin::new(&mut stream).poll_next(context);
+            if let Poll::Ready(Some(next)) = stream_poll {
+                return Poll::Ready(to_event(next, &layout));
             }
             // Changes arrive while the stream is polled.
             if !is_placing && client.context().any() {
@@ -592,52 +613,52 @@ impl KafkaConsumer {
         Ok(tokio::select! {
             biased;
             // The timers come first, because records may be ready all the time.
-            () = renewed => Event::Change,
+            () = new_credentials => Event::Change,
             () = seek => Event::Seek,
             () = remind => Event::Remind,
-            event = told => event,
+            event = next_event => event,
         })
     }
 
     /// Waits for the commit in progress, for at most the request timeout.
     async fn finish_commit(&mut self) -> Result<()> {
-        let Some(committing) = &mut self.committing else {
+        let Some(task) = &mut self.commit_task else {
             return Ok(());
         };
-        let patience = self.config.request_timeout;
-        let Ok(done) = timeout(patience, &mut committing.done).await else {
-            let why = format!("no answer to a commit within {patience:?}");
+        let request_timeout = self.config.request_timeout;
+        let Ok(outcome) = timeout(request_timeout, &mut task.task).await else {
+            let why = format!("no answer to a commit within {request_timeout:?}");
             return Err(Error::unavailable(SEAM, why));
         };
-        let committed = self.committing.take();
-        joined(done)?;
-        for (partition, next) in committed.into_iter().flat_map(|committed| committed.due) {
-            self.holdings.committed(partition, next);
+        let commit = self.commit_task.take();
+        flatten_join(outcome)?;
+        for (partition, next) in commit.into_iter().flat_map(|commit| commit.offsets) {
+            self.assignments.set_committed(partition, next);
         }
         Ok(())
     }
 
-    fn check_held(&self, partitions: &[(Partition, u64)]) -> Result<()> {
-        let lost = self.client()?.assignment_lost();
+    fn check_assigned(&self, partitions: &[(Partition, u64)]) -> Result<()> {
+        let is_lost = self.client()?.assignment_lost();
         let mut partitions = partitions.iter().map(|(partition, _)| *partition);
-        match partitions.find(|&partition| lost || !self.holdings.contains(partition)) {
+        match partitions.find(|&partition| is_lost || !self.assignments.contains(partition)) {
             None => Ok(()),
-            Some(at) => Err(Error::conflict(
+            Some(partition) => Err(Error::conflict(
                 SEAM,
                 format!(
                     "{}/{} is not assigned to this member of {}",
-                    at.topic, at.number, self.group
+                    partition.topic, partition.number, self.group
                 ),
             )),
         }
     }
 }
 
-fn joined<T>(done: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
-    done.unwrap_or_else(|error| Err(Error::unavailable(SEAM, error)))
+fn flatten_join<T>(outcome: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    outcome.unwrap_or_else(|error| Err(Error::unavailable(SEAM, error)))
 }
 
-fn event_of(next: Result<BorrowedMessage<'_>, KafkaError>, layout: &Layout) -> Event {
+fn to_event(next: Result<BorrowedMessage<'_>, KafkaError>, layout: &Layout) -> Event {
     match next {
         Ok(message) => Event::Record(record::read(&message, layout)),
         Err(error) => Event::Failed(error),
@@ -648,22 +669,22 @@ fn event_of(next: Result<BorrowedMessage<'_>, KafkaError>, layout: &Layout) -> E
 impl Consumer for KafkaConsumer {
     async fn poll(&mut self, max: usize) -> Result<Polled> {
         let max = max.max(1);
-        self.give_back().await?;
-        if let Some(polled) = self.finish_seek().await? {
-            return Ok(polled);
+        self.return_revoked().await?;
+        if let Some(change) = self.finish_seek().await? {
+            return Ok(change);
         }
         loop {
-            if let Some(polled) = self.rejoin()? {
-                return Ok(polled);
+            if let Some(change) = self.rejoin()? {
+                return Ok(change);
             }
-            if let Some(polled) = self.change()? {
-                return Ok(polled);
+            if let Some(change) = self.next_change()? {
+                return Ok(change);
             }
-            self.ask_where_to_start()?;
-            if !self.holdings.any_waiting() {
+            self.look_up_starts()?;
+            if !self.assignments.has_pending() {
                 self.fill(max)?;
             }
-            let records = self.holdings.take(max, self.config.consumer.poll_bytes);
+            let records = self.assignments.take(max, self.config.consumer.poll_bytes);
             if !records.is_empty() {
                 return Ok(Polled::Records(records));
             }
@@ -671,21 +692,21 @@ impl Consumer for KafkaConsumer {
             match self.wait().await? {
                 Event::Change => {}
                 Event::Record(record) => self.receive(&client, record),
-                Event::Failed(error) => self.fail(&client, error)?,
+                Event::Failed(error) => self.handle_error(&client, error)?,
                 Event::Placed(starts) => {
-                    if let Some(polled) = self.start(starts).await? {
-                        return Ok(polled);
+                    if let Some(change) = self.accept_assignment(starts).await? {
+                        return Ok(change);
                     }
                 }
                 Event::Seek => {
-                    if let Some(polled) = self.seek().await? {
-                        return Ok(polled);
+                    if let Some(change) = self.seek().await? {
+                        return Ok(change);
                     }
                 }
-                Event::Searched(found) => self.searched(&client, found)?,
+                Event::Searched(outcome) => self.finish_search(&client, outcome)?,
                 Event::Remind => {
                     self.remind_at = None;
-                    self.search(&client);
+                    self.start_search(&client);
                 }
             }
         }
@@ -693,7 +714,7 @@ impl Consumer for KafkaConsumer {
 
     fn pause(&mut self, partitions: &[Partition]) {
         for &partition in partitions {
-            self.holdings.pause(partition);
+            self.assignments.pause(partition);
         }
     }
 
@@ -702,39 +723,39 @@ impl Consumer for KafkaConsumer {
             return;
         };
         for &partition in partitions {
-            let flow = self.holdings.resume(partition);
-            self.regulate(&client, partition, flow);
+            let flow = self.assignments.resume(partition);
+            self.apply_flow(&client, partition, flow);
         }
     }
 
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
-        self.check_held(next)?;
+        self.check_assigned(next)?;
         // An older commit whose caller gave up must not arrive after this one.
         if let Err(error) = self.finish_commit().await {
-            if self.committing.is_some() {
+            if self.commit_task.is_some() {
                 return Err(error);
             }
             tracing::debug!(%error, "an earlier commit failed");
         }
-        let ahead = next
+        let new_offsets = next
             .iter()
-            .filter(|(partition, next)| self.holdings.is_ahead(*partition, *next));
-        let due: Due = ahead.copied().collect();
-        if due.is_empty() {
+            .filter(|(partition, next)| self.assignments.is_ahead(*partition, *next));
+        let offsets: Due = new_offsets.copied().collect();
+        if offsets.is_empty() {
             return Ok(());
         }
-        let beyond = due
+        let unread_offsets = offsets
             .iter()
-            .filter(|(partition, next)| self.holdings.is_beyond(*partition, *next));
-        let beyond: Due = beyond.copied().collect();
+            .filter(|(partition, next)| self.assignments.is_beyond(*partition, *next));
+        let unread_offsets: Due = unread_offsets.copied().collect();
         let client = self.client()?.clone();
-        let (layout, patience) = (self.layout.clone(), self.config.request_timeout);
-        let commit = due.clone();
-        let done = self.runtime.spawn_blocking(move || {
-            requests::check_ends(&client, &beyond, &layout, patience)?;
-            requests::commit(&client, &commit, &layout, patience)
+        let (layout, request_timeout) = (self.layout.clone(), self.config.request_timeout);
+        let commit = offsets.clone();
+        let task = self.runtime.spawn_blocking(move || {
+            requests::check_ends(&client, &unread_offsets, &layout, request_timeout)?;
+            requests::commit(&client, &commit, &layout, request_timeout)
         });
-        self.committing = Some(CommitTask { due, done });
+        self.commit_task = Some(CommitTask { offsets, task });
         self.finish_commit().await
     }
 }
@@ -747,14 +768,14 @@ impl Drop for KafkaConsumer {
         };
         client.context().leave();
         // librdkafka does not close until every change is carried out.
-        let placing = self
-            .placing
+        let unfinished = self
+            .assignment_task
             .take()
-            .map(|placing| (true, placing.partitions));
-        let revoked = std::mem::take(&mut self.revoked);
-        let mut open: Vec<(bool, Vec<Partition>)> = placing.into_iter().collect();
-        if !revoked.is_empty() {
-            open.push((false, revoked));
+            .map(|task| (true, task.partitions));
+        let revoked_partitions = std::mem::take(&mut self.revoked_partitions);
+        let mut open: Vec<(bool, Vec<Partition>)> = unfinished.into_iter().collect();
+        if !revoked_partitions.is_empty() {
+            open.push((false, revoked_partitions));
         }
         while let Some(change) = client.context().next() {
             open.push(match change {
@@ -764,9 +785,9 @@ impl Drop for KafkaConsumer {
                 }
             });
         }
-        for (assigned, partitions) in open {
+        for (is_assigned, partitions) in open {
             if let Ok(list) = self.list(&partitions) {
-                carry_out(client.as_ref(), assigned, &list);
+                apply_assignment(client.as_ref(), is_assigned, &list);
             }
         }
         self.runtime.spawn_blocking(move || drop(client));

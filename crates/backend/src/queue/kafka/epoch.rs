@@ -18,17 +18,17 @@ use crate::{Error, Result};
 const KEY: &[u8] = b"epoch";
 
 /// Reads the epoch; `None` if none was ever written. Blocks.
-pub(super) fn read(client: &Client, meta: &str, patience: Duration) -> Result<Option<u32>> {
-    let (first, end) = reader::bounds(client, meta, 0, patience)?;
+pub(super) fn read(client: &Client, meta: &str, timeout: Duration) -> Result<Option<u32>> {
+    let (first, end) = reader::bounds(client, meta, 0, timeout)?;
     if first == end {
         return Ok(None);
     }
     let value = |message: &rdkafka::message::BorrowedMessage<'_>| {
-        let ours = message.key() == Some(KEY);
-        ours.then(|| message.payload().unwrap_or_default().to_vec())
+        let is_epoch = message.key() == Some(KEY);
+        is_epoch.then(|| message.payload().unwrap_or_default().to_vec())
     };
-    let found = reader::read(client, meta, 0, first..end, usize::MAX, patience, value)?;
-    let Some(newest) = found.last() else {
+    let epochs = reader::read(client, meta, 0, first..end, usize::MAX, timeout, value)?;
+    let Some(newest) = epochs.last() else {
         return Ok(None);
     };
     let epoch = std::str::from_utf8(newest)
@@ -64,33 +64,35 @@ impl ProducerContext for EpochReport {
     type DeliveryOpaque = Box<oneshot::Sender<Result<()>>>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, waiter: Self::DeliveryOpaque) {
-        let written = match result {
+        let outcome = match result {
             Ok(_) => Ok(()),
             Err((error, _)) => Err(failed("writing the log's epoch", error.clone())),
         };
         // The waiter is gone after a timeout.
-        let _ = waiter.send(written);
+        let _ = waiter.send(outcome);
     }
 }
 
 /// Writes a new epoch and waits until it is acknowledged.
 pub(super) async fn write(config: &KafkaConfig, meta: &str, epoch: u32) -> Result<()> {
-    let writing = |error| failed("writing the log's epoch", error);
+    let write_failed = |error| failed("writing the log's epoch", error);
     let producer: ThreadedProducer<EpochReport> = settings::producer(config)?
         .create_with_context(EpochReport(Reporter::new(config)))
-        .map_err(writing)?;
-    let (waiter, written) = oneshot::channel();
+        .map_err(write_failed)?;
+    let (waiter, outcome) = oneshot::channel();
     let value = epoch.to_string();
     let record = BaseRecord::with_opaque_to(meta, Box::new(waiter))
         .partition(0)
         .key(KEY)
         .payload(&value);
-    producer.send(record).map_err(|(error, _)| writing(error))?;
-    let patience = config.request_timeout;
-    let written = match timeout(patience, written).await {
-        Ok(Ok(written)) => written,
+    producer
+        .send(record)
+        .map_err(|(error, _)| write_failed(error))?;
+    let request_timeout = config.request_timeout;
+    let outcome = match timeout(request_timeout, outcome).await {
+        Ok(Ok(outcome)) => outcome,
         Ok(Err(_)) | Err(_) => {
-            let why = format!("the log's epoch was not acknowledged within {patience:?}");
+            let why = format!("the log's epoch was not acknowledged within {request_timeout:?}");
             Err(Error::unavailable(SEAM, why))
         }
     };
@@ -100,5 +102,5 @@ pub(super) async fn write(config: &KafkaConfig, meta: &str, epoch: u32) -> Resul
         drop(producer);
     });
     let _ = end.await;
-    written
+    outcome
 }

@@ -16,10 +16,10 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn of(config: &KafkaConfig) -> Layout {
+    pub(super) fn from_config(config: &KafkaConfig) -> Layout {
         let topics = Topic::ALL.into_iter().map(|topic| {
             let name = format!("{}{}", config.topic_prefix, topic.name());
-            (topic, name, partitions_of(topic, config))
+            (topic, name, partition_count(topic, config))
         });
         Layout {
             prefix: config.topic_prefix.clone(),
@@ -34,16 +34,16 @@ impl Layout {
     }
 
     pub(super) fn name(&self, topic: Topic) -> &str {
-        let mut known = self.topics.iter();
-        known
-            .find(|(known, ..)| *known == topic)
+        let mut topics = self.topics.iter();
+        topics
+            .find(|(candidate, ..)| *candidate == topic)
             .map_or_else(|| topic.name(), |(_, name, _)| name.as_str())
     }
 
     pub(super) fn count(&self, topic: Topic) -> u32 {
-        let mut known = self.topics.iter();
-        known
-            .find(|(known, ..)| *known == topic)
+        let mut topics = self.topics.iter();
+        topics
+            .find(|(candidate, ..)| *candidate == topic)
             .map_or(0, |(.., count)| *count)
     }
 
@@ -86,7 +86,7 @@ impl Layout {
     }
 }
 
-fn partitions_of(topic: Topic, config: &KafkaConfig) -> u32 {
+fn partition_count(topic: Topic, config: &KafkaConfig) -> u32 {
     match topic {
         Topic::Message => config.partitions.message,
         Topic::Retry(_) => config.partitions.retry,
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn names_lead_back_to_their_partitions() {
-        let layout = Layout::of(&KafkaConfig::default());
+        let layout = Layout::from_config(&KafkaConfig::default());
         for (topic, name, count) in layout.topics() {
             let partition = Partition { topic, number: 0 };
             assert_eq!(layout.place(partition).unwrap(), (name, 0));

@@ -34,14 +34,14 @@ use crate::queue::{NewRecord, Partition, Producer, split};
 use crate::{Error, Result};
 
 /// Time a replaced generation has to finish its records in flight.
-const GRACE: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shortest time between two replacements.
 const REPLACE_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct KafkaProducer {
-    shared: Arc<ProducerState>,
-    watching: AbortHandle,
+    state: Arc<ProducerState>,
+    watcher: AbortHandle,
 }
 
 struct ProducerState {
@@ -49,7 +49,7 @@ struct ProducerState {
     layout: Arc<Layout>,
     current: watch::Sender<Arc<Generation>>,
     /// Previous generation, while it finishes its records in flight.
-    finishing: Mutex<Option<Arc<Generation>>>,
+    previous: Mutex<Option<Arc<Generation>>>,
     /// One lane per partition, so their number is bounded.
     lanes: Mutex<BTreeMap<Partition, Arc<Lane>>>,
 }
@@ -62,29 +62,29 @@ impl KafkaProducer {
         renewals: Renewals,
     ) -> Result<KafkaProducer> {
         let first = start_generation(&config).await?;
-        let shared = Arc::new(ProducerState {
+        let state = Arc::new(ProducerState {
             config,
             layout,
             current: watch::Sender::new(first),
-            finishing: Mutex::new(None),
+            previous: Mutex::new(None),
             lanes: Mutex::default(),
         });
-        let watching = tokio::spawn(watch_over(Arc::downgrade(&shared), renewals)).abort_handle();
-        Ok(KafkaProducer { shared, watching })
+        let watcher = tokio::spawn(watch_over(Arc::downgrade(&state), renewals)).abort_handle();
+        Ok(KafkaProducer { state, watcher })
     }
 
     /// Waits until the brokers have answered the producer too.
     pub(super) async fn warm_up(&self) -> Result<()> {
-        let generation = self.shared.current.borrow().clone();
+        let generation = self.state.current.borrow().clone();
         generation
-            .warm_up(&self.shared.layout, self.shared.config.request_timeout)
+            .warm_up(&self.state.layout, self.state.config.request_timeout)
             .await
     }
 }
 
 impl Drop for KafkaProducer {
     fn drop(&mut self) {
-        self.watching.abort();
+        self.watcher.abort();
     }
 }
 
@@ -92,38 +92,40 @@ impl Drop for KafkaProducer {
 impl Producer for KafkaProducer {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
         // An unavailable partition holds back only its own records.
-        let published =
-            split::each_partition(records, |records| publish(&self.shared, records)).await;
-        let answer = |answer: Option<_>| answer.unwrap_or_else(|| Err(silent()));
-        published.into_iter().map(answer).collect()
+        let answers = split::each_partition(records, |records| publish(&self.state, records)).await;
+        let answer = |answer: Option<_>| answer.unwrap_or_else(|| Err(no_answer()));
+        answers.into_iter().map(answer).collect()
     }
 }
 
 impl ProducerState {
     /// Publishes a batch gathered for one partition.
-    async fn publish(&self, gathered: &LaneBatch) -> Vec<Result<u64>> {
-        let records = &gathered.records;
+    async fn publish(&self, batch: &LaneBatch) -> Vec<Result<u64>> {
+        let records = &batch.records;
         let bytes_max = self.config.record_bytes_max;
-        let refused = records.iter().map(|record| {
-            let placed = self.layout.place(record.partition).map(drop);
-            placed
+        let refusals = records.iter().map(|record| {
+            let location = self.layout.place(record.partition).map(drop);
+            location
                 .and_then(|()| record::check(record, bytes_max))
                 .err()
                 .map(Err)
         });
-        let mut answers: RecordAnswers = refused.collect();
-        let patience = self.config.producer.publish_timeout;
+        let mut answers: RecordAnswers = refusals.collect();
+        let publish_timeout = self.config.producer.publish_timeout;
         while answers.iter().any(Option::is_none) {
-            let handed = timeout(patience, self.hand_over(gathered, &mut answers)).await;
-            let Ok(Some(sent)) = handed else {
-                let why =
-                    format!("what was published before is not acknowledged within {patience:?}");
+            let handover = timeout(publish_timeout, self.hand_over(batch, &mut answers)).await;
+            let Ok(Some(pending)) = handover else {
+                let why = format!(
+                    "what was published before is not acknowledged within {publish_timeout:?}"
+                );
                 give_up(&mut answers, &why);
                 break;
             };
             // Every record is answered at the latest when its generation is discarded.
-            match timeout(patience + 10 * GRACE, sent.answered).await {
-                Ok(Ok(answered)) => take_in(&mut answers, records, sent.places, answered),
+            match timeout(publish_timeout + 10 * DRAIN_TIMEOUT, pending.answers).await {
+                Ok(Ok(batch_answers)) => {
+                    merge_answers(&mut answers, records, pending.places, batch_answers)
+                }
                 Ok(Err(_)) | Err(_) => give_up(&mut answers, "the producer does not answer"),
             }
         }
@@ -135,48 +137,48 @@ impl ProducerState {
     /// waits for any of them.
     async fn hand_over(
         &self,
-        gathered: &LaneBatch,
+        batch: &LaneBatch,
         answers: &mut RecordAnswers,
     ) -> Option<PendingAnswers> {
-        let records = &gathered.records;
+        let records = &batch.records;
         let (partitions, bytes) = {
             let open = records.iter().zip(&*answers);
             let open = open.filter(|(_, answer)| answer.is_none());
             let partitions: BTreeSet<_> =
                 open.clone().map(|(record, _)| record.partition).collect();
-            let bytes = open.map(|(record, _)| record::size_of(record)).sum();
+            let bytes = open.map(|(record, _)| record::wire_size(record)).sum();
             (partitions, bytes)
         };
         loop {
-            let mut replaced = self.current.subscribe();
-            let generation = replaced.borrow_and_update().clone();
+            let mut generations = self.current.subscribe();
+            let generation = generations.borrow_and_update().clone();
             self.wait_for_older(&partitions).await;
             let room = tokio::select! {
                 biased;
                 // A permit from a replaced generation is worthless.
-                _ = replaced.changed() => continue,
+                _ = generations.changed() => continue,
                 room = generation.room(bytes) => room,
             };
-            let proved = generation.proved();
-            for place in gathered.dropped() {
-                answers[place].get_or_insert_with(|| Err(silent()));
+            let proof_change = generation.proof_changed();
+            for place in batch.dropped() {
+                answers[place].get_or_insert_with(|| Err(no_answer()));
             }
             if answers.iter().all(Option::is_some) {
                 return None;
             }
-            let handed = match room {
+            let send_state = match room {
                 Some(room) => generation.hand_over(records, answers, room, &self.layout),
                 None => SendState::Closed,
             };
-            match handed {
-                SendState::Over(sent) => return Some(sent),
+            match send_state {
+                SendState::Over(pending) => return Some(pending),
                 SendState::Later => tokio::select! {
                     biased;
-                    _ = replaced.changed() => {}
-                    () = proved => {}
+                    _ = generations.changed() => {}
+                    () = proof_change => {}
                 },
                 SendState::Closed => {
-                    let _ = replaced.changed().await;
+                    let _ = generations.changed().await;
                 }
             }
         }
@@ -186,7 +188,7 @@ impl ProducerState {
     /// first.
     async fn wait_for_older(&self, partitions: &BTreeSet<Partition>) {
         loop {
-            let older = self.finishing.lock().clone();
+            let older = self.previous.lock().clone();
             if !older.is_some_and(|older| older.holds_any(partitions)) {
                 return;
             }
@@ -209,61 +211,61 @@ impl ProducerState {
                 "records were not acknowledged in time: the producer is replaced"
             );
             // Best effort: healthy partitions should not wait for the new generation to connect.
-            let _ = new.warm_up(&self.layout, GRACE).await;
+            let _ = new.warm_up(&self.layout, DRAIN_TIMEOUT).await;
         }
-        *self.finishing.lock() = Some(old.clone());
+        *self.previous.lock() = Some(old.clone());
         self.current.send_replace(new);
-        let until = Instant::now() + GRACE;
-        while !old.is_broken() && old.has_others_than(overdue) && Instant::now() < until {
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        while !old.is_broken() && old.has_others_than(overdue) && Instant::now() < deadline {
             sleep(Duration::from_millis(5)).await;
         }
-        let killed = blocking(move || {
+        let outcome = blocking(move || {
             old.kill();
             Ok(())
         });
-        let killed = killed.await;
-        *self.finishing.lock() = None;
-        killed
+        let outcome = outcome.await;
+        *self.previous.lock() = None;
+        outcome
     }
 }
 
 /// Publishes records of one partition together with others waiting for it.
-async fn publish(shared: &Arc<ProducerState>, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+async fn publish(state: &Arc<ProducerState>, records: Vec<NewRecord>) -> Vec<Result<u64>> {
     let Some(partition) = records.first().map(|record| record.partition) else {
         return Vec::new();
     };
-    let bytes = records.iter().map(record::size_of).sum();
-    let lane = shared.lanes.lock().entry(partition).or_default().clone();
-    let (answers, carrying) = lane.add(records, bytes);
-    if let Some(carrying) = carrying {
-        tokio::spawn(carry(shared.clone(), carrying));
+    let bytes = records.iter().map(record::wire_size).sum();
+    let lane = state.lanes.lock().entry(partition).or_default().clone();
+    let (answers, guard) = lane.add(records, bytes);
+    if let Some(guard) = guard {
+        tokio::spawn(run_lane(state.clone(), guard));
     }
-    // A lane that never answers yields `silent` for each record.
+    // A lane that never answers yields `no_answer` for each record.
     answers.await.unwrap_or_default()
 }
 
-async fn carry(shared: Arc<ProducerState>, mut carrying: LaneGuard) {
-    let bytes_max = shared.config.record_bytes_max;
-    let patience = shared.config.producer.publish_timeout;
-    while let Some(gathered) = carrying.next(bytes_max, patience) {
-        let answers = shared.publish(&gathered).await;
-        gathered.answer(answers);
+async fn run_lane(state: Arc<ProducerState>, mut guard: LaneGuard) {
+    let bytes_max = state.config.record_bytes_max;
+    let publish_timeout = state.config.producer.publish_timeout;
+    while let Some(batch) = guard.next(bytes_max, publish_timeout) {
+        let answers = state.publish(&batch).await;
+        batch.answer(answers);
     }
 }
 
 /// Enters the answers. A failed record fails the later records of its partition too.
-fn take_in(
+fn merge_answers(
     answers: &mut RecordAnswers,
     records: &[NewRecord],
     places: Vec<usize>,
-    answered: Vec<Result<u64>>,
+    batch_answers: Vec<Result<u64>>,
 ) {
-    for (place, answer) in places.into_iter().zip(answered) {
+    for (place, answer) in places.into_iter().zip(batch_answers) {
         if answer.is_err() {
             let partition = records[place].partition;
-            for (record, later) in records.iter().zip(answers.iter_mut()).skip(place + 1) {
-                if record.partition == partition && later.is_none() {
-                    *later = Some(Err(failed_before()));
+            for (record, later_answer) in records.iter().zip(answers.iter_mut()).skip(place + 1) {
+                if record.partition == partition && later_answer.is_none() {
+                    *later_answer = Some(Err(failed_before()));
                 }
             }
         }
@@ -271,7 +273,7 @@ fn take_in(
     }
 }
 
-fn silent() -> Error {
+fn no_answer() -> Error {
     Error::unavailable(SEAM, "the producer does not answer")
 }
 
@@ -287,40 +289,37 @@ async fn start_generation(config: &Arc<KafkaConfig>) -> Result<Arc<Generation>> 
 }
 
 /// Replaces the generation when it breaks, a record waits too long, or credentials are new.
-async fn watch_over(shared: Weak<ProducerState>, renewals: Renewals) {
+async fn watch_over(state: Weak<ProducerState>, renewals: Renewals) {
     // Number of the credentials that the generation uses, or of older ones.
     let mut renewal = *renewals.borrow();
-    let Some(patience) = shared
+    let Some(publish_timeout) = state
         .upgrade()
-        .map(|shared| shared.config.producer.publish_timeout)
+        .map(|state| state.config.producer.publish_timeout)
     else {
         return;
     };
-    let tick = (patience / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    let tick = (publish_timeout / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
     loop {
-        let Some(generation) = shared
-            .upgrade()
-            .map(|shared| shared.current.borrow().clone())
-        else {
+        let Some(generation) = state.upgrade().map(|state| state.current.borrow().clone()) else {
             return;
         };
         tokio::select! {
             biased;
-            () = generation.broke() => {}
+            () = generation.wait_until_broken() => {}
             () = sleep(tick) => {}
         }
         let newest = *renewals.borrow();
-        let late = generation
+        let is_late = generation
             .oldest()
-            .is_some_and(|since| since.elapsed() >= patience);
-        let cannot_go_on = late || generation.is_broken();
+            .is_some_and(|oldest| oldest.elapsed() >= publish_timeout);
+        let cannot_go_on = is_late || generation.is_broken();
         if !cannot_go_on && newest == renewal {
             continue;
         }
-        let Some(shared) = shared.upgrade() else {
+        let Some(state) = state.upgrade() else {
             return;
         };
-        match shared.replace(generation, !cannot_go_on).await {
+        match state.replace(generation, !cannot_go_on).await {
             Ok(()) => renewal = newest,
             Err(error) => tracing::warn!(%error, source = %error.source, "no new producer"),
         }

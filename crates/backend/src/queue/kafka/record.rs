@@ -16,7 +16,7 @@ use crate::{Error, Result};
 const OVERHEAD: usize = 64;
 
 /// Bytes that a record counts for.
-pub(super) fn size_of(record: &NewRecord) -> usize {
+pub(super) fn wire_size(record: &NewRecord) -> usize {
     let headers = record.headers.iter();
     let headers = headers.map(|(name, value)| name.len() + value.len() + OVERHEAD / 2);
     OVERHEAD + record.key.len() + record.value.len() + headers.sum::<usize>()
@@ -24,7 +24,7 @@ pub(super) fn size_of(record: &NewRecord) -> usize {
 
 /// Refuses (`Conflict`) a record that Kafka could not return unchanged.
 pub(super) fn check(record: &NewRecord, bytes_max: usize) -> Result<()> {
-    let size = size_of(record);
+    let size = wire_size(record);
     if size > bytes_max {
         return Err(Error::conflict(
             SEAM,
@@ -37,7 +37,7 @@ pub(super) fn check(record: &NewRecord, bytes_max: usize) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn headers_of(record: &NewRecord) -> Option<OwnedHeaders> {
+pub(super) fn owned_headers(record: &NewRecord) -> Option<OwnedHeaders> {
     if record.headers.is_empty() {
         return None;
     }

@@ -15,14 +15,14 @@ use super::report::{blocking, failed};
 use crate::Result;
 
 /// Pause between attempts while brokers refuse the new credentials or none answers.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Number of the credentials that brokers last accepted; watchers see each increase.
 pub(super) type Renewals = watch::Receiver<u64>;
 
 /// Tasks that watch the files and ask the brokers.
 pub(super) struct CredentialRenewal {
-    taken: watch::Sender<u64>,
+    version: watch::Sender<u64>,
     _tasks: [Option<AbortOnDropHandle<()>>; 2],
 }
 
@@ -33,52 +33,52 @@ impl CredentialRenewal {
         layout: &Arc<Layout>,
     ) -> Result<CredentialRenewal> {
         let credentials = config.credentials()?;
-        let taken = watch::Sender::new(0);
-        let keep = credentials.keep();
-        let asking = {
-            let (config, layout, taken) = (config.clone(), layout.clone(), taken.clone());
+        let version = watch::Sender::new(0);
+        let reloader = credentials.spawn_reloader();
+        let watcher = {
+            let (config, layout, version) = (config.clone(), layout.clone(), version.clone());
             let mut changes = credentials.changes();
             async move {
                 while changes.changed().await.is_ok() {
-                    while let Err(error) = ask(&config, &layout).await {
+                    while let Err(error) = check_credentials(&config, &layout).await {
                         let source = &error.source;
                         tracing::warn!(
                             %error, %source,
                             "brokers do not take new credentials; clients of before stay"
                         );
-                        sleep(ASK_AGAIN).await;
+                        sleep(RETRY_INTERVAL).await;
                     }
                     // Clients read the files themselves; a change made in the meantime is asked
                     // about next.
-                    taken.send_modify(|number| *number += 1);
+                    version.send_modify(|number| *number += 1);
                 }
             }
         };
-        let asking = keep
+        let watcher = reloader
             .is_some()
-            .then(|| AbortOnDropHandle::new(tokio::spawn(asking)));
+            .then(|| AbortOnDropHandle::new(tokio::spawn(watcher)));
         Ok(CredentialRenewal {
-            taken,
-            _tasks: [keep, asking],
+            version,
+            _tasks: [reloader, watcher],
         })
     }
 
     pub(super) fn renewals(&self) -> Renewals {
-        self.taken.subscribe()
+        self.version.subscribe()
     }
 }
 
 /// Asks a broker with the current content of the files.
-async fn ask(config: &Arc<KafkaConfig>, layout: &Arc<Layout>) -> Result<()> {
+async fn check_credentials(config: &Arc<KafkaConfig>, layout: &Arc<Layout>) -> Result<()> {
     let (config, group) = (config.clone(), layout.reader());
     blocking(move || {
         use rdkafka::consumer::Consumer;
         let client = reader::connect(&config, &group)?;
-        let asked = client.fetch_metadata(None, config.request_timeout);
-        let asked = asked.map_err(|error| failed("asking with new credentials", error));
-        asked
+        let metadata = client.fetch_metadata(None, config.request_timeout);
+        let metadata = metadata.map_err(|error| failed("asking with new credentials", error));
+        metadata
             .map(drop)
-            .map_err(|error| reader::explained(&client, error))
+            .map_err(|error| reader::add_reason(&client, error))
     })
     .await
 }

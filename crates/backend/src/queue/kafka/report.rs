@@ -20,12 +20,12 @@ use crate::tls::ended;
 use crate::{Error, Kind};
 
 /// Interval at which a lasting condition is logged again.
-const AGAIN: Duration = Duration::from_secs(60);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Logs each condition once, and once more per minute while it lasts; also reads tokens.
 #[derive(Default)]
 pub(super) struct Reporter {
-    told: Mutex<BTreeMap<String, Instant>>,
+    logged_at: Mutex<BTreeMap<String, Instant>>,
     /// Latest reason why a connection failed, with a remedy.
     refusal: Mutex<Option<(Instant, String)>>,
     /// File with the token to present, if sign-in uses one.
@@ -56,7 +56,7 @@ impl Reporter {
         let token = token.and_then(read_token);
         match &token {
             Ok(_) => self.has_token.store(true, Ordering::Release),
-            Err(error) if self.first("token", Instant::now()) => {
+            Err(error) if self.should_log("token", Instant::now()) => {
                 tracing::warn!(target: "librdkafka", %error, "the brokers get no new token");
             }
             Err(_) => {}
@@ -67,40 +67,43 @@ impl Reporter {
     /// Takes the reason why a broker refused a connection within the last minute, and the remedy.
     pub(super) fn refusal(&self) -> Option<String> {
         let (at, refusal) = self.refusal.lock().take()?;
-        (at.elapsed() < AGAIN).then_some(refusal)
+        (at.elapsed() < REPEAT_INTERVAL).then_some(refusal)
     }
 
-    fn first(&self, condition: &str, now: Instant) -> bool {
-        let mut told = self.told.lock();
-        if told.get(condition).is_some_and(|&at| now < at + AGAIN) {
+    fn should_log(&self, condition: &str, now: Instant) -> bool {
+        let mut logged_at = self.logged_at.lock();
+        if logged_at
+            .get(condition)
+            .is_some_and(|&at| now < at + REPEAT_INTERVAL)
+        {
             return false;
         }
-        told.retain(|_, at| now < *at + AGAIN);
-        told.insert(condition.to_owned(), now);
+        logged_at.retain(|_, at| now < *at + REPEAT_INTERVAL);
+        logged_at.insert(condition.to_owned(), now);
         true
     }
 
     /// Suggests what brokers may demand when they close a connection without a reason.
-    pub(super) fn doubt(&self, error: &Error) -> Option<String> {
+    pub(super) fn suspected_cause(&self, error: &Error) -> Option<String> {
         let failure = error.source.downcast_ref::<KafkaFailure>()?;
         let code = failure.source.rdkafka_error_code()?;
         let is_transport = matches!(
             code,
             RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure
         );
-        let ended = || {
+        let hint = || {
             format!(
                 "nobody is connected to; where a broker is there, {}",
                 ended("kafka", self.is_tls)
             )
         };
-        is_transport.then(ended)
+        is_transport.then(hint)
     }
 
     pub(super) fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         use RDKafkaLogLevel::{Alert, Critical, Debug, Emerg, Error, Info, Notice, Warning};
         match level {
-            Emerg | Alert | Critical | Error if self.first(facility, Instant::now()) => {
+            Emerg | Alert | Critical | Error if self.should_log(facility, Instant::now()) => {
                 tracing::warn!(target: "librdkafka", facility, "{message}");
             }
             Emerg | Alert | Critical | Error | Warning | Notice => {
@@ -116,7 +119,7 @@ impl Reporter {
         if let Some(remedy) = remedy {
             *self.refusal.lock() = Some((now, format!("{reason}: {remedy}")));
         }
-        if self.first(&condition, now) {
+        if self.should_log(&condition, now) {
             tracing::warn!(target: "librdkafka", %error, remedy, "{reason}");
         } else {
             tracing::debug!(target: "librdkafka", %error, "{reason}");
@@ -178,12 +181,12 @@ pub(super) fn failed(doing: impl Into<String>, source: KafkaError) -> Error {
     }
     let kind = source
         .rdkafka_error_code()
-        .map_or(Kind::Unavailable, kind_of);
+        .map_or(Kind::Unavailable, error_kind);
     let doing = doing.into();
     Error::new(SEAM, kind, KafkaFailure { doing, source })
 }
 
-fn kind_of(code: RDKafkaErrorCode) -> Kind {
+fn error_kind(code: RDKafkaErrorCode) -> Kind {
     use RDKafkaErrorCode as Code;
     match code {
         Code::FencedInstanceId
@@ -211,23 +214,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_that_lasts_is_told_once_a_minute() {
+    fn lasting_condition_is_logged_once_a_minute() {
         let reporter = Reporter::default();
         let now = Instant::now();
-        assert!(reporter.first("down", now));
-        assert!(!reporter.first("down", now + AGAIN / 2));
-        assert!(reporter.first("other", now + AGAIN / 2));
-        assert!(reporter.first("down", now + AGAIN));
+        assert!(reporter.should_log("down", now));
+        assert!(!reporter.should_log("down", now + REPEAT_INTERVAL / 2));
+        assert!(reporter.should_log("other", now + REPEAT_INTERVAL / 2));
+        assert!(reporter.should_log("down", now + REPEAT_INTERVAL));
     }
 
     #[test]
-    fn a_misspelt_secret_is_not_told() {
+    fn misspelt_secret_is_not_logged() {
         let config = rdkafka::ClientConfig::new()
             .set("sasl.pasword", "hidden")
             .create_native_config();
         let error = failed("connecting", config.err().unwrap());
         assert_eq!(error.kind, Kind::Conflict);
-        let told = format!("{:?} {}", error, error.source);
-        assert!(told.contains("sasl.pasword") && !told.contains("hidden"));
+        let text = format!("{:?} {}", error, error.source);
+        assert!(text.contains("sasl.pasword") && !text.contains("hidden"));
     }
 }

@@ -18,7 +18,7 @@ use crate::clock::{Clock, SystemClock};
 
 /// Lifetime assumed for a token without expiry. librdkafka asks for the next one at four fifths of
 /// it.
-const LIFE: Duration = Duration::from_secs(300);
+const DEFAULT_TOKEN_LIFETIME: Duration = Duration::from_secs(300);
 
 /// Section `sasl` of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ impl SaslConfig {
         self.mechanism.is_some()
     }
 
-    /// True if a token takes the place of a password.
+    /// Whether a token takes the place of a password.
     pub(super) fn by_token(&self) -> bool {
         self.mechanism == Some(SaslMechanism::OauthBearer)
     }
@@ -83,10 +83,10 @@ impl SaslConfig {
     /// Lists the settings of this section that cannot work. Reads no file.
     pub(super) fn problems(&self, is_tls: bool) -> Problems {
         let mut problems = Problems::default();
-        let (name, password) = (self.username.is_some(), self.password_file.is_some());
-        let token = self.token_file.is_some();
+        let (has_username, has_password) = (self.username.is_some(), self.password_file.is_some());
+        let has_token = self.token_file.is_some();
         let Some(mechanism) = self.mechanism else {
-            if name || password || token {
+            if has_username || has_password || has_token {
                 let remedy = "Say SCRAM-SHA-512, or what the brokers take";
                 problems.refuse("mechanism", "unset", "nobody signs in", remedy);
             }
@@ -94,12 +94,12 @@ impl SaslConfig {
         };
         let value = mechanism.name();
         if self.by_token() {
-            if !token || name || password {
+            if !has_token || has_username || has_password {
                 let reason = "it has a token, and neither user nor password";
                 let remedy = "Name kafka.sasl.token_file alone";
                 problems.refuse("mechanism", value, reason, remedy);
             }
-        } else if !name || !password || token {
+        } else if !has_username || !has_password || has_token {
             let reason = "it has user and password, and no token";
             let remedy = "Name kafka.sasl.username and kafka.sasl.password_file alone";
             problems.refuse("mechanism", value, reason, remedy);
@@ -118,22 +118,22 @@ impl SaslConfig {
 /// # Errors
 /// The file cannot be read or is empty, or the token has expired; messages never contain the token.
 pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
-    let shown = path.display();
+    let file = path.display();
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("the token file {shown} cannot be read: {error}"))?;
+    let text = text.map_err(|error| format!("the token file {file} cannot be read: {error}"))?;
     let token = SecretString::from(text.trim());
     if token.expose_secret().is_empty() {
-        return Err(format!("the token file {shown} is empty").into());
+        return Err(format!("the token file {file} is empty").into());
     }
     let now = SystemClock.now();
     let claims = claims(token.expose_secret()).unwrap_or_default();
     let end = match claims["exp"].as_f64() {
         Some(seconds) => Timestamp::from_millis((seconds * 1e3) as i64),
-        None => now + LIFE,
+        None => now + DEFAULT_TOKEN_LIFETIME,
     };
     if end <= now {
         return Err(
-            format!("the token in {shown} is over: whoever writes it has to renew it").into(),
+            format!("the token in {file} is over: whoever writes it has to renew it").into(),
         );
     }
     Ok(OAuthToken {
@@ -154,8 +154,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_of_signing_in_has_what_it_needs_and_no_more() {
-        let refused = |mechanism, parts: &str, is_tls| {
+    fn sasl_settings_must_fit_the_mechanism() {
+        let has_problems = |mechanism, parts: &str, is_tls| {
             let part = |name: &str| parts.contains(name).then(|| name.to_owned());
             let sasl = SaslConfig {
                 mechanism,
@@ -179,7 +179,7 @@ mod tests {
             (Some(OauthBearer), "user password", true, true),
         ] {
             assert_eq!(
-                refused(mechanism, parts, is_tls),
+                has_problems(mechanism, parts, is_tls),
                 is_refused,
                 "{mechanism:?} {parts} {is_tls}"
             );
@@ -199,18 +199,21 @@ mod tests {
         write("opaque\n");
         let read = read_token(file.path()).expect("a token");
         assert_eq!(read.token, "opaque");
-        let left = Timestamp::from_millis(read.lifetime_ms).since(SystemClock.now());
-        assert!(left <= LIFE && left > LIFE / 2, "{left:?}");
+        let lifetime = Timestamp::from_millis(read.lifetime_ms).since(SystemClock.now());
+        assert!(
+            lifetime <= DEFAULT_TOKEN_LIFETIME && lifetime > DEFAULT_TOKEN_LIFETIME / 2,
+            "{lifetime:?}"
+        );
 
-        for (text, wanted) in [
+        for (text, expected) in [
             (token(r#"{"exp":1}"#), "is over"),
             (String::new(), "is empty"),
         ] {
             write(&text);
             let Err(error) = read_token(file.path()) else {
-                panic!("{wanted}");
+                panic!("{expected}");
             };
-            assert!(error.to_string().contains(wanted), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::credentials::CredentialSnapshot;
 use crate::{Error, Result};
 
 /// Properties that the log's guarantees depend on, and those with a setting of their own.
-pub(super) const FIXED: &[&str] = &[
+pub(super) const FIXED_PROPERTIES: &[&str] = &[
     "acks",
     "auto.offset.reset",
     "bootstrap.servers",
@@ -46,7 +46,7 @@ pub(super) const FIXED: &[&str] = &[
 pub(super) const PASSWORD: &str = "sasl.password_file";
 
 /// Setting that stands for a property, if there is one.
-pub(super) fn setting_of(property: &str) -> Option<&'static str> {
+pub(super) fn dedicated_setting(property: &str) -> Option<&'static str> {
     Some(match property.to_ascii_lowercase().as_str() {
         "security.protocol" => "kafka.tls and kafka.sasl",
         "sasl.mechanism" | "sasl.mechanisms" => "kafka.sasl.mechanism",
@@ -89,13 +89,13 @@ pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
         settings.set(changeable(name)?, value);
     }
     let credentials = config.credentials()?;
-    let shown = credentials.current();
+    let snapshot = credentials.current();
     for name in config.property_files.keys() {
-        if let Some(secret) = shown.secret(name) {
+        if let Some(secret) = snapshot.secret(name) {
             settings.set(changeable(name)?, secret.expose_secret());
         }
     }
-    secure(&mut settings, config, &shown)?;
+    secure(&mut settings, config, &snapshot)?;
     Ok(settings)
 }
 
@@ -104,7 +104,7 @@ pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
 fn secure(
     settings: &mut ClientConfig,
     config: &KafkaConfig,
-    shown: &CredentialSnapshot,
+    snapshot: &CredentialSnapshot,
 ) -> Result<()> {
     let protocol = match (config.tls.is_on(), config.sasl.is_on()) {
         (false, false) => return Ok(()),
@@ -113,7 +113,7 @@ fn secure(
         (true, true) => "sasl_ssl",
     };
     settings.set("security.protocol", protocol);
-    if let Some(tls) = &shown.tls {
+    if let Some(tls) = &snapshot.tls {
         settings.set("ssl.ca.pem", text(tls.ca_pem())?);
         if let Some((cert, key)) = tls.own_pem() {
             settings.set("ssl.certificate.pem", text(cert)?);
@@ -124,7 +124,7 @@ fn secure(
     if let Some(mechanism) = sasl.mechanism {
         settings.set("sasl.mechanism", mechanism.name());
     }
-    if let (Some(username), Some(secret)) = (&sasl.username, shown.secret(PASSWORD)) {
+    if let (Some(username), Some(secret)) = (&sasl.username, snapshot.secret(PASSWORD)) {
         settings.set("sasl.username", username);
         settings.set("sasl.password", secret.expose_secret());
     }
@@ -146,7 +146,7 @@ fn text(pem: &[u8]) -> Result<&str> {
 }
 
 fn changeable(name: &str) -> Result<&str> {
-    if FIXED.contains(&name) || setting_of(name).is_some() {
+    if FIXED_PROPERTIES.contains(&name) || dedicated_setting(name).is_some() {
         return Err(Error::conflict(
             SEAM,
             format!(
@@ -249,8 +249,8 @@ fn millis(duration: Duration) -> String {
 
 fn kbytes(bytes: usize) -> String {
     // Maximum that librdkafka accepts for either queue.
-    const MOST: usize = 2_097_151;
-    (bytes >> 10).clamp(1, MOST).to_string()
+    const MAX_KBYTES: usize = 2_097_151;
+    (bytes >> 10).clamp(1, MAX_KBYTES).to_string()
 }
 
 #[cfg(test)]
@@ -263,22 +263,22 @@ mod tests {
         for (name, value) in [("acks", "1"), ("auto.offset.reset", "latest")] {
             let mut config = KafkaConfig::default();
             config.properties.insert(name.into(), value.into());
-            let refused = member(&config, "carrier").unwrap_err();
-            assert_eq!(refused.kind, Kind::Conflict);
-            assert!(refused.source.to_string().contains(name));
+            let error = member(&config, "carrier").unwrap_err();
+            assert_eq!(error.kind, Kind::Conflict);
+            assert!(error.source.to_string().contains(name));
         }
     }
 
     #[test]
     fn other_properties_go_through_and_win_over_ours() {
         let mut config = KafkaConfig::default();
-        let more = [
+        let overrides = [
             ("ssl.endpoint.identification.algorithm", "none"),
             ("compression.type", "gzip"),
         ];
         config
             .properties
-            .extend(more.map(|(name, value)| (name.into(), value.into())));
+            .extend(overrides.map(|(name, value)| (name.into(), value.into())));
         let settings = producer(&config).unwrap();
         let names = settings.get("ssl.endpoint.identification.algorithm");
         assert_eq!(names, Some("none"));
@@ -301,8 +301,8 @@ mod tests {
         config
             .property_files
             .insert("ssl.key.password".into(), "/nowhere".into());
-        let missing = client(&config).unwrap_err();
-        assert!(missing.source.to_string().contains("/nowhere"));
+        let error = client(&config).unwrap_err();
+        assert!(error.source.to_string().contains("/nowhere"));
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
         let root = rcgen::generate_simple_self_signed(["kafka".to_owned()]).unwrap();
         std::fs::write(path("ca.crt"), root.cert.pem()).unwrap();
         std::fs::write(path("password"), "s3 cret\n").unwrap();
-        let with = |is_tls: bool, is_sasl: bool| {
+        let build = |is_tls: bool, is_sasl: bool| {
             let mut config = KafkaConfig::default();
             config.tls.ca_file = is_tls.then(|| path("ca.crt"));
             if is_sasl {
@@ -329,9 +329,9 @@ mod tests {
             (false, true, Some("sasl_plaintext")),
             (true, true, Some("sasl_ssl")),
         ] {
-            assert_eq!(with(is_tls, is_sasl).get("security.protocol"), protocol);
+            assert_eq!(build(is_tls, is_sasl).get("security.protocol"), protocol);
         }
-        let settings = with(true, true);
+        let settings = build(true, true);
         assert_eq!(settings.get("sasl.mechanism"), Some("SCRAM-SHA-512"));
         assert_eq!(settings.get("sasl.password"), Some("s3 cret"));
         // The linked OpenSSL accepts all of it.

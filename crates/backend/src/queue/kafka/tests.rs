@@ -14,7 +14,7 @@ use crate::clock::{Entropy, SystemEntropy};
 use crate::queue::{NewRecord, Polled};
 
 /// Far more than anything here takes: groups need seconds to agree.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn at(number: u32) -> Partition {
     Partition {
@@ -71,7 +71,7 @@ async fn next_change(consumer: &mut dyn Consumer) -> Polled {
             }
         }
     };
-    let change = tokio::time::timeout(PATIENCE, change).await;
+    let change = tokio::time::timeout(TEST_TIMEOUT, change).await;
     change.expect("the group decides")
 }
 
@@ -85,7 +85,7 @@ async fn receive(consumer: &mut dyn Consumer, count: usize) -> Vec<Record> {
             }
         }
     };
-    let all = tokio::time::timeout(PATIENCE, all).await;
+    let all = tokio::time::timeout(TEST_TIMEOUT, all).await;
     all.expect("the records come");
     records
 }

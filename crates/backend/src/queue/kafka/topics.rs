@@ -20,7 +20,7 @@ use rdkafka::types::RDKafkaRespErr;
 use tokio::time::{Instant, sleep};
 
 pub use self::difference::{Change, Difference};
-use self::specs::{TopicSpec, wanted};
+use self::specs::{TopicSpec, topic_specs};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::reader::{self, Client};
@@ -33,14 +33,14 @@ struct TopicState {
     partitions: u32,
     /// Smallest replica count among the partitions.
     replicas: u32,
-    led: bool,
+    has_leader: bool,
 }
 
 /// Value of a topic's setting on the brokers.
 struct Setting {
     value: String,
     /// Set on this topic rather than inherited from a default.
-    own: bool,
+    is_own: bool,
 }
 
 /// Lists what `packetboat topics apply` would look at: missing topics, and differences in the
@@ -66,11 +66,11 @@ struct Admin {
 impl Admin {
     async fn connect(config: &KafkaConfig) -> Result<Admin> {
         let config = Arc::new(config.clone());
-        let layout = Layout::of(&config);
+        let layout = Layout::from_config(&config);
         let group = layout.reader();
-        let (settings, shared) = (settings::client(&config)?, config.clone());
+        let (settings, admin_config) = (settings::client(&config)?, config.clone());
         let (client, admin) = blocking(move || {
-            let admin = match shared.sasl.by_token() {
+            let admin = match admin_config.sasl.by_token() {
                 // An administrator's client is never polled for a token.
                 true => None,
                 false => Some(
@@ -79,18 +79,18 @@ impl Admin {
                         .map_err(|error| failed("starting an administrator", error))?,
                 ),
             };
-            Ok((reader::connect(&shared, &group)?, admin))
+            Ok((reader::connect(&admin_config, &group)?, admin))
         })
         .await?;
-        let patience = config.request_timeout;
+        let request_timeout = config.request_timeout;
         Ok(Admin {
             config,
             layout,
             client: Arc::new(client),
             admin,
             options: AdminOptions::new()
-                .request_timeout(Some(patience))
-                .operation_timeout(Some(patience)),
+                .request_timeout(Some(request_timeout))
+                .operation_timeout(Some(request_timeout)),
         })
     }
 
@@ -105,24 +105,24 @@ impl Admin {
 
     async fn check(&self) -> Result<Vec<Difference>> {
         let mut differences = Vec::new();
-        for wanted in wanted(&self.config, &self.layout) {
-            match self.find(&wanted.name).await? {
-                None => differences.push(Difference::Missing { topic: wanted.name }),
-                Some(found) => {
-                    differences.extend(in_shape(&wanted, &found));
+        for spec in topic_specs(&self.config, &self.layout) {
+            match self.find(&spec.name).await? {
+                None => differences.push(Difference::Missing { topic: spec.name }),
+                Some(state) => {
+                    differences.extend(shape_differences(&spec, &state));
                     if self.admin.is_none() {
                         continue;
                     }
-                    let settings = self.settings(&wanted.name).await?;
-                    differences.extend(in_settings(&wanted, &settings));
+                    let settings = self.settings(&spec.name).await?;
+                    differences.extend(setting_differences(&spec, &settings));
                 }
             }
         }
         let meta = self.layout.meta();
-        let missing = Difference::Missing {
+        let missing_meta = Difference::Missing {
             topic: meta.clone(),
         };
-        if !differences.contains(&missing) && self.epoch().await?.is_none() {
+        if !differences.contains(&missing_meta) && self.epoch().await?.is_none() {
             differences.push(Difference::Epoch { topic: meta });
         }
         Ok(differences)
@@ -130,21 +130,21 @@ impl Admin {
 
     async fn apply(&self) -> Result<Vec<Change>> {
         let mut changes = Vec::new();
-        let wanted = wanted(&self.config, &self.layout);
-        let (meta, topics): (Vec<TopicSpec>, Vec<TopicSpec>) = wanted
+        let specs = topic_specs(&self.config, &self.layout);
+        let (meta, topics): (Vec<TopicSpec>, Vec<TopicSpec>) = specs
             .into_iter()
-            .partition(|wanted| wanted.name == self.layout.meta());
-        for wanted in &meta {
-            changes.extend(self.make(wanted).await?);
+            .partition(|spec| spec.name == self.layout.meta());
+        for spec in &meta {
+            changes.extend(self.create_or_update(spec).await?);
         }
         // Raise the epoch before topic `message` is created: a crash in between skips an epoch but
         // never reuses one.
         changes.extend(self.raise_epoch().await?);
-        for wanted in &topics {
-            changes.extend(self.make(wanted).await?);
+        for spec in &topics {
+            changes.extend(self.create_or_update(spec).await?);
         }
-        for wanted in meta.iter().chain(&topics) {
-            self.wait_for(&wanted.name).await?;
+        for spec in meta.iter().chain(&topics) {
+            self.wait_for(&spec.name).await?;
         }
         Ok(changes)
     }
@@ -154,11 +154,11 @@ impl Admin {
         let message = self.layout.name(protocol::keys::Topic::Message);
         let exists = self.find(message).await?.is_some();
         let lowest = self.config.epoch_min.max(1);
-        let known = self.epoch().await?;
-        let to = match (known, exists) {
-            (Some(known), true) if known >= lowest => return Ok(None),
-            (Some(known), true) => lowest.max(known),
-            (Some(known), false) => lowest.max(known + 1),
+        let current = self.epoch().await?;
+        let to = match (current, exists) {
+            (Some(current), true) if current >= lowest => return Ok(None),
+            (Some(current), true) => lowest.max(current),
+            (Some(current), false) => lowest.max(current + 1),
             (None, false) => lowest,
             (None, true) if lowest > 1 => lowest,
             (None, true) => {
@@ -174,51 +174,51 @@ impl Admin {
             }
         };
         epoch::write(&self.config, &self.layout.meta(), to).await?;
-        Ok(Some(Change::Epoch { from: known, to }))
+        Ok(Some(Change::Epoch { from: current, to }))
     }
 
     async fn epoch(&self) -> Result<Option<u32>> {
         let (client, meta) = (self.client.clone(), self.layout.meta());
-        let patience = self.config.request_timeout;
-        blocking(move || epoch::read(&client, &meta, patience)).await
+        let request_timeout = self.config.request_timeout;
+        blocking(move || epoch::read(&client, &meta, request_timeout)).await
     }
 
     async fn find(&self, topic: &str) -> Result<Option<TopicState>> {
         let (client, topic) = (self.client.clone(), topic.to_owned());
-        let patience = self.config.request_timeout;
+        let request_timeout = self.config.request_timeout;
         blocking(move || {
-            let found = find(&client, &topic, patience);
-            found.map_err(|error| reader::explained(&client, error))
+            let state = find(&client, &topic, request_timeout);
+            state.map_err(|error| reader::add_reason(&client, error))
         })
         .await
     }
 
-    async fn make(&self, wanted: &TopicSpec) -> Result<Vec<Change>> {
-        match self.find(&wanted.name).await? {
+    async fn create_or_update(&self, spec: &TopicSpec) -> Result<Vec<Change>> {
+        match self.find(&spec.name).await? {
             None => {
-                let created = self.create(wanted).await?;
-                self.wait_for(&wanted.name).await?;
-                Ok(created.into_iter().collect())
+                let change = self.create(spec).await?;
+                self.wait_for(&spec.name).await?;
+                Ok(change.into_iter().collect())
             }
-            Some(found) => {
-                let shape = in_shape(wanted, &found);
+            Some(state) => {
+                let shape = shape_differences(spec, &state);
                 let mut changes: Vec<Change> = shape.into_iter().map(Change::Left).collect();
-                changes.extend(self.set(wanted).await?);
+                changes.extend(self.set(spec).await?);
                 Ok(changes)
             }
         }
     }
 
-    async fn create(&self, wanted: &TopicSpec) -> Result<Option<Change>> {
-        let creating = |error| failed(format!("creating topic {}", wanted.name), error);
-        let replicas = i32::try_from(wanted.replicas).unwrap_or(i32::MAX);
-        let partitions = i32::try_from(wanted.partitions).unwrap_or(i32::MAX);
-        let mut topic = NewTopic::new(&wanted.name, partitions, TopicReplication::Fixed(replicas));
-        for (name, value) in &wanted.settings {
+    async fn create(&self, spec: &TopicSpec) -> Result<Option<Change>> {
+        let create_failed = |error| failed(format!("creating topic {}", spec.name), error);
+        let replicas = i32::try_from(spec.replicas).unwrap_or(i32::MAX);
+        let partitions = i32::try_from(spec.partitions).unwrap_or(i32::MAX);
+        let mut topic = NewTopic::new(&spec.name, partitions, TopicReplication::Fixed(replicas));
+        for (name, value) in &spec.settings {
             topic = topic.set(name, value);
         }
-        let created = self.admin()?.create_topics([&topic], &self.options);
-        for answer in created.await.map_err(creating)? {
+        let request = self.admin()?.create_topics([&topic], &self.options);
+        for answer in request.await.map_err(create_failed)? {
             match answer {
                 // Somebody else applies at the same time.
                 Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => return Ok(None),
@@ -227,7 +227,7 @@ impl Admin {
                         SEAM,
                         format!(
                             "topic {name} was not created ({} partitions on {} brokers each): {code}",
-                            wanted.partitions, wanted.replicas
+                            spec.partitions, spec.replicas
                         ),
                     ));
                 }
@@ -235,16 +235,20 @@ impl Admin {
             }
         }
         Ok(Some(Change::Created {
-            topic: wanted.name.clone(),
-            partitions: wanted.partitions,
-            replicas: wanted.replicas,
+            topic: spec.name.clone(),
+            partitions: spec.partitions,
+            replicas: spec.replicas,
         }))
     }
 
     /// Waits until the brokers have agreed on a new topic.
     async fn wait_for(&self, topic: &str) -> Result<()> {
         let deadline = Instant::now() + self.config.request_timeout;
-        while !self.find(topic).await?.is_some_and(|found| found.led) {
+        while !self
+            .find(topic)
+            .await?
+            .is_some_and(|state| state.has_leader)
+        {
             if Instant::now() >= deadline {
                 let why = format!("topic {topic} has no leader yet: try again");
                 return Err(Error::unavailable(SEAM, why));
@@ -255,20 +259,20 @@ impl Admin {
     }
 
     async fn settings(&self, topic: &str) -> Result<BTreeMap<String, Setting>> {
-        let asking = |error| failed(format!("asking for the settings of {topic}"), error);
+        let query_failed = |error| failed(format!("asking for the settings of {topic}"), error);
         let resource = ResourceSpecifier::Topic(topic);
-        let described = self.admin()?.describe_configs([&resource], &self.options);
+        let request = self.admin()?.describe_configs([&resource], &self.options);
         let mut settings = BTreeMap::new();
-        for answer in described.await.map_err(asking)? {
+        for answer in request.await.map_err(query_failed)? {
             let resource =
-                answer.map_err(|code| asking(rdkafka::error::KafkaError::AdminOp(code)))?;
+                answer.map_err(|code| query_failed(rdkafka::error::KafkaError::AdminOp(code)))?;
             settings.extend(resource.entries.into_iter().filter_map(|entry| {
-                let own = entry.source == ConfigSource::DynamicTopic;
+                let is_own = entry.source == ConfigSource::DynamicTopic;
                 Some((
                     entry.name,
                     Setting {
                         value: entry.value?,
-                        own,
+                        is_own,
                     },
                 ))
             }));
@@ -277,31 +281,36 @@ impl Admin {
     }
 
     /// Applies the differing settings, except those that would remove records earlier than now.
-    async fn set(&self, wanted: &TopicSpec) -> Result<Vec<Change>> {
-        let found = self.settings(&wanted.name).await?;
-        let differences = in_settings(wanted, &found);
-        let (set, left): (Vec<_>, Vec<_>) =
+    async fn set(&self, spec: &TopicSpec) -> Result<Vec<Change>> {
+        let current = self.settings(&spec.name).await?;
+        let differences = setting_differences(spec, &current);
+        let (set, unsettable): (Vec<_>, Vec<_>) =
             differences.into_iter().partition(Difference::may_be_set);
-        let mut changes: Vec<Change> = left.into_iter().map(Change::Left).collect();
+        let mut changes: Vec<Change> = unsettable.into_iter().map(Change::Left).collect();
         if set.is_empty() {
             return Ok(changes);
         }
-        let resource = ResourceSpecifier::Topic(&wanted.name);
-        let mut altered = AlterConfig::new(resource);
+        let resource = ResourceSpecifier::Topic(&spec.name);
+        let mut alteration = AlterConfig::new(resource);
         // The request replaces all settings of the topic, so settings made by others are sent
         // along.
-        for (name, setting) in found.iter().filter(|(_, setting)| setting.own) {
-            altered = altered.set(name, &setting.value);
+        for (name, setting) in current.iter().filter(|(_, setting)| setting.is_own) {
+            alteration = alteration.set(name, &setting.value);
         }
         for difference in &set {
-            if let Difference::Setting { name, wanted, .. } = difference {
-                altered = altered.set(name, wanted);
+            if let Difference::Setting {
+                name,
+                expected: value,
+                ..
+            } = difference
+            {
+                alteration = alteration.set(name, value);
             }
         }
-        let setting = |error| failed(format!("setting up topic {}", wanted.name), error);
-        let done = self.admin()?.alter_configs([&altered], &self.options);
-        for answer in done.await.map_err(setting)? {
-            answer.map_err(|(_, code)| setting(rdkafka::error::KafkaError::AdminOp(code)))?;
+        let alter_failed = |error| failed(format!("setting up topic {}", spec.name), error);
+        let request = self.admin()?.alter_configs([&alteration], &self.options);
+        for answer in request.await.map_err(alter_failed)? {
+            answer.map_err(|(_, code)| alter_failed(rdkafka::error::KafkaError::AdminOp(code)))?;
         }
         changes.extend(set.into_iter().map(Change::Set));
         Ok(changes)
@@ -319,15 +328,19 @@ impl Drop for Admin {
 }
 
 /// State of the topic on the brokers; `None` if it does not exist. Blocks.
-fn find(client: &Client, topic: &str, patience: Duration) -> Result<Option<TopicState>> {
-    let asking = |error| failed(format!("asking for topic {topic}"), error);
+fn find(client: &Client, topic: &str, timeout: Duration) -> Result<Option<TopicState>> {
+    let query_failed = |error| failed(format!("asking for topic {topic}"), error);
     let answer = client
-        .fetch_metadata(Some(topic), patience)
-        .map_err(asking)?;
-    let Some(found) = answer.topics().iter().find(|found| found.name() == topic) else {
+        .fetch_metadata(Some(topic), timeout)
+        .map_err(query_failed)?;
+    let Some(metadata) = answer
+        .topics()
+        .iter()
+        .find(|metadata| metadata.name() == topic)
+    else {
         return Ok(None);
     };
-    match found.error() {
+    match metadata.error() {
         None => {}
         Some(
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART
@@ -337,49 +350,50 @@ fn find(client: &Client, topic: &str, patience: Duration) -> Result<Option<Topic
         // The topic exists, and is still being created.
         Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) => {}
         Some(code) => {
-            return Err(asking(rdkafka::error::KafkaError::MetadataFetch(
+            return Err(query_failed(rdkafka::error::KafkaError::MetadataFetch(
                 code.into(),
             )));
         }
     }
-    let partitions = found.partitions();
+    let partitions = metadata.partitions();
     let replicas = partitions
         .iter()
         .map(|partition| partition.replicas().len());
     Ok(Some(TopicState {
         partitions: u32::try_from(partitions.len()).unwrap_or(u32::MAX),
         replicas: u32::try_from(replicas.min().unwrap_or_default()).unwrap_or(u32::MAX),
-        led: !partitions.is_empty() && partitions.iter().all(|partition| partition.leader() >= 0),
+        has_leader: !partitions.is_empty()
+            && partitions.iter().all(|partition| partition.leader() >= 0),
     }))
 }
 
-fn in_shape(wanted: &TopicSpec, found: &TopicState) -> Vec<Difference> {
+fn shape_differences(spec: &TopicSpec, state: &TopicState) -> Vec<Difference> {
     let mut differences = Vec::new();
-    if found.partitions != wanted.partitions {
+    if state.partitions != spec.partitions {
         differences.push(Difference::Partitions {
-            topic: wanted.name.clone(),
-            wanted: wanted.partitions,
-            found: found.partitions,
+            topic: spec.name.clone(),
+            expected: spec.partitions,
+            actual: state.partitions,
         });
     }
-    if found.replicas < wanted.replicas {
+    if state.replicas < spec.replicas {
         differences.push(Difference::Replicas {
-            topic: wanted.name.clone(),
-            wanted: wanted.replicas,
-            found: found.replicas,
+            topic: spec.name.clone(),
+            expected: spec.replicas,
+            actual: state.replicas,
         });
     }
     differences
 }
 
-fn in_settings(wanted: &TopicSpec, found: &BTreeMap<String, Setting>) -> Vec<Difference> {
-    let settings = wanted.settings.iter().filter_map(|(name, value)| {
-        let found = found.get(*name).map(|setting| setting.value.clone());
-        (found.as_ref() != Some(value)).then(|| Difference::Setting {
-            topic: wanted.name.clone(),
+fn setting_differences(spec: &TopicSpec, current: &BTreeMap<String, Setting>) -> Vec<Difference> {
+    let settings = spec.settings.iter().filter_map(|(name, value)| {
+        let current = current.get(*name).map(|setting| setting.value.clone());
+        (current.as_ref() != Some(value)).then(|| Difference::Setting {
+            topic: spec.name.clone(),
             name: (*name).to_owned(),
-            wanted: value.clone(),
-            found,
+            expected: value.clone(),
+            actual: current,
         })
     });
     settings.collect()
@@ -391,35 +405,35 @@ pub(super) fn check_installed(
     client: &Client,
     layout: &Layout,
     config: &KafkaConfig,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<u32> {
     let advice =
         "see `packetboat topics check`, and let `packetboat topics apply` make what is missing";
     for (_, name, count) in layout.topics() {
-        let Some(found) = find(client, name, patience)? else {
+        let Some(state) = find(client, name, timeout)? else {
             let brokers = config.brokers.join(",");
             return Err(Error::conflict(
                 SEAM,
                 format!("topic {name} is not on the brokers at {brokers}: {advice}"),
             ));
         };
-        if found.partitions != count {
+        if state.partitions != count {
             return Err(Error::conflict(
                 SEAM,
                 format!(
                     "topic {name} was made with {} partitions and cannot be used with {count}, because \
                      conversations would get a second writer: set partitions to {}",
-                    found.partitions, found.partitions
+                    state.partitions, state.partitions
                 ),
             ));
         }
     }
     let meta = layout.meta();
-    let known = match find(client, &meta, patience)? {
-        Some(_) => epoch::read(client, &meta, patience)?,
+    let epoch = match find(client, &meta, timeout)? {
+        Some(_) => epoch::read(client, &meta, timeout)?,
         None => None,
     };
-    known.ok_or_else(|| {
+    epoch.ok_or_else(|| {
         let why = format!("topic {meta} does not know the log's epoch: {advice}");
         Error::conflict(SEAM, why)
     })

@@ -51,21 +51,22 @@ impl NewContent {
 
 /// Position of a row to be written; `Conflict` if it has none.
 pub(crate) fn position(seam: &'static str, seq: Seq) -> Result<i64> {
-    write_time::of_seq(seam, seq)?.ok_or_else(|| Error::conflict(seam, "a row without a position"))
+    write_time::from_seq(seam, seq)?
+        .ok_or_else(|| Error::conflict(seam, "a row without a position"))
 }
 
-pub(crate) fn seq(stored: i64) -> Option<Seq> {
-    u64::try_from(stored).ok().filter(|seq| *seq > 0).map(Seq)
+pub(crate) fn seq(value: i64) -> Option<Seq> {
+    u64::try_from(value).ok().filter(|seq| *seq > 0).map(Seq)
 }
 
-pub(crate) fn id(cql: &SeamCql, stored: i64) -> Result<MessageId> {
+pub(crate) fn id(cql: &SeamCql, value: i64) -> Result<MessageId> {
     let torn = |_| Error::corrupt(cql.seam(), "a column holds no message id");
-    MessageId::new(stored).map_err(torn)
+    MessageId::new(value).map_err(torn)
 }
 
 /// Zero means none.
-pub(crate) fn optional_id(stored: i64) -> Option<Option<MessageId>> {
-    match stored {
+pub(crate) fn optional_id(value: i64) -> Option<Option<MessageId>> {
+    match value {
         0 => Some(None),
         id => MessageId::new(id).ok().map(Some),
     }

@@ -16,16 +16,16 @@ pub(crate) trait Key: SerializeRow + Copy + Ord + Hash + Send + Sync {
     /// Size of a partition: two to the power of this, in positions.
     const BLOCK_BITS: u32;
 
-    fn block_of(seq: i64) -> i64 {
+    fn to_block(seq: i64) -> i64 {
         seq >> Self::BLOCK_BITS
     }
 
-    fn first_of(block: i64) -> i64 {
+    fn first_position(block: i64) -> i64 {
         block << Self::BLOCK_BITS
     }
 
-    fn last_of(block: i64) -> i64 {
-        Self::first_of(block) + ((1 << Self::BLOCK_BITS) - 1)
+    fn last_position(block: i64) -> i64 {
+        Self::first_position(block) + ((1 << Self::BLOCK_BITS) - 1)
     }
 
     /// Condition that selects one key.
@@ -77,10 +77,10 @@ mod tests {
 
     #[test]
     fn blocks_meet_without_a_gap() {
-        assert_eq!(Place::block_of(1), 0);
-        assert_eq!(Place::block_of(Place::last_of(0)), 0);
-        assert_eq!(Place::first_of(1), Place::last_of(0) + 1);
-        assert_eq!(Place::block_of(Place::first_of(7)), 7);
+        assert_eq!(Place::to_block(1), 0);
+        assert_eq!(Place::to_block(Place::last_position(0)), 0);
+        assert_eq!(Place::first_position(1), Place::last_position(0) + 1);
+        assert_eq!(Place::to_block(Place::first_position(7)), 7);
     }
 
     #[test]

@@ -33,15 +33,15 @@ const KEYS_MAX: usize = 100;
 
 /// Groups rows by partition, each row once, into queries of at most `KEYS_MAX` keys.
 fn by_partition<P: Copy + Ord>(keys: impl Iterator<Item = (P, i64)>) -> Vec<(P, Vec<i64>)> {
-    let mut of_partitions: BTreeMap<P, BTreeSet<i64>> = BTreeMap::new();
+    let mut by_partition: BTreeMap<P, BTreeSet<i64>> = BTreeMap::new();
     for (partition, row) in keys {
-        of_partitions.entry(partition).or_default().insert(row);
+        by_partition.entry(partition).or_default().insert(row);
     }
-    let mut questions = Vec::with_capacity(of_partitions.len());
-    for (partition, rows) in of_partitions {
+    let mut queries = Vec::with_capacity(by_partition.len());
+    for (partition, rows) in by_partition {
         let rows: Vec<i64> = rows.into_iter().collect();
         let chunks = rows.chunks(KEYS_MAX);
-        questions.extend(chunks.map(|rows| (partition, rows.to_vec())));
+        queries.extend(chunks.map(|rows| (partition, rows.to_vec())));
     }
-    questions
+    queries
 }

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::scylla::{SeamCql, Statement, WrittenCache};
 
 /// Positions per write: some kilobytes.
-const TOGETHER: usize = 50;
+const MAX_ENTRIES_PER_WRITE: usize = 50;
 
 /// Message at a position, and the version that put it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,14 +25,16 @@ pub(crate) struct PositionEntry {
 pub(crate) struct PositionEntries<K>(BTreeMap<K, BTreeMap<i64, PositionEntry>>);
 
 impl<K: Key> PositionEntries<K> {
-    pub(crate) fn of(all: impl IntoIterator<Item = (K, i64, PositionEntry)>) -> PositionEntries<K> {
-        let mut of_keys: BTreeMap<K, BTreeMap<i64, PositionEntry>> = BTreeMap::new();
-        for (key, seq, standing) in all {
-            let entry = of_keys.entry(key).or_default().entry(seq);
-            let entry = entry.or_insert(standing);
-            *entry = standing.max(*entry);
+    pub(crate) fn of(
+        items: impl IntoIterator<Item = (K, i64, PositionEntry)>,
+    ) -> PositionEntries<K> {
+        let mut by_key: BTreeMap<K, BTreeMap<i64, PositionEntry>> = BTreeMap::new();
+        for (key, seq, candidate) in items {
+            let entry = by_key.entry(key).or_default().entry(seq);
+            let entry = entry.or_insert(candidate);
+            *entry = candidate.max(*entry);
         }
-        PositionEntries(of_keys)
+        PositionEntries(by_key)
     }
 }
 
@@ -40,7 +42,7 @@ impl<K: Key> PositionEntries<K> {
 pub(crate) struct Entries<K: Key> {
     insert: Statement,
     insert_block: Statement,
-    known: WrittenCache<(K, i64)>,
+    known_blocks: WrittenCache<(K, i64)>,
 }
 
 impl<K: Key> Entries<K> {
@@ -54,14 +56,14 @@ impl<K: Key> Entries<K> {
             insert_block: Statement::new(format!(
                 "INSERT INTO {blocks} ({columns}, block) VALUES ({marks}?)"
             )),
-            known: WrittenCache::default(),
+            known_blocks: WrittenCache::default(),
         }
     }
 
     /// Saves the entries, keys concurrently, each upward.
-    pub(crate) async fn save(&self, cql: &SeamCql, standings: PositionEntries<K>) -> Result<()> {
-        let keys = standings.0.into_iter();
-        let saves = keys.map(|(key, standings)| self.save_one(cql, key, standings));
+    pub(crate) async fn save(&self, cql: &SeamCql, entries: PositionEntries<K>) -> Result<()> {
+        let keys = entries.0.into_iter();
+        let saves = keys.map(|(key, entries)| self.save_one(cql, key, entries));
         cql.all(saves.collect()).await.map(drop)
     }
 
@@ -69,16 +71,16 @@ impl<K: Key> Entries<K> {
         &self,
         cql: &SeamCql,
         key: K,
-        standings: BTreeMap<i64, PositionEntry>,
+        by_seq: BTreeMap<i64, PositionEntry>,
     ) -> Result<()> {
-        let entries: Vec<_> = standings
+        let entries: Vec<_> = by_seq
             .into_iter()
-            .map(|(seq, PositionEntry { ver, id })| (K::block_of(seq), seq, id, ver))
+            .map(|(seq, PositionEntry { ver, id })| (K::to_block(seq), seq, id, ver))
             .collect();
         let blocks = entries.chunk_by(|one, other| one.0 == other.0);
-        for together in blocks.flat_map(|in_block| in_block.chunks(TOGETHER)) {
-            self.open(cql, key, together[0].0).await?;
-            let writes = together
+        for chunk in blocks.flat_map(|in_block| in_block.chunks(MAX_ENTRIES_PER_WRITE)) {
+            self.open(cql, key, chunk[0].0).await?;
+            let writes = chunk
                 .iter()
                 .map(|&entry| (&self.insert, KeyedValues(key, entry)));
             cql.write_together(writes.collect()).await?;
@@ -87,10 +89,10 @@ impl<K: Key> Entries<K> {
     }
 
     async fn open(&self, cql: &SeamCql, key: K, block: i64) -> Result<()> {
-        if !self.known.has(&(key, block)) {
+        if !self.known_blocks.has(&(key, block)) {
             cql.write(&self.insert_block, KeyedValues(key, (block,)))
                 .await?;
-            self.known.add((key, block));
+            self.known_blocks.add((key, block));
         }
         Ok(())
     }

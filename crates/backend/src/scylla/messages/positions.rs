@@ -43,8 +43,8 @@ impl<K: Key + Display> Positions<K> {
         }
     }
 
-    pub(crate) async fn save(&self, cql: &SeamCql, standings: PositionEntries<K>) -> Result<()> {
-        self.entries.save(cql, standings).await
+    pub(crate) async fn save(&self, cql: &SeamCql, entries: PositionEntries<K>) -> Result<()> {
+        self.entries.save(cql, entries).await
     }
 
     /// Ids of the messages at these positions, in request order.
@@ -53,21 +53,21 @@ impl<K: Key + Display> Positions<K> {
         cql: &SeamCql,
         places: &[(K, Seq)],
     ) -> Result<Vec<Option<MessageId>>> {
-        let keyed = |&(key, seq)| Some((key, position(cql, seq)?));
-        let places: Vec<Option<(K, i64)>> = places.iter().map(keyed).collect();
-        let asked = places.iter().flatten();
-        let questions = by_partition(asked.map(|&(key, seq)| ((key, K::block_of(seq)), seq)))
+        let to_key = |&(key, seq)| Some((key, position(cql, seq)?));
+        let places: Vec<Option<(K, i64)>> = places.iter().map(to_key).collect();
+        let known_places = places.iter().flatten();
+        let queries = by_partition(known_places.map(|&(key, seq)| ((key, K::to_block(seq)), seq)))
             .into_iter()
             .map(|((key, block), seqs)| async move {
-                let found = cql
+                let rows = cql
                     .rows(&self.by_seqs, KeyedValues(key, (block, seqs)))
                     .await?;
-                let found = found.into_iter();
-                Ok(found.map(move |(seq, id): (i64, i64)| ((key, seq), id)))
+                let rows = rows.into_iter();
+                Ok(rows.map(move |(seq, id): (i64, i64)| ((key, seq), id)))
             });
-        let found = cql.all(questions.collect()).await?;
-        let found: HashMap<(K, i64), i64> = found.into_iter().flatten().collect();
-        let id = |place: Option<(K, i64)>| found.get(&place?).copied();
+        let ids_by_place = cql.all(queries.collect()).await?;
+        let ids_by_place: HashMap<(K, i64), i64> = ids_by_place.into_iter().flatten().collect();
+        let id = |place: Option<(K, i64)>| ids_by_place.get(&place?).copied();
         places
             .into_iter()
             .map(|place| id(place).map(|id| columns::id(cql, id)).transpose())
@@ -85,37 +85,38 @@ impl<K: Key + Display> Positions<K> {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let found = match range {
+        let entries = match range {
             HistoryRange::Forward { after } => self.forward(cql, key, after, limit).await?,
             HistoryRange::Backward { before } => self.backward(cql, key, before, limit).await?,
         };
-        let place = |(seq, id)| {
+        let to_entry = |(seq, id)| {
             let torn = || Error::corrupt(cql.seam(), "a column holds no position");
             let seq = columns::seq(seq).ok_or_else(torn)?;
             Ok((seq, columns::id(cql, id)?))
         };
-        found.into_iter().map(place).collect()
+        entries.into_iter().map(to_entry).collect()
     }
 
     async fn forward(
         &self,
         cql: &SeamCql,
         key: K,
-        after: Seq,
+        cursor: Seq,
         limit: usize,
     ) -> Result<Vec<(i64, i64)>> {
-        let Some(first) = position(cql, Seq(after.0.saturating_add(1))) else {
+        let Some(first) = position(cql, Seq(cursor.0.saturating_add(1))) else {
             return Ok(Vec::new());
         };
-        let found = self.dense(cql, key, first, limit).await?;
-        if !found.is_empty() || !self.goes_on_after(cql, key, first).await? {
-            return Ok(found);
+        let entries = self.dense(cql, key, first, limit).await?;
+        if !entries.is_empty() || !self.goes_on_after(cql, key, first).await? {
+            return Ok(entries);
         }
         // A writer may have moved on from here into a later block since.
-        let found = self.dense(cql, key, first, limit).await?;
-        match found.is_empty() {
-            true => Err(hole(cql, key, first)),
-            false => Ok(found),
+        let entries = self.dense(cql, key, first, limit).await?;
+        if entries.is_empty() {
+            Err(hole(cql, key, first))
+        } else {
+            Ok(entries)
         }
     }
 
@@ -128,23 +129,27 @@ impl<K: Key + Display> Positions<K> {
         first: i64,
         limit: usize,
     ) -> Result<Vec<(i64, i64)>> {
-        let mut found = Vec::new();
+        let mut entries = Vec::new();
         let mut next = first;
         loop {
-            let block = K::block_of(next);
-            let wanted = limit - found.len();
-            for (seq, id) in self.slice(cql, Order::Forward, key, next, wanted).await? {
+            let block = K::to_block(next);
+            let remaining = limit - entries.len();
+            for (seq, id) in self
+                .slice(cql, Order::Forward, key, next, remaining)
+                .await?
+            {
                 if seq != next {
-                    return match found.is_empty() {
-                        true => Err(hole(cql, key, first)),
-                        false => Ok(found),
+                    return if entries.is_empty() {
+                        Err(hole(cql, key, first))
+                    } else {
+                        Ok(entries)
                     };
                 }
-                found.push((seq, id));
+                entries.push((seq, id));
                 next += 1;
             }
-            if K::block_of(next) == block || found.len() >= limit {
-                return Ok(found);
+            if K::to_block(next) == block || entries.len() >= limit {
+                return Ok(entries);
             }
         }
     }
@@ -153,49 +158,53 @@ impl<K: Key + Display> Positions<K> {
         &self,
         cql: &SeamCql,
         key: K,
-        before: Option<Seq>,
+        upper_bound: Option<Seq>,
         limit: usize,
     ) -> Result<Vec<(i64, i64)>> {
         let number = |seq: Seq| i64::try_from(seq.0).unwrap_or(i64::MAX);
-        let mut next = before.map_or(i64::MAX, |before| number(before).saturating_sub(1));
-        let mut found: Vec<(i64, i64)> = Vec::new();
-        while next > 0 && found.len() < limit {
-            if found.is_empty() {
+        let mut next = upper_bound.map_or(i64::MAX, |upper_bound| {
+            number(upper_bound).saturating_sub(1)
+        });
+        let mut entries: Vec<(i64, i64)> = Vec::new();
+        while next > 0 && entries.len() < limit {
+            if entries.is_empty() {
                 // Skips empty blocks, down to the newest block with positions.
-                let Some(block) = self.newest_block(cql, key, K::block_of(next)).await? else {
+                let Some(block) = self.newest_block(cql, key, K::to_block(next)).await? else {
                     break;
                 };
-                next = next.min(K::last_of(block));
+                next = next.min(K::last_position(block));
             }
-            let block = K::block_of(next);
-            let wanted = limit - found.len();
-            let rows = self.slice(cql, Order::Backward, key, next, wanted).await?;
-            if rows.is_empty() && !found.is_empty() {
+            let block = K::to_block(next);
+            let remaining = limit - entries.len();
+            let rows = self
+                .slice(cql, Order::Backward, key, next, remaining)
+                .await?;
+            if rows.is_empty() && !entries.is_empty() {
                 break;
             }
             for (seq, id) in rows {
-                if found.last().is_some_and(|(above, _)| above - 1 != seq) {
-                    return Ok(found);
+                if entries.last().is_some_and(|(above, _)| above - 1 != seq) {
+                    return Ok(entries);
                 }
-                found.push((seq, id));
+                entries.push((seq, id));
                 next = seq - 1;
             }
-            match found.is_empty() {
-                true => next = K::first_of(block) - 1,
-                false if K::block_of(next) == block => break,
+            match entries.is_empty() {
+                true => next = K::first_position(block) - 1,
+                false if K::to_block(next) == block => break,
                 false => {}
             }
         }
-        Ok(found)
+        Ok(entries)
     }
 
-    /// Positions of one block, from `bound` on.
+    /// Positions of one block, from `start_position` on.
     pub(crate) async fn slice(
         &self,
         cql: &SeamCql,
         order: Order,
         key: K,
-        bound: i64,
+        start_position: i64,
         limit: usize,
     ) -> Result<Vec<(i64, i64)>> {
         let statement = match order {
@@ -203,18 +212,18 @@ impl<K: Key + Display> Positions<K> {
             Order::Backward => &self.downward,
         };
         let limit = limit.min(1 << K::BLOCK_BITS) as i32;
-        let values = KeyedValues(key, (K::block_of(bound), bound, limit));
+        let values = KeyedValues(key, (K::to_block(start_position), start_position, limit));
         cql.rows(statement, values).await
     }
 
     async fn goes_on_after(&self, cql: &SeamCql, key: K, seq: i64) -> Result<bool> {
-        let values = KeyedValues(key, (K::block_of(seq),));
-        let later: Vec<(i64,)> = cql.rows(&self.later_block, values).await?;
-        Ok(!later.is_empty())
+        let values = KeyedValues(key, (K::to_block(seq),));
+        let later_blocks: Vec<(i64,)> = cql.rows(&self.later_block, values).await?;
+        Ok(!later_blocks.is_empty())
     }
 
-    async fn newest_block(&self, cql: &SeamCql, key: K, most: i64) -> Result<Option<i64>> {
-        let values = KeyedValues(key, (most,));
+    async fn newest_block(&self, cql: &SeamCql, key: K, max_block: i64) -> Result<Option<i64>> {
+        let values = KeyedValues(key, (max_block,));
         let newest: Vec<(i64,)> = cql.rows(&self.newest_block, values).await?;
         Ok(newest.first().map(|(block,)| *block))
     }
@@ -222,7 +231,7 @@ impl<K: Key + Display> Positions<K> {
 
 /// `None` if no message can have this position.
 fn position(cql: &SeamCql, seq: Seq) -> Option<i64> {
-    write_time::of_seq(cql.seam(), seq).ok().flatten()
+    write_time::from_seq(cql.seam(), seq).ok().flatten()
 }
 
 fn hole(cql: &SeamCql, key: impl Display, seq: i64) -> Error {

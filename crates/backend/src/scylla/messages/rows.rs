@@ -46,7 +46,7 @@ pub(crate) struct Rows<R: ScyllaRow> {
 
 impl<R: ScyllaRow> Rows<R> {
     pub(crate) fn new() -> Rows<R> {
-        let within = |order: &str| {
+        let id_range = |order: &str| {
             let which = format!("id >= ? AND id <= ? ORDER BY id {order}");
             select::<R::Owner>(R::COLUMNS, &which)
         };
@@ -58,8 +58,8 @@ impl<R: ScyllaRow> Rows<R> {
                 "INSERT INTO {table} ({new}) VALUES (:{values}) USING TIMESTAMP :written"
             )),
             by_ids: select::<R::Owner>(R::COLUMNS, "id IN ?"),
-            upward: within("ASC"),
-            downward: within("DESC"),
+            upward: id_range("ASC"),
+            downward: id_range("DESC"),
         }
     }
 
@@ -90,7 +90,7 @@ impl<R: ScyllaRow> Rows<R> {
         keys: &[(R::Owner, MessageId)],
     ) -> Result<Vec<Option<MessageRow>>> {
         by_ids(cql, &self.by_ids, keys, |owner, row: R| {
-            Ok((row.id(), decoded(cql, owner, row)?))
+            Ok((row.id(), decode_row(cql, owner, row)?))
         })
         .await
     }
@@ -124,19 +124,19 @@ impl<R: ScyllaRow> Rows<R> {
         order: Order,
         limit: usize,
     ) -> Result<Vec<MessageRow>> {
-        let mut found = Vec::new();
+        let mut rows = Vec::new();
         let Some(ids) = Ids::within(range).filter(|_| limit > 0) else {
-            return Ok(found);
+            return Ok(rows);
         };
         for window in self.windows.of(cql, owner, ids, order).await? {
-            let wanted = limit - found.len();
-            let page = self.page(cql, (owner, window), ids, order, wanted);
-            found.extend(page.await?);
-            if found.len() >= limit {
+            let remaining = limit - rows.len();
+            let page = self.page(cql, (owner, window), ids, order, remaining);
+            rows.extend(page.await?);
+            if rows.len() >= limit {
                 break;
             }
         }
-        Ok(found)
+        Ok(rows)
     }
 
     /// Rows of one window with these ids, at most `limit`.
@@ -153,19 +153,19 @@ impl<R: ScyllaRow> Rows<R> {
             Order::Backward => &self.downward,
         };
         let bounds = (owner.number(), pk, ids.first.get(), ids.last.get());
-        let mut found = Vec::new();
+        let mut messages = Vec::new();
         let mut from = Some(PagingState::start());
         while let Some(start) = from.take() {
-            let wanted = limit - found.len();
-            let page = cql.page(statement, bounds, start, wanted.min(PAGE_MAX));
+            let remaining = limit - messages.len();
+            let page = cql.page(statement, bounds, start, remaining.min(PAGE_MAX));
             let (rows, next): (Vec<R>, _) = page.await?;
             for row in rows {
-                found.extend(decoded(cql, owner, row)?);
+                messages.extend(decode_row(cql, owner, row)?);
             }
-            found.truncate(limit);
-            from = next.filter(|_| found.len() < limit);
+            messages.truncate(limit);
+            from = next.filter(|_| messages.len() < limit);
         }
-        Ok(found)
+        Ok(messages)
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn select<O: Owner>(columns: &str, which: &str) -> Statement {
 }
 
 /// `None` for a row that was never written, `Corrupt` for one that makes no sense.
-fn decoded<R: ScyllaRow>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<MessageRow>> {
+fn decode_row<R: ScyllaRow>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<MessageRow>> {
     if !row.was_written() {
         return Ok(None);
     }
@@ -203,21 +203,24 @@ where
     R: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send,
     T: Clone + Default,
 {
-    let questions = by_window(keys)
+    let queries = by_window(keys)
         .into_iter()
         .map(|((owner, pk), ids)| async move {
             let rows: Vec<R> = cql.rows(statement, (owner.number(), pk, ids)).await?;
             Ok((owner, rows))
         });
-    let mut found = HashMap::with_capacity(keys.len());
-    for (owner, rows) in cql.all(questions.collect()).await? {
+    let mut values = HashMap::with_capacity(keys.len());
+    for (owner, rows) in cql.all(queries.collect()).await? {
         for row in rows {
             let (id, row) = read(owner, row)?;
-            found.insert((owner, id), row);
+            values.insert((owner, id), row);
         }
     }
-    let of = |(owner, id): &(O, MessageId)| found.get(&(*owner, id.get())).cloned();
-    Ok(keys.iter().map(|key| of(key).unwrap_or_default()).collect())
+    let lookup = |(owner, id): &(O, MessageId)| values.get(&(*owner, id.get())).cloned();
+    Ok(keys
+        .iter()
+        .map(|key| lookup(key).unwrap_or_default())
+        .collect())
 }
 
 /// Groups ids by partition.

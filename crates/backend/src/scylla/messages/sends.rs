@@ -27,7 +27,7 @@ impl StoredSend {
 
 pub(crate) struct Sends {
     insert: Statement,
-    of_sender: Statement,
+    by_sender: Statement,
     all: Statement,
 }
 
@@ -38,7 +38,7 @@ impl Sends {
             insert: Statement::new(format!(
                 "INSERT INTO {table} (send_id, {from}, {to}, id) VALUES (?, ?, ?, ?)"
             )),
-            of_sender: Statement::new(format!(
+            by_sender: Statement::new(format!(
                 "SELECT id FROM {table} WHERE send_id = ? AND {from} = ? AND {to} = ? AND id >= ? LIMIT 16"
             )),
             // Bounded: a send_id shared by thousands of messages returns only some of them.
@@ -51,9 +51,9 @@ impl Sends {
     pub(crate) async fn save(
         &self,
         cql: &SeamCql,
-        sent: impl Iterator<Item = StoredSend>,
+        sends: impl Iterator<Item = StoredSend>,
     ) -> Result<()> {
-        let writes = sent.map(|sent| cql.write(&self.insert, sent.values()));
+        let writes = sends.map(|sends| cql.write(&self.insert, sends.values()));
         cql.all(writes.collect()).await.map(drop)
     }
 
@@ -61,14 +61,14 @@ impl Sends {
     pub(crate) async fn find(
         &self,
         cql: &SeamCql,
-        since: impl Iterator<Item = StoredSend>,
+        first_sends: impl Iterator<Item = StoredSend>,
     ) -> Result<Vec<Vec<MessageId>>> {
-        let questions = since.map(|since| async move {
-            let found: Vec<(i64,)> = cql.rows(&self.of_sender, since.values()).await?;
-            let ids = found.into_iter().map(|(id,)| columns::id(cql, id));
+        let queries = first_sends.map(|first_sends| async move {
+            let rows: Vec<(i64,)> = cql.rows(&self.by_sender, first_sends.values()).await?;
+            let ids = rows.into_iter().map(|(id,)| columns::id(cql, id));
             ids.collect::<Result<Vec<_>>>()
         });
-        cql.all(questions.collect()).await
+        cql.all(queries.collect()).await
     }
 
     pub(crate) async fn all(
@@ -76,12 +76,12 @@ impl Sends {
         cql: &SeamCql,
         send_id: SendId,
     ) -> Result<Vec<(UserId, MessageId)>> {
-        let found: Vec<(i64, i64)> = cql.rows(&self.all, (uuid(send_id),)).await?;
-        let sent = |(from, id)| {
+        let rows: Vec<(i64, i64)> = cql.rows(&self.all, (uuid(send_id),)).await?;
+        let to_send = |(from, id)| {
             let from = UserId::new(from).map_err(|error| Error::corrupt(cql.seam(), error))?;
             Ok((from, columns::id(cql, id)?))
         };
-        found.into_iter().map(sent).collect()
+        rows.into_iter().map(to_send).collect()
     }
 }
 

@@ -40,11 +40,11 @@ pub(super) struct Ids {
 impl Ids {
     /// `None` if the range holds no id.
     pub(super) fn within(range: IdRange) -> Option<Ids> {
-        let first = match range.after {
+        let first = match range.after_id {
             Some(after) => after.get().checked_add(1)?,
             None => 1,
         };
-        let last = match range.before {
+        let last = match range.before_id {
             Some(before) => before.get() - 1,
             None => i64::MAX,
         };
@@ -62,7 +62,7 @@ pub(super) struct Windows<O: Owner> {
     insert: Statement,
     upward: Statement,
     downward: Statement,
-    known: WrittenCache<(O, i16)>,
+    known_windows: WrittenCache<(O, i16)>,
 }
 
 impl<O: Owner> Windows<O> {
@@ -77,16 +77,18 @@ impl<O: Owner> Windows<O> {
             insert: Statement::new(format!("INSERT INTO {table} ({owner}, pk) VALUES (?, ?)")),
             upward: range("ASC"),
             downward: range("DESC"),
-            known: WrittenCache::default(),
+            known_windows: WrittenCache::default(),
         }
     }
 
     /// Writes the windows, so that rows may be written there.
     pub(super) async fn open(&self, cql: &SeamCql, all: BTreeSet<(O, i16)>) -> Result<()> {
-        let unknown = all.into_iter().filter(|window| !self.known.has(window));
+        let unknown = all
+            .into_iter()
+            .filter(|window| !self.known_windows.has(window));
         let writes = unknown.map(|(owner, pk)| async move {
             cql.write(&self.insert, (owner.number(), pk)).await?;
-            self.known.add((owner, pk));
+            self.known_windows.add((owner, pk));
             Ok(())
         });
         cql.all(writes.collect()).await.map(drop)
@@ -128,11 +130,11 @@ mod tests {
         assert_eq!(of(MessageId::new(i64::MAX).expect("positive")), 908);
     }
 
-    fn ids(after: Option<i64>, before: Option<i64>) -> Option<(i64, i64)> {
+    fn ids(lower: Option<i64>, upper: Option<i64>) -> Option<(i64, i64)> {
         let id = |n: i64| MessageId::new(n).expect("positive");
         let range = IdRange {
-            after: after.map(id),
-            before: before.map(id),
+            after_id: lower.map(id),
+            before_id: upper.map(id),
         };
         Ids::within(range).map(|ids| (ids.first.get(), ids.last.get()))
     }

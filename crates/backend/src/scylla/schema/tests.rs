@@ -45,8 +45,8 @@ fn table(name: &str) -> (BTreeMap<String, String>, String) {
             .filter(|line| !line.starts_with("--"))
             .collect();
         let code = code.join(" ");
-        if let Some((of, column)) = added_column(statement)
-            && of == name
+        if let Some((table_name, column)) = added_column(statement)
+            && table_name == name
         {
             let kind = code.split_whitespace().last().unwrap_or_default();
             columns.insert(column.to_owned(), kind.to_owned());
@@ -54,8 +54,8 @@ fn table(name: &str) -> (BTreeMap<String, String>, String) {
         let Some(body) = code.strip_prefix(&format!("CREATE TABLE IF NOT EXISTS {name} (")) else {
             continue;
         };
-        let (listed, rest) = body.split_once("PRIMARY KEY ").expect("a key");
-        for column in listed
+        let (columns_text, rest) = body.split_once("PRIMARY KEY ").expect("a key");
+        for column in columns_text
             .split(',')
             .map(str::trim)
             .filter(|column| !column.is_empty())
@@ -82,7 +82,7 @@ fn rows_of_history_have_the_columns_of_the_specification() {
     assert_eq!(key, "((uid1, pk), id)");
     let (gchat, group_key) = table("gchat");
     assert_eq!(group_key, "((gid, pk), id)");
-    let both = [
+    let common = [
         ("pk", "smallint"),
         ("id", "bigint"),
         ("usid", "bigint"),
@@ -102,8 +102,8 @@ fn rows_of_history_have_the_columns_of_the_specification() {
         ("io", "tinyint"),
     ];
     let group = [("gid", "bigint"), ("uid", "bigint"), ("res", "tinyint")];
-    for (columns, wanted) in [(&pchat, &private[..]), (&gchat, &group[..])] {
-        for (name, kind) in both.iter().chain(wanted) {
+    for (columns, expected) in [(&pchat, &private[..]), (&gchat, &group[..])] {
+        for (name, kind) in common.iter().chain(expected) {
             assert_eq!(
                 columns.get(*name).map(String::as_str),
                 Some(*kind),
@@ -132,10 +132,10 @@ fn an_id_is_the_last_column_of_its_key() {
             .split([',', '(', ')', ' '])
             .filter(|column| !column.is_empty())
             .collect();
-        if let Some(place) = columns.iter().position(|column| *column == "id") {
+        if let Some(index) = columns.iter().position(|column| *column == "id") {
             keys_with_ids += 1;
-            assert_eq!(place, columns.len() - 1, "{name}: {key}");
-            assert!(place > 0, "{name}: {key}");
+            assert_eq!(index, columns.len() - 1, "{name}: {key}");
+            assert!(index > 0, "{name}: {key}");
         }
     }
     assert_eq!(keys_with_ids, 4, "rows and sends of two kinds");
@@ -164,14 +164,15 @@ async fn applying_at_once_and_again_makes_the_tables_once() {
     assert!(text.contains("packetboat schema apply"), "{text}");
 
     let (one, other) = tokio::join!(apply(&config), apply(&config));
-    let numbers =
-        |applied: &[AppliedMigration]| applied.iter().map(|one| one.number).collect::<Vec<_>>();
+    let numbers = |migrations: &[AppliedMigration]| {
+        migrations.iter().map(|one| one.number).collect::<Vec<_>>()
+    };
     let all = MIGRATIONS.map(|migration| migration.number);
     assert_eq!(numbers(&one.expect("applies")), all);
     assert_eq!(numbers(&other.expect("applies")), all);
     check(&config).await.expect("they are there");
-    let again = apply(&config).await.expect("applies again");
-    assert!(again.iter().all(|one| !one.new), "{again:?}");
+    let second_run = apply(&config).await.expect("applies again");
+    assert!(second_run.iter().all(|one| !one.new), "{second_run:?}");
     Cql::connect(&config).await.expect("connects");
 
     // An interrupted migration is run again.
@@ -181,9 +182,9 @@ async fn applying_at_once_and_again_makes_the_tables_once() {
     ask(&session, &forget, ()).await.expect("forgets");
     let error = Cql::connect(&config).await.expect_err("one is missing");
     assert!(error.source.to_string().contains("3 (conversations)"));
-    let again = apply(&config).await.expect("applies again");
-    let new: Vec<_> = again.iter().filter(|one| one.new).collect();
-    assert_eq!(new.len(), 1, "{again:?}");
+    let second_run = apply(&config).await.expect("applies again");
+    let new: Vec<_> = second_run.iter().filter(|one| one.new).collect();
+    assert_eq!(new.len(), 1, "{second_run:?}");
     drop_keyspace(&config).await;
 }
 

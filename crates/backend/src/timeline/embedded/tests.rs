@@ -35,7 +35,7 @@ fn open() -> EmbeddedTimeline {
     EmbeddedTimeline::new(TimelineConfig::default()).expect("good settings")
 }
 
-fn of_room_for(messages: usize) -> EmbeddedTimeline {
+fn with_room_for(messages: usize) -> EmbeddedTimeline {
     let config = TimelineConfig {
         memory_bytes_max: messages * (OVERHEAD + entry(1).body.len()),
         ..TimelineConfig::default()
@@ -44,41 +44,41 @@ fn of_room_for(messages: usize) -> EmbeddedTimeline {
 }
 
 #[tokio::test]
-async fn who_was_not_used_for_longest_makes_room() {
-    let (line, fresh) = (of_room_for(10), TestIds::new(1));
+async fn least_recently_used_group_makes_room() {
+    let (timeline, fresh) = (with_room_for(10), TestIds::new(1));
     let [one, other, third] = [(); 3].map(|()| fresh.group());
-    push(&line, one, 1..=4).await;
-    push(&line, other, 1..=4).await;
+    push(&timeline, one, 1..=4).await;
+    push(&timeline, other, 1..=4).await;
     // A read of `one` counts as use.
-    assert_eq!(latest(&line, one, 0, 1).await.len(), 1);
-    push(&line, third, 1..=4).await;
+    assert_eq!(latest(&timeline, one, 0, 1).await.len(), 1);
+    push(&timeline, third, 1..=4).await;
     let counts = [
-        count(&line, one, 9).await,
-        count(&line, other, 9).await,
-        count(&line, third, 9).await,
+        count(&timeline, one, 9).await,
+        count(&timeline, other, 9).await,
+        count(&timeline, third, 9).await,
     ];
     assert_eq!(counts, [4, 0, 4]);
 }
 
 #[tokio::test]
 async fn one_group_alone_keeps_what_has_room() {
-    let (line, fresh) = (of_room_for(10), TestIds::new(1));
+    let (timeline, fresh) = (with_room_for(10), TestIds::new(1));
     let group = fresh.group();
-    push(&line, group, 1..=9).await;
-    push(&line, group, 10..=25).await;
-    let kept = count(&line, group, 99).await;
-    assert!((8..=10).contains(&kept), "{kept}");
-    assert_eq!(latest(&line, group, 0, 1).await, [entry(25)]);
+    push(&timeline, group, 1..=9).await;
+    push(&timeline, group, 10..=25).await;
+    let stored_count = count(&timeline, group, 99).await;
+    assert!((8..=10).contains(&stored_count), "{stored_count}");
+    assert_eq!(latest(&timeline, group, 0, 1).await, [entry(25)]);
     // Larger than the whole room.
     let huge = TimelineEntry {
         body: Bytes::from(vec![0; 1 << 20]),
         ..entry(26)
     };
-    line.push(group, vec![huge]).await.expect("pushes");
-    assert_eq!(count(&line, group, 99).await, 0);
-    let groups = line.groups.lock();
+    timeline.push(group, vec![huge]).await.expect("pushes");
+    assert_eq!(count(&timeline, group, 99).await, 0);
+    let groups = timeline.groups.lock();
     assert_eq!(
-        (groups.bytes, groups.used.len(), groups.by_id.len()),
+        (groups.bytes, groups.use_order.len(), groups.by_id.len()),
         (0, 0, 0)
     );
 }
@@ -86,20 +86,26 @@ async fn one_group_alone_keeps_what_has_room() {
 /// The byte count equals the contents after any replacement, move or drop.
 #[tokio::test]
 async fn bytes_are_counted_right() {
-    let (line, fresh) = (open(), TestIds::new(1));
+    let (timeline, fresh) = (open(), TestIds::new(1));
     let group = fresh.group();
-    push(&line, group, 1..=1200).await;
-    push(&line, group, 1000..=1100).await;
-    let moved = TimelineEntry {
+    push(&timeline, group, 1..=1200).await;
+    push(&timeline, group, 1000..=1100).await;
+    let moved_entry = TimelineEntry {
         seq: Seq(1199),
         ..entry(1000)
     };
-    line.push(group, vec![moved]).await.expect("pushes");
-    let groups = line.groups.lock();
-    let kept = &groups.by_id[&group];
-    let bytes = kept.entries.values().map(|it| it.body.len() + OVERHEAD);
+    timeline
+        .push(group, vec![moved_entry])
+        .await
+        .expect("pushes");
+    let groups = timeline.groups.lock();
+    let group_entries = &groups.by_id[&group];
+    let bytes = group_entries
+        .entries
+        .values()
+        .map(|entry| entry.body.len() + OVERHEAD);
     assert_eq!(groups.bytes, bytes.sum::<usize>());
-    assert_eq!(kept.seqs.len(), kept.entries.len());
+    assert_eq!(group_entries.seqs.len(), group_entries.entries.len());
 }
 
 #[test]

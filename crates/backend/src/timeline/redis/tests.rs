@@ -35,8 +35,8 @@ fn brief() -> TimelineConfig {
 }
 
 async fn open(mode: RedisMode, part: &str, settings: TimelineConfig) -> RedisTimeline {
-    let line = RedisTimeline::connect(&config(mode, part), settings).await;
-    line.expect("connected")
+    let timeline = RedisTimeline::connect(&config(mode, part), settings).await;
+    timeline.expect("connected")
 }
 
 /// Runs each check of the contract on one part.
@@ -49,8 +49,8 @@ macro_rules! on_part {
 }
 
 async fn the_contract_holds_on(mode: RedisMode, part: &str) {
-    let line = open(mode, part, brief()).await;
-    contract::checks!(on_part!(line, part));
+    let timeline = open(mode, part, brief()).await;
+    contract::checks!(on_part!(timeline, part));
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn the_contract_holds_on_a_cluster() {
 
 impl RedisTimeline {
     async fn number(&self, group: GroupId, command: &'static str, key: String) -> i64 {
-        let call = Call::command_in(slot_of(group), command).key(key);
+        let call = Call::command_in(group_slot(group), command).key(key);
         reply::integer(self.ask(call).await.expect("asked")).expect("a number")
     }
 }
@@ -82,32 +82,38 @@ impl RedisTimeline {
 /// Bodies go with their dropped messages, and stored keys have a time to live.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn nothing_is_left_behind() {
-    let line = open(RedisMode::Cluster, "redis-cluster", brief()).await;
+async fn dropped_entries_leave_no_keys() {
+    let timeline = open(RedisMode::Cluster, "redis-cluster", brief()).await;
     let group = TestIds::new(1).group();
-    push(&line, group, 1..=900).await;
-    push(&line, group, 901..=1300).await;
-    let moved = TimelineEntry {
+    push(&timeline, group, 1..=900).await;
+    push(&timeline, group, 901..=1300).await;
+    let moved_entry = TimelineEntry {
         id: entry(5_000).id,
         ..entry(1300)
     };
-    line.push(group, vec![moved.clone()]).await.expect("pushes");
+    timeline
+        .push(group, vec![moved_entry.clone()])
+        .await
+        .expect("pushes");
     for seq in (1..=300).chain([1300]) {
-        let body = line.body(group, entry(seq).id);
-        assert_eq!(line.number(group, "EXISTS", body).await, 0, "{seq}");
+        let body = timeline.body(group, entry(seq).id);
+        assert_eq!(timeline.number(group, "EXISTS", body).await, 0, "{seq}");
     }
     let mut names: Vec<_> = (301..1300)
-        .map(|seq| line.body(group, entry(seq).id))
+        .map(|seq| timeline.body(group, entry(seq).id))
         .collect();
-    names.extend([line.body(group, moved.id), line.timeline(group)]);
+    names.extend([
+        timeline.body(group, moved_entry.id),
+        timeline.timeline(group),
+    ]);
     for name in &names {
-        let left = line.number(group, "PTTL", name.clone()).await;
-        assert!((1..=600_000).contains(&left), "{name}: {left}");
+        let ttl_millis = timeline.number(group, "PTTL", name.clone()).await;
+        assert!((1..=600_000).contains(&ttl_millis), "{name}: {ttl_millis}");
     }
-    line.forget(group).await.expect("forgets");
+    timeline.forget(group).await.expect("forgets");
     for name in names {
         assert_eq!(
-            line.number(group, "EXISTS", name.clone()).await,
+            timeline.number(group, "EXISTS", name.clone()).await,
             0,
             "{name}"
         );
@@ -118,42 +124,53 @@ async fn nothing_is_left_behind() {
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_page_ends_before_a_body_that_is_gone() {
-    let line = open(RedisMode::Single, "redis-single", brief()).await;
+    let timeline = open(RedisMode::Single, "redis-single", brief()).await;
     let group = TestIds::new(1).group();
-    push(&line, group, 1..=9).await;
+    push(&timeline, group, 1..=9).await;
     let lose = async |seq| {
-        line.number(group, "DEL", line.body(group, entry(seq).id))
+        timeline
+            .number(group, "DEL", timeline.body(group, entry(seq).id))
             .await
     };
     assert_eq!(lose(4).await, 1);
-    let found: Vec<_> = latest(&line, group, 0, 9).await;
-    let found: Vec<_> = found.iter().map(|entry| entry.seq.0).collect();
-    assert_eq!(found, [9, 8, 7, 6, 5]);
-    assert_eq!(count(&line, group, 99).await, 5);
-    assert_eq!(latest(&line, group, 5, 9).await, []);
+    let seqs: Vec<_> = latest(&timeline, group, 0, 9).await;
+    let seqs: Vec<_> = seqs.iter().map(|entry| entry.seq.0).collect();
+    assert_eq!(seqs, [9, 8, 7, 6, 5]);
+    assert_eq!(count(&timeline, group, 99).await, 5);
+    assert_eq!(latest(&timeline, group, 5, 9).await, []);
     for seq in 1..=3 {
         lose(seq).await;
     }
-    push(&line, group, [10]).await;
-    assert_eq!(line.number(group, "ZCARD", line.timeline(group)).await, 6);
+    push(&timeline, group, [10]).await;
+    assert_eq!(
+        timeline
+            .number(group, "ZCARD", timeline.timeline(group))
+            .await,
+        6
+    );
     // The writer pushes the message again.
-    push(&line, group, [4]).await;
-    assert_eq!(count(&line, group, 99).await, 7);
+    push(&timeline, group, [4]).await;
+    assert_eq!(count(&timeline, group, 99).await, 7);
 }
 
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn what_nobody_pushes_again_goes() {
+async fn unpushed_groups_expire() {
     let settings = TimelineConfig {
         expire: Duration::from_millis(300),
         ..TimelineConfig::default()
     };
-    let line = open(RedisMode::Single, "redis-single", settings).await;
+    let timeline = open(RedisMode::Single, "redis-single", settings).await;
     let group = TestIds::new(1).group();
-    push(&line, group, 1..=3).await;
+    push(&timeline, group, 1..=3).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(count(&line, group, 9).await, 0);
-    assert_eq!(line.number(group, "EXISTS", line.timeline(group)).await, 0);
+    assert_eq!(count(&timeline, group, 9).await, 0);
+    assert_eq!(
+        timeline
+            .number(group, "EXISTS", timeline.timeline(group))
+            .await,
+        0
+    );
 }
 
 proptest! {
@@ -162,7 +179,7 @@ proptest! {
         let group = GroupId::new(group).expect("positive");
         let id = MessageId::new(id).expect("positive");
         for name in [timeline_key("msg", group), body_key("msg", group, id)] {
-            prop_assert_eq!(slots::of_key(&name), slot_of(group), "{}", name);
+            prop_assert_eq!(slots::for_key(&name), group_slot(group), "{}", name);
         }
     }
 }
@@ -179,20 +196,20 @@ fn names_are_those_of_the_design() {
 
 #[test]
 fn calls_hold_many_small_or_few_large_messages() {
-    let of = |count: u64, bytes: usize| {
+    let batch_lengths = |count: u64, bytes: usize| {
         let entries: Vec<_> = (1..=count)
             .map(|seq| TimelineEntry {
                 body: Bytes::from(vec![0; bytes]),
                 ..entry(seq)
             })
             .collect();
-        let lengths: Vec<usize> = together(&entries).map(<[TimelineEntry]>::len).collect();
+        let lengths: Vec<usize> = batches(&entries).map(<[TimelineEntry]>::len).collect();
         lengths
     };
-    assert!(of(0, 1).is_empty());
-    assert_eq!(of(130, 1), [64, 64, 2]);
-    assert_eq!(of(10, 128 << 10), [4, 4, 2]);
-    assert_eq!(of(2, 2 << 20), [1, 1]);
+    assert!(batch_lengths(0, 1).is_empty());
+    assert_eq!(batch_lengths(130, 1), [64, 64, 2]);
+    assert_eq!(batch_lengths(10, 128 << 10), [4, 4, 2]);
+    assert_eq!(batch_lengths(2, 2 << 20), [1, 1]);
 }
 
 proptest! {
@@ -206,8 +223,8 @@ proptest! {
         let group = GroupId::new(group).expect("positive");
         let id = MessageId::new(id).expect("positive");
         for key in [timeline_key(&prefix, group), body_key(&prefix, group, id)] {
-            prop_assert_eq!(slots::tag_of_ours(&prefix, &key), tag(group));
-            prop_assert_eq!(slots::of_key(&key), slot_of(group));
+            prop_assert_eq!(slots::parse_tag(&prefix, &key), tag(group));
+            prop_assert_eq!(slots::for_key(&key), group_slot(group));
         }
     }
 }

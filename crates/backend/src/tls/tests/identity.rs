@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::time::Instant;
 
-use super::super::certificates::HALF_A_RENEWAL;
+use super::super::certificates::RENEWAL_PAUSE;
 use super::*;
 
 const BOAT: &str = "spiffe://packetboat/packetboat/boat/boat-1";
@@ -49,8 +49,8 @@ impl Root {
         params.extended_key_usages = leaf.uses.to_vec();
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
-        let written = (files.pair(stem)).write(&certificate.pem(), &key.serialize_pem());
-        written.expect("files");
+        let result = (files.pair(stem)).write(&certificate.pem(), &key.serialize_pem());
+        result.expect("files");
     }
 
     fn service(&self, files: &Files, stem: &str, uri: &str) {
@@ -76,8 +76,8 @@ fn load(files: &Files, stem: &str, role: Role) -> Result<Identity, IdentityError
 }
 
 /// Calls a service of `role` at `called` from `caller`.
-fn call(caller: &Identity, called: &Identity, role: Role) -> Result<Pair, rustls::Error> {
-    Pair::connect(&called.accepting(), &caller.calling(role), "any")
+fn call(caller: &Identity, callee: &Identity, role: Role) -> Result<Pair, rustls::Error> {
+    Pair::connect(&callee.accepting(), &caller.calling(role), "any")
 }
 
 fn fleet() -> (Files, Root) {
@@ -104,8 +104,8 @@ fn services_of_one_root_know_each_other_by_role_and_name() {
         let kind = pair.server.handshake_kind();
         assert_ne!(kind, Some(HandshakeKind::Resumed));
         assert_eq!(pair.server.alpn_protocol(), Some(&b"h2"[..]));
-        let shown = pair.server.peer_certificates().expect("a certificate");
-        let (caller, rest) = station.peer(&shown[0]).expect("a service");
+        let chain = pair.server.peer_certificates().expect("a certificate");
+        let (caller, rest) = station.peer(&chain[0]).expect("a service");
         assert_eq!(caller, Caller::new(Role::Boat, "boat-1"));
         assert!(rest > Duration::from_secs(70 * 365 * 86_400), "{rest:?}");
     }
@@ -116,10 +116,10 @@ fn a_caller_wants_the_role_that_it_calls() {
     let (files, _root) = fleet();
     let boat = load(&files, "boat", Role::Boat).expect("a boat");
     let carrier = load(&files, "carrier", Role::Carrier).expect("a carrier");
-    let refused = call(&boat, &carrier, Role::Station)
+    let error = call(&boat, &carrier, Role::Station)
         .err()
         .expect("no station");
-    let text = refused.to_string();
+    let text = error.to_string();
     assert!(
         text.contains("carrier carrier-1") && text.contains("a station was called"),
         "{text}"
@@ -129,7 +129,7 @@ fn a_caller_wants_the_role_that_it_calls() {
 /// A certificate that `sign` leaves in place of a good one is refused by all: its own process, the
 /// services it calls, and its callers.
 #[test]
-fn certificates_that_are_no_services_are_taken_by_nobody() {
+fn malformed_service_certificates_are_refused_by_all() {
     let cases: [(&str, Leaf<'_>); 7] = [
         (
             "no URI",
@@ -194,26 +194,35 @@ fn certificates_that_are_no_services_are_taken_by_nobody() {
         root.sign(&files, "boat", &leaf);
         assert!(load(&files, "boat", Role::Boat).is_err(), "{case}");
         // A peer that does not check its own certificate, as another setup of rustls.
-        let called = ForgedPeer::new(&files, "boat");
-        let by = call_forged(&station, &called);
-        let calls = called.call(&station);
+        let forged = ForgedPeer::new(&files, "boat");
+        let incoming_result = call_forged(&station, &forged);
+        let outgoing_result = forged.call(&station);
         match case {
-            "no client" => assert!(by.is_ok() && calls.is_err(), "{case}"),
-            "no server" => assert!(by.is_err() && calls.is_ok(), "{case}"),
-            _ => assert!(by.is_err() && calls.is_err(), "{case}"),
+            "no client" => assert!(
+                incoming_result.is_ok() && outgoing_result.is_err(),
+                "{case}"
+            ),
+            "no server" => assert!(
+                incoming_result.is_err() && outgoing_result.is_ok(),
+                "{case}"
+            ),
+            _ => assert!(
+                incoming_result.is_err() && outgoing_result.is_err(),
+                "{case}"
+            ),
         }
     }
 }
 
 #[test]
-fn a_certificate_of_another_root_is_taken_by_nobody() {
+fn a_certificate_of_another_root_is_refused_by_all() {
     let (files, _root) = fleet();
     let station = load(&files, "station", Role::Station).expect("a station");
     Root::new("root").service(&files, "boat", BOAT);
-    let refused = load(&files, "boat", Role::Boat).expect_err("another root");
+    let error = load(&files, "boat", Role::Boat).expect_err("another root");
     assert!(
-        refused.to_string().contains("other services would refuse"),
-        "{refused}"
+        error.to_string().contains("other services would refuse"),
+        "{error}"
     );
     let forged = ForgedPeer::new(&files, "boat");
     assert!(call_forged(&station, &forged).is_err());
@@ -221,7 +230,7 @@ fn a_certificate_of_another_root_is_taken_by_nobody() {
 }
 
 #[test]
-fn whoever_shows_nothing_has_no_connection() {
+fn callers_without_certificate_are_refused() {
     let (files, _root) = fleet();
     let station = load(&files, "station", Role::Station).expect("a station");
     let mut nobody = ClientConfig::builder_with_provider(provider())
@@ -231,16 +240,16 @@ fn whoever_shows_nothing_has_no_connection() {
         .with_custom_certificate_verifier(Arc::new(Blind))
         .with_no_client_auth();
     nobody.alpn_protocols = vec![b"h2".to_vec()];
-    let refused = Pair::connect(&station.accepting(), &Arc::new(nobody), "any");
-    let error = refused.err().expect("no certificate");
+    let result = Pair::connect(&station.accepting(), &Arc::new(nobody), "any");
+    let error = result.err().expect("no certificate");
     assert_eq!(error, rustls::Error::NoCertificatesPresented);
 }
 
 #[test]
 fn a_process_has_the_certificate_of_its_own_role() {
     let (files, _root) = fleet();
-    let refused = load(&files, "boat", Role::Station).expect_err("a boat's");
-    let text = refused.to_string();
+    let error = load(&files, "boat", Role::Station).expect_err("a boat's");
+    let text = error.to_string();
     assert!(
         text.contains("says boat boat-1, and this process is a station"),
         "{text}"
@@ -254,8 +263,8 @@ fn renewals_and_new_roots_end_no_connection() {
     let boat = load(&files, "boat", Role::Boat).expect("a boat");
     let station = load(&files, "station", Role::Station).expect("a station");
     let mut pair = call(&boat, &station, Role::Station).expect("a handshake");
-    let shown = pair.server.peer_certificates().expect("a certificate");
-    let shown = shown.to_vec();
+    let chain = pair.server.peer_certificates().expect("a certificate");
+    let chain = chain.to_vec();
     assert_eq!(boat.reload().expect("the same"), Reload::Unchanged);
 
     let new = Root::new("new root");
@@ -269,7 +278,7 @@ fn renewals_and_new_roots_end_no_connection() {
     call(&station, &boat, Role::Boat).expect("old and new together");
     new.service(&files, "station", STATION);
     assert_eq!(station.reload().expect("renewed"), Reload::Reloaded);
-    assert!(station.trusts(&shown), "both roots are there");
+    assert!(station.trusts(&chain), "both roots are there");
     trust(&files, &[&new]);
     for identity in [&boat, &station] {
         assert_eq!(identity.reload().expect("one root"), Reload::Reloaded);
@@ -277,7 +286,7 @@ fn renewals_and_new_roots_end_no_connection() {
     call(&boat, &station, Role::Station).expect("new alone");
     pair.echo(b"stay");
     // A later look at the old chain refuses it.
-    assert!(!station.trusts(&shown) && !station.trusts(&[]));
+    assert!(!station.trusts(&chain) && !station.trusts(&[]));
 }
 
 // A look between the renames of a renewal used to count as a refusal, and raised an alarm.
@@ -286,31 +295,31 @@ fn a_look_in_the_middle_of_a_renewal_waits_for_the_rest() {
     let (files, root) = fleet();
     let boat = load(&files, "boat", Role::Boat).expect("a boat");
     let new = Root::new("new root");
-    let renewed = |root: &Root, trusted: &[&Root], late: &str| {
-        let content = || std::fs::read_to_string(files.path(late)).expect("a file");
-        let before = content();
+    let try_renewal = |root: &Root, trusted_roots: &[&Root], late_file: &str| {
+        let content = || std::fs::read_to_string(files.path(late_file)).expect("a file");
+        let old_content = content();
         root.service(&files, "boat", BOAT);
-        trust(&files, trusted);
-        let after = content();
-        files.write(late, &before);
-        let begun = Instant::now();
+        trust(&files, trusted_roots);
+        let new_content = content();
+        files.write(late_file, &old_content);
+        let start = Instant::now();
         std::thread::scope(|scope| {
             let look = scope.spawn(|| boat.reload());
             std::thread::sleep(Duration::from_millis(100));
-            files.write(late, &after);
-            let is_late = begun.elapsed() >= HALF_A_RENEWAL;
-            let looked = look.join().expect("no panic");
-            (!is_late).then_some(looked)
+            files.write(late_file, &new_content);
+            let is_late = start.elapsed() >= RENEWAL_PAUSE;
+            let result = look.join().expect("no panic");
+            (!is_late).then_some(result)
         })
     };
     // A renewal that this machine did not end in time is none.
-    let renew = |root: &Root, trusted: &[&Root], late: &str| {
-        (0..20).find_map(|_| renewed(root, trusted, late))
+    let renew = |root: &Root, trusted_roots: &[&Root], late_file: &str| {
+        (0..20).find_map(|_| try_renewal(root, trusted_roots, late_file))
     };
-    let looked = renew(&root, &[&root], "boat.key").expect("in time");
-    assert_eq!(looked.expect("in the end"), Reload::Reloaded);
-    let looked = renew(&new, &[&root, &new], "ca.crt").expect("in time");
-    assert_eq!(looked.expect("in the end"), Reload::Reloaded);
+    let result = renew(&root, &[&root], "boat.key").expect("in time");
+    assert_eq!(result.expect("in the end"), Reload::Reloaded);
+    let result = renew(&new, &[&root, &new], "ca.crt").expect("in time");
+    assert_eq!(result.expect("in the end"), Reload::Reloaded);
     // A key of another certificate stays refused.
     let key = std::fs::read_to_string(files.path("station.key")).expect("a key");
     files.write("boat.key", &key);
@@ -349,13 +358,13 @@ fn an_identity_has_three_files_and_unlike_roles() {
     let whole = IdentityConfig::within(files.0.path(), "boat");
     assert!(whole.problems().is_empty());
     assert!(IdentityConfig::default().problems().is_empty());
-    let without = IdentityConfig {
+    let incomplete = IdentityConfig {
         trust_file: None,
         ..whole.clone()
     };
-    let said = without.problems().to_string();
-    assert!(said.contains("three files"), "{said}");
-    let with = |role, pattern: &str| {
+    let problems = incomplete.problems().to_string();
+    assert!(problems.contains("three files"), "{problems}");
+    let problems_with = |role, pattern: &str| {
         let roles = [(role, pattern.to_owned())].into();
         let config = IdentityConfig {
             roles,
@@ -363,13 +372,13 @@ fn an_identity_has_three_files_and_unlike_roles() {
         };
         config.problems().to_string()
     };
-    assert!(with(Role::Boat, "boat").starts_with("roles.boat is boat"));
-    let both = with(Role::Boat, "spiffe://packetboat/packetboat/station/*");
+    assert!(problems_with(Role::Boat, "boat").starts_with("roles.boat is boat"));
+    let problems_both = problems_with(Role::Boat, "spiffe://packetboat/packetboat/station/*");
     assert!(
-        both.contains("boat and station would have the same URI"),
-        "{both}"
+        problems_both.contains("boat and station would have the same URI"),
+        "{problems_both}"
     );
-    assert_eq!(with(Role::Boat, "spiffe://a/ns/b/sa/c"), "");
+    assert_eq!(problems_with(Role::Boat, "spiffe://a/ns/b/sa/c"), "");
 }
 
 /// Peer that shows its files whatever they hold, and accepts any certificate.
@@ -411,13 +420,13 @@ impl ForgedPeer {
         forged
     }
 
-    fn call(&self, called: &Identity) -> Result<Pair, rustls::Error> {
-        Pair::connect(&called.accepting(), &self.client, "any")
+    fn call(&self, callee: &Identity) -> Result<Pair, rustls::Error> {
+        Pair::connect(&callee.accepting(), &self.client, "any")
     }
 }
 
-fn call_forged(caller: &Identity, called: &ForgedPeer) -> Result<Pair, rustls::Error> {
-    Pair::connect(&called.server, &caller.calling(Role::Boat), "any")
+fn call_forged(caller: &Identity, callee: &ForgedPeer) -> Result<Pair, rustls::Error> {
+    Pair::connect(&callee.server, &caller.calling(Role::Boat), "any")
 }
 
 /// Verifier that accepts every server.

@@ -28,10 +28,10 @@ fn a_password_is_the_files_line_and_in_no_output() {
     let files = Files::new();
     files.write("password", "s3 cret\r\n");
     let credentials = load(&files, &ClientTlsConfig::default()).expect("read");
-    let shown = credentials.current();
-    let secret = shown.secret("password_file").expect("a password");
+    let secrets = credentials.current();
+    let secret = secrets.secret("password_file").expect("a password");
     assert_eq!(secret.expose_secret(), "s3 cret");
-    for text in [format!("{credentials:?}"), format!("{shown:?}")] {
+    for text in [format!("{credentials:?}"), format!("{secrets:?}")] {
         assert!(!text.contains("s3 cret"), "{text}");
     }
     for (content, reason) in [("\n", "is empty"), ("\0", "")] {
@@ -47,8 +47,8 @@ fn a_password_is_the_files_line_and_in_no_output() {
         }
     }
     std::fs::remove_file(files.path("password")).expect("removed");
-    let gone = load(&files, &ClientTlsConfig::default()).expect_err("gone");
-    let text = gone.source.to_string();
+    let error = load(&files, &ClientTlsConfig::default()).expect_err("gone");
+    let text = error.source.to_string();
     assert!(text.contains("cannot be read"), "{text}");
 }
 
@@ -74,7 +74,7 @@ fn files_that_cannot_be_used_change_nothing() {
     // Half a renewal changes nothing.
     let key = std::fs::read_to_string(files.path("own.key")).expect("a key");
     files.make("own", &["packetboat"], 2101);
-    let renewed = std::fs::read_to_string(files.path("own.key")).expect("a key");
+    let new_key = std::fs::read_to_string(files.path("own.key")).expect("a key");
     files.write("own.key", &key);
     files.write("password", "after");
     let error = credentials
@@ -84,13 +84,13 @@ fn files_that_cannot_be_used_change_nothing() {
     assert!(error.contains("is not the key of"), "{error}");
     assert!(!changes.has_changed().expect("it lives"));
     let secret = |credentials: &Credentials| {
-        let shown = credentials.current();
-        let secret = shown.secret("password_file").expect("a password");
+        let secrets = credentials.current();
+        let secret = secrets.secret("password_file").expect("a password");
         secret.expose_secret().to_owned()
     };
     assert_eq!(secret(&credentials), "before");
 
-    files.write("own.key", &renewed);
+    files.write("own.key", &new_key);
     assert_eq!(credentials.reload().expect("read"), Reload::Reloaded);
     assert!(changes.has_changed().expect("it lives"));
     assert_eq!(secret(&credentials), "after");
@@ -112,8 +112,8 @@ fn a_node_is_known_by_its_address_or_by_its_root_alone() {
         Pair::connect(&listener, &Arc::new(client), address).map(drop)
     };
     dial("node", ServerNames::Address, "10.0.0.7").expect("its address");
-    let elsewhere = dial("node", ServerNames::Address, "10.0.0.8").expect_err("another");
-    assert!(reason(&elsewhere).contains("scylla.tls.ca_file"));
+    let error = dial("node", ServerNames::Address, "10.0.0.8").expect_err("another");
+    assert!(reason(&error).contains("scylla.tls.ca_file"));
     dial("node", ServerNames::Ca, "10.0.0.8").expect("its root");
     let foreign = dial("other", ServerNames::Ca, "10.0.0.7").expect_err("another root");
     assert!(reason(&foreign).contains("scylla.tls.ca_file"), "{foreign}");
@@ -143,19 +143,19 @@ fn a_handshake_takes_what_the_files_hold_at_that_moment() {
 
 #[test]
 fn files_of_a_part_fit_each_other() {
-    let refused = |change: fn(&mut ClientTlsConfig)| {
+    let problems = |change: fn(&mut ClientTlsConfig)| {
         let mut tls = ClientTlsConfig::default();
         change(&mut tls);
         tls.problems().to_string()
     };
-    assert_eq!(refused(|_| ()), "");
-    assert_eq!(refused(|tls| tls.ca_file = Some("/ca".into())), "");
-    let half = refused(|tls| {
+    assert_eq!(problems(|_| ()), "");
+    assert_eq!(problems(|tls| tls.ca_file = Some("/ca".into())), "");
+    let half = problems(|tls| {
         tls.ca_file = Some("/ca".into());
         tls.cert_file = Some("/cert".into());
     });
     assert!(half.contains("need each other"), "{half}");
-    let plain = refused(|tls| {
+    let plain = problems(|tls| {
         tls.cert_file = Some("/cert".into());
         tls.key_file = Some("/key".into());
     });

@@ -84,7 +84,7 @@ struct Pair {
     /// Plaintext from the adapter, as the client decrypted it.
     answers: Vec<u8>,
     /// Ciphertext bytes of the client so far.
-    sent: usize,
+    sent_bytes: usize,
 }
 
 impl Pair {
@@ -96,16 +96,16 @@ impl Pair {
             tls: Tls::new(SERVER.clone()).expect("a connection"),
             plain: BytesMut::new(),
             answers: Vec::new(),
-            sent: 0,
+            sent_bytes: 0,
         }
     }
 
-    fn of(version: &'static SupportedProtocolVersion) -> Pair {
+    fn with_version(version: &'static SupportedProtocolVersion) -> Pair {
         Pair::new(client_config(version))
     }
 
     fn connected(version: &'static SupportedProtocolVersion) -> Pair {
-        let mut pair = Pair::of(version);
+        let mut pair = Pair::with_version(version);
         pair.run(|_| usize::MAX).expect("a handshake");
         assert!(!pair.tls.is_handshaking() && !pair.client.is_handshaking());
         pair
@@ -125,24 +125,24 @@ impl Pair {
             }
             let mut rest = &mut ciphertext[..];
             while !rest.is_empty() {
-                let count = piece(self.sent).clamp(1, rest.len());
-                let (next, behind) = rest.split_at_mut(count);
+                let count = piece(self.sent_bytes).clamp(1, rest.len());
+                let (next, tail) = rest.split_at_mut(count);
                 self.tls.receive(next, &mut self.plain)?;
                 self.assert_bounds();
-                self.sent += count;
-                rest = behind;
+                self.sent_bytes += count;
+                rest = tail;
             }
-            if !self.hear() && !self.client.wants_write() {
+            if !self.read_answers() && !self.client.wants_write() {
                 return Ok(());
             }
         }
     }
 
     /// Has the client read all that the adapter has for it.
-    fn hear(&mut self) -> bool {
-        let said = self.tls.unwritten().to_vec();
-        self.tls.wrote(said.len());
-        let mut rest = &said[..];
+    fn read_answers(&mut self) -> bool {
+        let ciphertext = self.tls.unwritten().to_vec();
+        self.tls.wrote(ciphertext.len());
+        let mut rest = &ciphertext[..];
         while !rest.is_empty() {
             self.client.read_tls(&mut rest).expect("a slice");
             let state = self.client.process_new_packets().expect("good bytes");
@@ -152,13 +152,13 @@ impl Pair {
             let read = self.client.reader().read_exact(&mut self.answers[start..]);
             read.expect("as many bytes as there are");
         }
-        !said.is_empty()
+        !ciphertext.is_empty()
     }
 
     fn assert_bounds(&self) {
         let capacity = self.tls.partial.capacity();
         assert!(capacity <= RECORD_BYTES_MAX, "{capacity}");
-        assert!(self.tls.read <= self.tls.partial.len());
+        assert!(self.tls.read_len <= self.tls.partial.len());
     }
 
     fn assert_idle(&self) {
@@ -182,7 +182,7 @@ impl Pair {
         self.run(|_| usize::MAX).expect("a close");
         assert!(self.tls.has_ended());
         self.tls.close();
-        self.hear();
+        self.read_answers();
         let end = self.client.reader().read(&mut [0; 1]);
         assert_eq!(end.expect("a clean end"), 0);
     }
@@ -193,17 +193,20 @@ fn a_stream_may_be_split_at_every_byte() {
     for version in VERSIONS {
         let (mut split, mut len) = (0, usize::MAX);
         while split <= len {
-            let mut pair = Pair::of(version);
-            let piece = |sent: usize| match sent < split {
-                true => split - sent,
-                false => usize::MAX,
+            let mut pair = Pair::with_version(version);
+            let piece = |offset: usize| {
+                if offset < split {
+                    split - offset
+                } else {
+                    usize::MAX
+                }
             };
             pair.run(piece).expect("a handshake");
             pair.echo(b"packet", piece);
             pair.echo(b"boat", piece);
             pair.close();
             pair.assert_idle();
-            len = pair.sent;
+            len = pair.sent_bytes;
             split += 1;
         }
         assert!(len > 300, "{len}");
@@ -213,7 +216,7 @@ fn a_stream_may_be_split_at_every_byte() {
 #[test]
 fn a_stream_may_come_byte_by_byte() {
     for version in VERSIONS {
-        let mut pair = Pair::of(version);
+        let mut pair = Pair::with_version(version);
         pair.run(|_| 1).expect("a handshake");
         pair.echo(b"packetboat", |_| 1);
         pair.close();
@@ -285,9 +288,9 @@ fn another_protocol_is_refused_with_an_alert() {
         assert_eq!(error.fault(), FaultSide::Client);
         let mut alert = pair.tls.unwritten();
         pair.client.read_tls(&mut alert).expect("a slice");
-        let heard = pair.client.process_new_packets();
-        let wanted = Error::AlertReceived(AlertDescription::NoApplicationProtocol);
-        assert_eq!(heard.expect_err("an alert"), wanted);
+        let result = pair.client.process_new_packets();
+        let expected = Error::AlertReceived(AlertDescription::NoApplicationProtocol);
+        assert_eq!(result.expect_err("an alert"), expected);
     }
     let mut config = client_config(&TLS13);
     config.alpn_protocols = Vec::new();
@@ -334,8 +337,8 @@ fn a_head_of_no_record_is_refused_at_once() {
         }
         assert_eq!(errors.len(), 1);
         let error = &errors[0];
-        let is_said = matches!(error, TlsError::Failed(Error::InvalidMessage(_)));
-        assert!(is_said, "{error}");
+        let is_invalid_message = matches!(error, TlsError::Failed(Error::InvalidMessage(_)));
+        assert!(is_invalid_message, "{error}");
         // A fatal alert in plaintext.
         assert_eq!(tls.unwritten()[..6], [21, 3, 3, 0, 2, 2]);
         assert_eq!(tls.partial.capacity(), 0);
@@ -349,16 +352,18 @@ fn behind_an_error_nothing_is_read_kept_or_sent() {
         pair.send(b"before");
         let mut ciphertext = Vec::new();
         pair.client.write_tls(&mut ciphertext).expect("a vector");
-        let mut forged = [23, 3, 3, 0, 40].to_vec();
-        forged.extend([9; 40]);
-        ciphertext.extend(&forged);
+        let mut forged_record = [23, 3, 3, 0, 40].to_vec();
+        forged_record.extend([9; 40]);
+        ciphertext.extend(&forged_record);
         let error = pair.tls.receive(&mut ciphertext, &mut pair.plain);
         assert!(matches!(error, Err(TlsError::Failed(Error::DecryptError))));
         assert_eq!(pair.plain, b"before".as_slice());
         let alert = pair.tls.unwritten().to_vec();
         assert_eq!(alert[0], if version == &TLS13 { 23 } else { 21 });
         for _ in 0..10 {
-            let late = pair.tls.receive(&mut forged.clone(), &mut pair.plain);
+            let late = pair
+                .tls
+                .receive(&mut forged_record.clone(), &mut pair.plain);
             assert!(late.is_ok());
         }
         assert!(matches!(pair.tls.send(b"late"), Err(TlsError::Closed)));
@@ -366,9 +371,9 @@ fn behind_an_error_nothing_is_read_kept_or_sent() {
         assert_eq!(pair.tls.unwritten(), alert);
         assert_eq!(pair.tls.partial.capacity(), 0);
         pair.client.read_tls(&mut &alert[..]).expect("a slice");
-        let heard = pair.client.process_new_packets();
-        let wanted = Error::AlertReceived(AlertDescription::BadRecordMac);
-        assert_eq!(heard.expect_err("an alert"), wanted);
+        let result = pair.client.process_new_packets();
+        let expected = Error::AlertReceived(AlertDescription::BadRecordMac);
+        assert_eq!(result.expect_err("an alert"), expected);
     }
 }
 
@@ -381,11 +386,11 @@ fn a_side_that_closed_may_be_heard_no_more_but_told() {
         assert!(pair.tls.has_ended());
         pair.tls.send(b"the last word").expect("half a connection");
         pair.tls.close();
-        let said = pair.tls.unwritten().len();
+        let sent_len = pair.tls.unwritten().len();
         pair.tls.close();
-        assert_eq!(pair.tls.unwritten().len(), said);
+        assert_eq!(pair.tls.unwritten().len(), sent_len);
         assert!(matches!(pair.tls.send(b"late"), Err(TlsError::Closed)));
-        pair.hear();
+        pair.read_answers();
         assert_eq!(pair.answers, b"the last word");
         pair.assert_idle();
 
@@ -417,8 +422,8 @@ fn an_idle_connection_holds_no_buffer() {
     }
     assert!(size_of::<Tls>() <= 96, "{}", size_of::<Tls>());
     // On the heap, besides the keys.
-    let boxed = size_of::<UnbufferedServerConnection>();
-    assert!(boxed <= 1088, "{boxed}");
+    let heap_bytes = size_of::<UnbufferedServerConnection>();
+    assert!(heap_bytes <= 1088, "{heap_bytes}");
 }
 
 #[test]
@@ -445,8 +450,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_is_said_arrives_however_it_is_cut((sizes, pieces) in talk(), is_13: bool) {
-        let mut pair = Pair::of(if is_13 { &TLS13 } else { &TLS12 });
+    fn data_arrives_whole_however_it_is_split((sizes, pieces) in talk(), is_13: bool) {
+        let mut pair = Pair::with_version(if is_13 { &TLS13 } else { &TLS12 });
         let mut turn = 0;
         let mut piece = |_| {
             turn += 1;
@@ -474,8 +479,8 @@ proptest! {
     ) {
         // Garbage behind a head that may pass, at a time that may be right.
         let mut pair = match at {
-            0 => Pair::of(&TLS13),
-            1 => Pair::of(&TLS12),
+            0 => Pair::with_version(&TLS13),
+            1 => Pair::with_version(&TLS12),
             2 => Pair::connected(&TLS13),
             _ => Pair::connected(&TLS12),
         };
@@ -492,7 +497,7 @@ proptest! {
 
     #[test]
     fn a_changed_byte_is_noticed_or_harmless(at in 0..4000usize, change in 1..=255u8, is_13: bool) {
-        let mut pair = Pair::of(if is_13 { &TLS13 } else { &TLS12 });
+        let mut pair = Pair::with_version(if is_13 { &TLS13 } else { &TLS12 });
         let mut hello = Vec::new();
         pair.client.write_tls(&mut hello).expect("a vector");
         let place = at % hello.len();
@@ -531,8 +536,8 @@ fn connections_come_and_go_without_growth() {
         println!("{version:?}: RSS in KiB after each 1,000: {figures:?}");
         assert!(figures[9] < figures[0] + 2048, "{figures:?}");
     }
-    let before = rss();
-    let kept: Vec<Tls> = (0..2000).map(|_| Pair::connected(&TLS13).tls).collect();
-    let each = (rss() - before) as f64 / kept.len() as f64;
+    let rss_before = rss();
+    let connections: Vec<Tls> = (0..2000).map(|_| Pair::connected(&TLS13).tls).collect();
+    let each = (rss() - rss_before) as f64 / connections.len() as f64;
     println!("size_of Tls {}, idle {each:.1} KiB each", size_of::<Tls>());
 }

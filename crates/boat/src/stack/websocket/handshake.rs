@@ -83,7 +83,7 @@ fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     tokens(headers, name).any(|it| it.eq_ignore_ascii_case(token))
 }
 
-/// True if the header lists `token`; names of subprotocols are case-sensitive.
+/// Whether the header lists `token`; names of subprotocols are case-sensitive.
 fn lists_exactly(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     tokens(headers, name).any(|it| it == token)
 }
@@ -111,17 +111,17 @@ mod tests {
 
     #[test]
     fn the_example_of_the_standard_is_answered_as_it_says() {
-        let accepted = accept(&Method::GET, &request(), "superchat");
-        assert_eq!(accepted.as_deref(), Ok("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        let key = accept(&Method::GET, &request(), "superchat");
+        assert_eq!(key.as_deref(), Ok("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
     }
 
     #[test]
-    fn what_is_no_handshake_has_its_status() {
+    fn invalid_handshakes_are_rejected_with_their_status() {
         let status = |change: &dyn Fn(&mut HeaderMap)| {
             let mut headers = request();
             change(&mut headers);
-            let refused = accept(&Method::GET, &headers, "chat").err();
-            refused.map(|rejection| rejection.status)
+            let error = accept(&Method::GET, &headers, "chat").err();
+            error.map(|rejection| rejection.status)
         };
         let value = HeaderValue::from_static;
         assert_eq!(status(&|_| {}), None);
@@ -144,7 +144,7 @@ mod tests {
         let other =
             |headers: &mut HeaderMap| _ = headers.insert(SEC_WEBSOCKET_PROTOCOL, value("Chat"));
         assert_eq!(status(&other), bad);
-        let posted = accept(&Method::POST, &request(), "chat").map_err(|it| it.status);
-        assert_eq!(posted, Err(StatusCode::METHOD_NOT_ALLOWED));
+        let post_result = accept(&Method::POST, &request(), "chat").map_err(|it| it.status);
+        assert_eq!(post_result, Err(StatusCode::METHOD_NOT_ALLOWED));
     }
 }

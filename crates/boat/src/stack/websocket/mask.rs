@@ -8,8 +8,8 @@ pub(super) fn unmask(bytes: &mut [u8], mask: [u8; 4], at: usize) {
     for chunk in &mut words {
         let mut eight = [0; 8];
         eight.copy_from_slice(chunk);
-        let unmasked = u64::from_ne_bytes(eight) ^ word;
-        chunk.copy_from_slice(&unmasked.to_ne_bytes());
+        let plain = u64::from_ne_bytes(eight) ^ word;
+        chunk.copy_from_slice(&plain.to_ne_bytes());
     }
     for (turn, byte) in words.into_remainder().iter_mut().enumerate() {
         *byte ^= mask[turn % 4];

@@ -19,11 +19,11 @@ fn frame(first: u8, payload: &[u8], mask: [u8; 4]) -> Vec<u8> {
     bytes[0] = first;
     bytes[1] |= 0x80;
     bytes.put_slice(&mask);
-    let masked = payload
+    let masked_bytes = payload
         .iter()
         .zip(mask.iter().cycle())
         .map(|(byte, mask)| byte ^ mask);
-    bytes.extend(masked);
+    bytes.extend(masked_bytes);
     bytes.to_vec()
 }
 
@@ -44,7 +44,7 @@ fn read(bytes: &[u8], cuts: &[usize], rules: &Rules) -> Result<Vec<Event>, Viola
 }
 
 /// Reads `bytes` with every cut into two, and a byte at a time.
-fn read_everyhow(bytes: &[u8], rules: &Rules) -> Result<Vec<Event>, Violation> {
+fn read_at_every_split(bytes: &[u8], rules: &Rules) -> Result<Vec<Event>, Violation> {
     let whole = read(bytes, &[], rules);
     for cut in 1..bytes.len().min(600) {
         assert_eq!(read(bytes, &[cut], rules), whole, "cut at {cut}");
@@ -61,7 +61,7 @@ fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_client_may_send_is_read_at_every_split() {
+fn valid_client_frames_are_read_at_every_split() {
     let binary = |payload: &'static [u8]| Event::Binary(Bytes::from_static(payload));
     let text = |payload: &'static str| Event::Text(Bytes::from_static(payload.as_bytes()));
     let ping = |payload: &'static [u8]| Event::Ping(Bytes::from_static(payload));
@@ -110,7 +110,7 @@ fn what_a_client_may_send_is_read_at_every_split() {
             vec![binary(b"one"), binary(b"two")],
         ),
     ] {
-        assert_eq!(read_everyhow(&bytes, &RULES), Ok(expected));
+        assert_eq!(read_at_every_split(&bytes, &RULES), Ok(expected));
     }
     for len in [125, 126, 127, 300, 65_535, 65_536] {
         let payload = vec![7; len];
@@ -120,7 +120,7 @@ fn what_a_client_may_send_is_read_at_every_split() {
 }
 
 #[test]
-fn what_no_client_may_send_has_its_code_at_every_split() {
+fn invalid_client_frames_have_their_code_at_every_split() {
     let head = |bytes: &[u8]| bytes.to_vec();
     for (bytes, code) in [
         (masked(FIN | 0x40 | 2, b""), 1002),
@@ -147,15 +147,15 @@ fn what_no_client_may_send_has_its_code_at_every_split() {
             1009,
         ),
     ] {
-        let refused = read_everyhow(&bytes, &RULES).expect_err("refused");
-        assert_eq!(refused.close_code(), code, "{refused}");
+        let violation = read_at_every_split(&bytes, &RULES).expect_err("refused");
+        assert_eq!(violation.close_code(), code, "{violation}");
     }
     let binary_only = Rules {
         takes_text: false,
         ..RULES
     };
-    let refused = read(&masked(FIN | 1, b"text"), &[], &binary_only);
-    assert_eq!(refused, Err(Violation::Text));
+    let violation = read(&masked(FIN | 1, b"text"), &[], &binary_only);
+    assert_eq!(violation, Err(Violation::Text));
 }
 
 // Autobahn 6.4: the client gets the refusal before it has sent the rest.

@@ -23,10 +23,10 @@ impl Device {
     }
 
     fn hello(&mut self) -> Hello {
-        self.sent.clear();
+        self.sent_frames.clear();
         self.core.handle_connected(self.now);
         self.drain();
-        match self.sent.remove(0) {
+        match self.sent_frames.remove(0) {
             ClientFrame::Hello(hello) => hello,
             other => panic!("{other:?}"),
         }
@@ -41,7 +41,7 @@ impl Device {
     }
 
     fn fetches(&self) -> usize {
-        let fetches = self.told.iter();
+        let fetches = self.actions.iter();
         fetches
             .filter(|action| **action == Action::FetchToken)
             .count()
@@ -55,17 +55,18 @@ impl Device {
     }
 
     fn refreshes(&mut self) -> Vec<String> {
-        let sent = self.sent.drain(..);
-        sent.filter_map(|frame| match frame {
-            ClientFrame::Refresh(Refresh { token }) => Some(token),
-            _ => None,
-        })
-        .collect()
+        let frames = self.sent_frames.drain(..);
+        frames
+            .filter_map(|frame| match frame {
+                ClientFrame::Refresh(Refresh { token }) => Some(token),
+                _ => None,
+            })
+            .collect()
     }
 }
 
 #[test]
-fn a_boat_that_leaves_is_followed_by_a_ticket_in_place_of_the_token() {
+fn client_reconnects_with_its_ticket_after_a_drain() {
     let mut device = Device::ready();
     device.leaves_with_ticket();
     let hello = device.hello();
@@ -119,7 +120,7 @@ fn a_full_boat_does_not_take_the_ticket() {
 #[test]
 fn a_token_is_refreshed_before_it_ends() {
     let mut device = Device::renewing("token");
-    // The session's number stands in for chance.
+    // The session's number replaces the random number.
     device.sign_in_for(1, HOUR);
     let earliest = 2_592_000;
     device.wait_live(earliest);

@@ -1,4 +1,4 @@
-//! One core in a test's hand: time stands still until the test moves it, and the store obeys.
+//! One core driven by a test: the test advances the time and completes the stores.
 
 use std::time::Duration;
 
@@ -44,10 +44,10 @@ pub(super) fn with(peer: i64) -> ConversationId {
 
 /// Message at `seq` of the conversation with 2, sent by 2. Its id is 100 + seq.
 pub(super) fn message(seq: u64) -> Placed {
-    message_of(2, 2, "far", seq)
+    private_message(2, 2, "far", seq)
 }
 
-pub(super) fn message_of(peer: i64, from: i64, device: &str, seq: u64) -> Placed {
+pub(super) fn private_message(peer: i64, from: i64, device: &str, seq: u64) -> Placed {
     let base = peer as u64 * 50;
     let receiver = if from == 1 { peer } else { 1 };
     Placed {
@@ -108,21 +108,21 @@ fn welcome(cluster: u64, send_window: u32) -> Welcome {
 
 pub(super) struct Device {
     pub(super) core: Core,
-    pub(super) saved: Snapshot,
+    pub(super) snapshot: Snapshot,
     pub(super) now: Timestamp,
     /// The store confirms at once.
     pub(super) stores: bool,
     /// The application takes at once.
     pub(super) takes: bool,
     pub(super) waiting_store: Option<(u64, Vec<Change>)>,
-    pub(super) sent: Vec<ClientFrame>,
-    pub(super) shown: Vec<ShownMessage>,
-    pub(super) changed: Vec<(ConversationId, OrderedChange)>,
-    pub(super) hidden: Vec<(ConversationId, Seq)>,
+    pub(super) sent_frames: Vec<ClientFrame>,
+    pub(super) shown_messages: Vec<ShownMessage>,
+    pub(super) changes: Vec<(ConversationId, OrderedChange)>,
+    pub(super) hidden_messages: Vec<(ConversationId, Seq)>,
     pub(super) rows: Vec<Summary>,
     pub(super) statuses: Vec<(SendId, SendStatus)>,
     /// Gaps, resets and other actions.
-    pub(super) told: Vec<Action>,
+    pub(super) actions: Vec<Action>,
     pub(super) connects: usize,
 }
 
@@ -131,7 +131,7 @@ impl Device {
         Device::with(CatchUp::Everything, Limits::default(), Snapshot::default())
     }
 
-    pub(super) fn with(catch_up: CatchUp, limits: Limits, saved: Snapshot) -> Device {
+    pub(super) fn with(catch_up: CatchUp, limits: Limits, snapshot: Snapshot) -> Device {
         let settings = Settings {
             token: "token".into(),
             renews_token: false,
@@ -141,24 +141,24 @@ impl Device {
             catch_up,
             limits,
         };
-        Device::of(settings, saved)
+        Device::with_settings(settings, snapshot)
     }
 
-    pub(super) fn of(settings: Settings, saved: Snapshot) -> Device {
+    pub(super) fn with_settings(settings: Settings, snapshot: Snapshot) -> Device {
         let mut device = Device {
-            core: Core::new(settings, saved.clone()),
-            saved,
+            core: Core::new(settings, snapshot.clone()),
+            snapshot,
             now: START,
             stores: true,
             takes: true,
             waiting_store: None,
-            sent: Vec::new(),
-            shown: Vec::new(),
-            changed: Vec::new(),
-            hidden: Vec::new(),
+            sent_frames: Vec::new(),
+            shown_messages: Vec::new(),
+            changes: Vec::new(),
+            hidden_messages: Vec::new(),
             rows: Vec::new(),
             statuses: Vec::new(),
-            told: Vec::new(),
+            actions: Vec::new(),
             connects: 0,
         };
         device.core.start();
@@ -177,7 +177,7 @@ impl Device {
             catch_up: CatchUp::Everything,
             limits: Limits::default(),
         };
-        Device::of(settings, Snapshot::default())
+        Device::with_settings(settings, Snapshot::default())
     }
 
     /// Device that is connected, welcomed and has got an empty list.
@@ -190,7 +190,11 @@ impl Device {
 
     /// Kills the process; another one starts from what is stored.
     pub(super) fn crash(&mut self) {
-        let fresh = Device::with(CatchUp::Everything, Limits::default(), self.saved.clone());
+        let fresh = Device::with(
+            CatchUp::Everything,
+            Limits::default(),
+            self.snapshot.clone(),
+        );
         *self = Device {
             now: self.now,
             ..fresh
@@ -247,25 +251,25 @@ impl Device {
 
     /// Lets time pass, timer by timer.
     pub(super) fn wait(&mut self, millis: u64) {
-        let until = self.now + Duration::from_millis(millis);
-        while let Some(at) = self.core.poll_timeout().filter(|at| *at <= until) {
+        let deadline = self.now + Duration::from_millis(millis);
+        while let Some(at) = self.core.poll_timeout().filter(|at| *at <= deadline) {
             self.now = self.now.max(at);
             self.core.handle_timeout(self.now);
             self.drain();
         }
-        self.now = until;
+        self.now = deadline;
     }
 
     /// As `wait`, with a server that answers.
     pub(super) fn wait_live(&mut self, millis: u64) {
-        let mut left = millis;
-        while left > 0 {
-            let step = left.min(10_000);
+        let mut remaining = millis;
+        while remaining > 0 {
+            let step = remaining.min(10_000);
             self.wait(step);
             let server_time = self.now;
             let nonce = 0;
             self.hear(ServerFrame::Pong { nonce, server_time });
-            left -= step;
+            remaining -= step;
         }
     }
 
@@ -273,8 +277,9 @@ impl Device {
     pub(super) fn stay_behind(&mut self, last: u64, seconds: u64) {
         let is_history = |query: &SyncQuery| matches!(query, SyncQuery::History { .. });
         let is_asked = |device: &Device| {
-            let mut sent = device.sent.iter();
-            sent.any(|frame| matches!(frame, ClientFrame::Sync(asked) if is_history(&asked.query)))
+            let mut frames = device.sent_frames.iter();
+            frames
+                .any(|frame| matches!(frame, ClientFrame::Sync(asked) if is_history(&asked.query)))
         };
         for second in 0..=seconds {
             if is_asked(self) {
@@ -296,14 +301,14 @@ impl Device {
         self.drain();
     }
 
-    pub(super) fn push(&mut self, placed: Placed) {
-        self.hear(ServerFrame::Message(placed));
+    pub(super) fn push(&mut self, entry: Placed) {
+        self.hear(ServerFrame::Message(entry));
     }
 
     pub(super) fn send(&mut self, to: Recipient, number: u8) {
         let content = Content::text(format!("send {number}"));
-        let sent = self.core.send(send_id(number), to, content, self.now);
-        sent.expect("room in the outbox");
+        let outcome = self.core.send(send_id(number), to, content, self.now);
+        outcome.expect("room in the outbox");
         self.drain();
     }
 
@@ -360,17 +365,21 @@ impl Device {
 
     /// Request number of the last query of this kind.
     pub(super) fn question(&self, is_it: impl Fn(&SyncQuery) -> bool) -> u32 {
-        let questions = self.sent.iter().rev().filter_map(|frame| match frame {
-            ClientFrame::Sync(request) => Some(request),
-            _ => None,
-        });
-        let mut found = questions.filter(|request| is_it(&request.query));
-        found.next().expect("it was asked").request
+        let questions = self
+            .sent_frames
+            .iter()
+            .rev()
+            .filter_map(|frame| match frame {
+                ClientFrame::Sync(request) => Some(request),
+                _ => None,
+            });
+        let mut matches = questions.filter(|request| is_it(&request.query));
+        matches.next().expect("it was asked").request
     }
 
     /// Frames transmitted since the last call.
     pub(super) fn take_sent(&mut self) -> Vec<ClientFrame> {
-        std::mem::take(&mut self.sent)
+        std::mem::take(&mut self.sent_frames)
     }
 
     pub(super) fn take_sends(&mut self) -> Vec<Send> {
@@ -395,13 +404,13 @@ impl Device {
     }
 
     pub(super) fn take_shown(&mut self) -> Vec<u64> {
-        (self.shown.drain(..))
-            .map(|shown| shown.placed.position.seq.0)
+        (self.shown_messages.drain(..))
+            .map(|message| message.placed.position.seq.0)
             .collect()
     }
 
-    pub(super) fn status_of(&self, number: u8) -> Option<&SendStatus> {
-        let mut of_it = (self.statuses.iter().rev()).filter(|(of, _)| *of == send_id(number));
+    pub(super) fn send_status(&self, number: u8) -> Option<&SendStatus> {
+        let mut of_it = (self.statuses.iter().rev()).filter(|(id, _)| *id == send_id(number));
         of_it.next().map(|(_, status)| status)
     }
 
@@ -414,7 +423,7 @@ impl Device {
         let (batch, changes) = self.waiting_store.take().expect("a store waits");
         changes
             .into_iter()
-            .for_each(|change| self.saved.apply(change));
+            .for_each(|change| self.snapshot.apply(change));
         self.core.handle_stored(batch, self.now);
         self.drain();
     }
@@ -423,7 +432,7 @@ impl Device {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect => self.connects += 1,
-                Action::Transmit(frame) => self.sent.push(frame),
+                Action::Transmit(frame) => self.sent_frames.push(frame),
                 Action::Store { batch, changes } => {
                     self.waiting_store = Some((batch, changes));
                     if self.stores {
@@ -432,12 +441,12 @@ impl Device {
                 }
                 Action::Event(event) => self.hear_event(event),
                 Action::Disconnect(why) => {
-                    self.told.push(Action::Disconnect(why.clone()));
+                    self.actions.push(Action::Disconnect(why.clone()));
                     self.core.handle_disconnected(why, self.now, 0);
                 }
                 Action::Listed(row) => self.rows.push(*row),
                 action @ (Action::FetchToken | Action::Asked { .. } | Action::Older { .. }) => {
-                    self.told.push(action);
+                    self.actions.push(action);
                 }
             }
         }
@@ -446,22 +455,22 @@ impl Device {
     fn hear_event(&mut self, event: Event) {
         let number = event.number();
         match event {
-            Event::Message(shown) => self.shown.push(shown),
+            Event::Message(message) => self.shown_messages.push(message),
             Event::Status { send_id, status } => self.statuses.push((send_id, status)),
             Event::State(_) => {}
             Event::Changed {
                 conversation,
-                changed,
+                change: changed,
                 ..
-            } => self.changed.push((conversation, changed)),
+            } => self.changes.push((conversation, changed)),
             Event::Hidden {
                 conversation, seqs, ..
             } => {
-                let hidden = seqs.iter().map(|seq| (conversation, *seq));
-                self.hidden.extend(hidden);
+                let hidden_ids = seqs.iter().map(|seq| (conversation, *seq));
+                self.hidden_messages.extend(hidden_ids);
             }
             Event::Gap { .. } | Event::Receipt(_) | Event::Reset(_) => {
-                self.told.push(Action::Event(event));
+                self.actions.push(Action::Event(event));
             }
         }
         if let Some(number) = number.filter(|_| self.takes) {

@@ -10,7 +10,7 @@ use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, GroupId, Placed, Recipient, Seq};
 
-use super::device::{Device, id, message_of, send_id, summary, user};
+use super::device::{Device, id, private_message, send_id, summary, user};
 use crate::core::{Action, CatchUp, Event, Limits, SendStatus, Snapshot};
 
 fn group() -> GroupId {
@@ -22,21 +22,21 @@ const SETTINGS: GroupSettings = GroupSettings {
     open_door: false,
 };
 
-fn of() -> ConversationId {
+fn group_conversation() -> ConversationId {
     ConversationId::Group(group())
 }
 
 fn said(from: i64, seq: u64) -> Placed {
-    let mut placed = message_of(7, 2, "far", seq);
-    placed.conversation = of();
-    placed.message.from = user(from);
-    placed.message.to = Recipient::Group(group());
-    placed
+    let mut entry = private_message(7, 2, "far", seq);
+    entry.conversation = group_conversation();
+    entry.message.from = user(from);
+    entry.message.to = Recipient::Group(group());
+    entry
 }
 
 fn row(seq: u64, unread: u64, role: Option<Role>) -> Summary {
     Summary {
-        conversation: of(),
+        conversation: group_conversation(),
         incoming: 0,
         role,
         unread,
@@ -48,7 +48,7 @@ fn word(role: Option<Role>) -> ServerFrame {
     ServerFrame::Listed(ListEvent {
         id: id(900),
         send_id: send_id(9),
-        conversation: of(),
+        conversation: group_conversation(),
         kind: ListEventKind::Member(role),
     })
 }
@@ -56,7 +56,7 @@ fn word(role: Option<Role>) -> ServerFrame {
 fn page(device: &mut Device, messages: Vec<Placed>, last: u64) {
     let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
     let page = HistoryPage {
-        conversation: of(),
+        conversation: group_conversation(),
         messages,
         marks: BTreeMap::new(),
         statuses: BTreeMap::new(),
@@ -67,8 +67,8 @@ fn page(device: &mut Device, messages: Vec<Placed>, last: u64) {
     device.answer(request, SyncAnswer::History(page));
 }
 
-fn ranges(sent: &[ClientFrame]) -> Vec<HistoryRange> {
-    let queries = sent.iter().filter_map(|frame| match frame {
+fn ranges(frames: &[ClientFrame]) -> Vec<HistoryRange> {
+    let queries = frames.iter().filter_map(|frame| match frame {
         ClientFrame::Sync(request) => Some(&request.query),
         _ => None,
     });
@@ -82,7 +82,7 @@ fn ranges(sent: &[ClientFrame]) -> Vec<HistoryRange> {
 
 impl Device {
     fn group_row(&self) -> Option<&Summary> {
-        self.saved.list.get(&of())
+        self.snapshot.list.get(&group_conversation())
     }
 
     /// Tells the client that the user's membership changed; the server answers with `row`.
@@ -98,8 +98,11 @@ fn a_group_comes_into_the_list_and_goes_from_it() {
     let mut device = Device::ready();
     device.take_sent();
     device.learn(row(3, 2, Some(Role::Member)));
-    let added = device.group_row().expect("a row");
-    assert_eq!((added.role, added.is_on_list()), (Some(Role::Member), true));
+    let added_row = device.group_row().expect("a row");
+    assert_eq!(
+        (added_row.role, added_row.is_on_list()),
+        (Some(Role::Member), true)
+    );
     page(&mut device, vec![said(2, 1), said(2, 2), said(3, 3)], 3);
     assert_eq!(device.take_shown(), [1, 2, 3]);
     assert_eq!(device.group_row().map(|row| row.unread), Some(2));
@@ -108,8 +111,8 @@ fn a_group_comes_into_the_list_and_goes_from_it() {
     device.learn(row(3, 2, Some(Role::Admin)));
     assert_eq!(ranges(&device.take_sent()), [], "what is here is known");
     device.learn(row(0, 0, None));
-    let left = device.group_row().expect("a row");
-    assert_eq!((left.is_on_list(), left.unread), (false, 0));
+    let left_row = device.group_row().expect("a row");
+    assert_eq!((left_row.is_on_list(), left_row.unread), (false, 0));
     device.learn(row(4, 1, Some(Role::Member)));
     assert!(device.group_row().expect("a row").is_on_list());
 }
@@ -122,13 +125,13 @@ fn an_old_word_behind_a_newer_one_changes_nothing() {
     device.take_sent();
     device.hear(word(Some(Role::Member)));
     assert_eq!(device.group_row().and_then(|row| row.role), None);
-    let asked = device.question(|query| matches!(query, SyncQuery::Row { .. }));
+    let request = device.question(|query| matches!(query, SyncQuery::Row { .. }));
     device.take_sent();
     // The answer may be older than this event.
     device.hear(word(Some(Role::Admin)));
     assert_eq!(device.take_sent(), [], "one question at a time");
-    let left = SyncAnswer::Row(Some(Box::new(row(0, 0, None))));
-    device.answer(asked, left);
+    let answer = SyncAnswer::Row(Some(Box::new(row(0, 0, None))));
+    device.answer(request, answer);
     device.row(Some(row(0, 0, Some(Role::Admin))));
     let stands = device.group_row().and_then(|row| row.role);
     assert_eq!(stands, Some(Role::Admin));
@@ -159,16 +162,16 @@ fn a_device_that_was_away_learns_of_its_leaving_by_the_list() {
 
 // Found by seed 410971 of the simulator: the session ended, as the message was never acknowledged.
 #[test]
-fn a_message_that_came_before_its_row_is_acknowledged_behind_the_leave() {
+fn message_before_its_row_is_acknowledged_after_leaving() {
     let mut device = Device::ready();
     device.hear(word(Some(Role::Member)));
-    let asked = device.question(|query| matches!(query, SyncQuery::Row { .. }));
+    let request = device.question(|query| matches!(query, SyncQuery::Row { .. }));
     device.hear(ServerFrame::Message(said(2, 5)));
     device.take_sent();
-    let left = SyncAnswer::Row(Some(Box::new(row(0, 0, None))));
-    device.answer(asked, left);
-    let sent = device.take_sent();
-    let acks: Vec<_> = (sent.iter())
+    let answer = SyncAnswer::Row(Some(Box::new(row(0, 0, None))));
+    device.answer(request, answer);
+    let frames = device.take_sent();
+    let acks: Vec<_> = (frames.iter())
         .filter_map(|frame| match frame {
             ClientFrame::Ack(ack) => Some(&ack.items),
             _ => None,
@@ -176,8 +179,8 @@ fn a_message_that_came_before_its_row_is_acknowledged_behind_the_leave() {
         .flatten()
         .map(|item| item.seq)
         .collect();
-    assert_eq!(acks, [Seq(5)], "{sent:?}");
-    assert_eq!(ranges(&sent), [], "nothing of it is asked");
+    assert_eq!(acks, [Seq(5)], "{frames:?}");
+    assert_eq!(ranges(&frames), [], "nothing of it is asked");
 }
 
 // Answers may swap: a row read before a list does not have the last word.
@@ -187,20 +190,23 @@ fn a_row_that_comes_behind_a_list_is_asked_for_again() {
     device.learn(row(3, 3, Some(Role::Member)));
     page(&mut device, vec![said(2, 1), said(2, 2), said(2, 3)], 3);
     device.hear(word(Some(Role::Admin)));
-    let asked = device.question(|query| matches!(query, SyncQuery::Row { .. }));
-    device
-        .core
-        .read(of(), Seq(1), said(2, 1).message.id, device.now);
+    let request = device.question(|query| matches!(query, SyncQuery::Row { .. }));
+    device.core.read(
+        group_conversation(),
+        Seq(1),
+        said(2, 1).message.id,
+        device.now,
+    );
     device.drain();
     device.hear(ServerFrame::Acked(Acked {
         kind: ReceiptKind::Read,
         ids: vec![said(2, 1).message.id],
-        refused: Vec::new(),
+        refusals: Vec::new(),
     }));
     device.list(vec![row(3, 2, Some(Role::Admin))]);
     device.take_sent();
     let old = SyncAnswer::Row(Some(Box::new(row(3, 3, Some(Role::Member)))));
-    device.answer(asked, old);
+    device.answer(request, old);
     device.row(Some(row(3, 2, Some(Role::Admin))));
     let row = device.group_row().expect("a row");
     assert_eq!((row.unread, row.role), (2, Some(Role::Admin)));
@@ -210,8 +216,9 @@ fn a_row_that_comes_behind_a_list_is_asked_for_again() {
 #[test]
 fn a_gap_that_was_not_taken_before_the_end_is_told_again() {
     let gaps = |device: &Device| {
-        let told = device.told.iter();
-        told.filter(|it| matches!(it, Action::Event(Event::Gap { .. })))
+        let actions = device.actions.iter();
+        actions
+            .filter(|it| matches!(it, Action::Event(Event::Gap { .. })))
             .count()
     };
     let mut device = Device::ready();
@@ -234,17 +241,17 @@ fn a_gap_that_was_not_taken_before_the_end_is_told_again() {
 
 /// Messages before a member came are not shown, and not requested again and again.
 #[test]
-fn what_was_before_is_a_gap() {
+fn messages_before_joining_are_a_gap() {
     let mut device = Device::ready();
     device.learn(row(40, 0, Some(Role::Member)));
     page(&mut device, vec![], 40);
     let gap = Event::Gap {
         number: Some(1),
-        conversation: of(),
+        conversation: group_conversation(),
         from: Seq(1),
         to: Seq(40),
     };
-    assert_eq!(device.told, [Action::Event(gap)]);
+    assert_eq!(device.actions, [Action::Event(gap)]);
     assert!(device.is_ready());
     device.push(said(2, 41));
     assert_eq!(device.take_shown(), [41]);
@@ -257,8 +264,8 @@ fn what_was_before_is_a_gap() {
 // is read from the oldest on.
 #[test]
 fn a_group_is_loaded_backward() {
-    let saved = Snapshot::default();
-    let mut device = Device::with(CatchUp::Recent(2), Limits::default(), saved);
+    let snapshot = Snapshot::default();
+    let mut device = Device::with(CatchUp::Recent(2), Limits::default(), snapshot);
     device.sign_in();
     device.list(vec![row(90, 90, Some(Role::Member))]);
     let newest = HistoryRange::Backward { before: None };
@@ -287,7 +294,9 @@ fn unread_counts_what_others_said() {
     let row = device.group_row().expect("a row");
     assert_eq!((row.seq, row.unread), (Seq(5), 3));
     let (seq, read) = (Seq(5), said(2, 5).message.id);
-    device.core.read(of(), seq, read, device.now);
+    device
+        .core
+        .read(group_conversation(), seq, read, device.now);
     device.drain();
     assert_eq!(device.group_row().map(|row| row.unread), Some(0));
 }
@@ -307,13 +316,13 @@ fn a_command_is_done_when_its_asker_is_told() {
         ..Content::text("")
     };
     let to = Recipient::Group(group());
-    let sent = device.core.send(send_id(9), to, content, device.now);
-    sent.expect("room");
+    let outcome = device.core.send(send_id(9), to, content, device.now);
+    outcome.expect("room");
     device.core.handle_timeout(device.now);
     device.drain();
     device.accept(9);
     device.learn(row(0, 0, Some(Role::Owner)));
-    let status = device.status_of(9);
+    let status = device.send_status(9);
     assert!(
         matches!(status, Some(SendStatus::Placed { .. })),
         "{status:?}"
@@ -323,7 +332,7 @@ fn a_command_is_done_when_its_asker_is_told() {
 }
 
 #[test]
-fn who_is_in_is_asked_and_answered() {
+fn members_are_queried_and_answered() {
     let mut device = Device::ready();
     let request = device.core.ask_server(
         SyncQuery::Members {
@@ -340,11 +349,11 @@ fn who_is_in_is_asked_and_answered() {
         more: false,
     });
     device.answer(request, answer.clone());
-    let told = Action::Asked {
+    let expected = Action::Asked {
         request,
         answer: Ok(answer),
     };
-    assert_eq!(device.told, [told]);
+    assert_eq!(device.actions, [expected]);
     device.lose(1);
     let request = device.core.ask_server(
         SyncQuery::Readers {
@@ -355,6 +364,6 @@ fn who_is_in_is_asked_and_answered() {
     );
     device.drain();
     assert!(
-        matches!(device.told.last(), Some(Action::Asked { request: of, answer: Err(_) }) if *of == request)
+        matches!(device.actions.last(), Some(Action::Asked { request: of, answer: Err(_) }) if *of == request)
     );
 }

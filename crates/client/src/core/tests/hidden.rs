@@ -12,9 +12,9 @@ use super::world::START;
 use crate::core::{CatchUp, ConversationProgress, Cursor, Limits, Snapshot};
 
 /// Row of a conversation with `seq` messages and hidings up to `hidden`.
-fn row(seq: u64, hidden: u64) -> Summary {
+fn row(seq: u64, hide_number: u64) -> Summary {
     Summary {
-        hidden,
+        hidden: hide_number,
         newest: Some(message(seq)),
         ..summary(2, seq)
     }
@@ -25,18 +25,18 @@ fn is_hidden(query: &SyncQuery) -> bool {
 }
 
 fn asks_hidden(device: &mut Device) -> Vec<u64> {
-    let asked = device
+    let queries = device
         .take_sent()
         .into_iter()
         .filter_map(|frame| match frame {
             ClientFrame::Sync(request) => Some(request.query),
             _ => None,
         });
-    let after = asked.filter_map(|query| match query {
+    let cursors = queries.filter_map(|query| match query {
         SyncQuery::Hidden { after, .. } => Some(after),
         _ => None,
     });
-    after.collect()
+    cursors.collect()
 }
 
 fn tell(device: &mut Device, seqs: &[u64], last: u64, more: bool) {
@@ -65,7 +65,7 @@ fn hides(seq: u64) -> ServerFrame {
 
 /// Positions shown, each with a flag: true if hidden.
 fn shown(device: &Device) -> Vec<(u64, bool)> {
-    let shown = device.shown.iter().map(|shown| {
+    let shown = device.shown_messages.iter().map(|shown| {
         let is_hidden = shown.marks.as_ref().is_some_and(|marks| marks.hidden);
         let says = &shown.placed.message.content.data;
         assert_eq!(says.is_empty(), is_hidden);
@@ -75,26 +75,30 @@ fn shown(device: &Device) -> Vec<(u64, bool)> {
 }
 
 fn hidden(device: &Device) -> Vec<u64> {
-    device.hidden.iter().map(|(_, seq)| seq.0).collect()
+    device
+        .hidden_messages
+        .iter()
+        .map(|(_, seq)| seq.0)
+        .collect()
 }
 
 /// Device that showed three messages and knows hidings up to 5.
 fn back() -> Device {
-    let mut saved = Snapshot::default();
+    let mut snapshot = Snapshot::default();
     let cursor = Cursor {
         seq: Seq(3),
         id: Some(id(103)),
         ..Cursor::default()
     };
-    let kept = ConversationProgress {
+    let progress = ConversationProgress {
         cursor,
-        known: Seq(3),
-        hidden: 5,
+        known_seq: Seq(3),
+        hide_number: 5,
         hidden_known: 5,
         ..ConversationProgress::default()
     };
-    saved.conversations.insert(with(2), kept);
-    let mut device = Device::with(CatchUp::Everything, Limits::default(), saved);
+    snapshot.conversations.insert(with(2), progress);
+    let mut device = Device::with(CatchUp::Everything, Limits::default(), snapshot);
     device.sign_in();
     device
 }
@@ -127,7 +131,7 @@ fn a_new_device_never_has_what_a_hidden_message_says() {
     let request = device.core.load_older(with(2), None, 4, device.now);
     device.drain();
     device.history(request, (1..=4).rev().map(message).collect(), 4);
-    let crate::core::Action::Older { answer, .. } = device.told.pop().expect("answered") else {
+    let crate::core::Action::Older { answer, .. } = device.actions.pop().expect("answered") else {
         panic!("another answer");
     };
     let page = answer.expect("a page");
@@ -149,7 +153,7 @@ fn a_pin_of_a_hidden_message_comes_emptied() {
     };
     let request = device.core.ask_server(query, device.now);
     device.drain();
-    let pinned = MessageMarks {
+    let pin_marks = MessageMarks {
         pinned: Some(Authorship {
             by: user(2),
             at: START,
@@ -158,12 +162,12 @@ fn a_pin_of_a_hidden_message_comes_emptied() {
     };
     let page = PinPage {
         messages: vec![message(3), message(2)],
-        marks: BTreeMap::from([3, 2].map(|seq| (Seq(seq), pinned.clone()))),
+        marks: BTreeMap::from([3, 2].map(|seq| (Seq(seq), pin_marks.clone()))),
         next: None,
         rev: 7,
     };
     device.answer(request, SyncAnswer::Pins(page));
-    let Some(crate::core::Action::Asked { answer, .. }) = device.told.pop() else {
+    let Some(crate::core::Action::Asked { answer, .. }) = device.actions.pop() else {
         panic!("no answer");
     };
     let Ok(SyncAnswer::Pins(page)) = answer else {
@@ -172,17 +176,17 @@ fn a_pin_of_a_hidden_message_comes_emptied() {
     let says = page.messages.iter();
     let says: Vec<bool> = says.map(|m| m.message.content.data.is_empty()).collect();
     assert_eq!(says, [false, true]);
-    assert_eq!(page.marks[&Seq(3)], pinned);
-    let hidden = MessageMarks {
+    assert_eq!(page.marks[&Seq(3)], pin_marks);
+    let hide_marks = MessageMarks {
         hidden: true,
-        ..pinned
+        ..pin_marks
     };
-    assert_eq!(page.marks[&Seq(2)], hidden);
+    assert_eq!(page.marks[&Seq(2)], hide_marks);
     assert_eq!(page.rev, 7);
 }
 
 #[test]
-fn what_was_hidden_meanwhile_is_told_once() {
+fn messages_hidden_while_offline_are_reported_once() {
     let mut device = back();
     device.list(vec![row(3, 9)]);
     tell(&mut device, &[1], 9, false);
@@ -197,13 +201,13 @@ fn what_was_hidden_meanwhile_is_told_once() {
     tell(&mut device, &[3], 12, false);
     assert_eq!(asks_hidden(&mut device), [9]);
     assert_eq!(hidden(&device), [1, 3]);
-    assert_eq!(device.saved.conversations[&with(2)].hidden, 12);
+    assert_eq!(device.snapshot.conversations[&with(2)].hide_number, 12);
 }
 
 /// The server was rolled back: its hidings are learnt anew, and other messages stand behind its
 /// end.
 #[test]
-fn what_was_hidden_behind_the_end_is_forgotten() {
+fn hidden_positions_behind_the_end_are_dropped() {
     let mut device = back();
     device.hear(hides(2));
     device.hear(hides(3));
@@ -212,7 +216,7 @@ fn what_was_hidden_behind_the_end_is_forgotten() {
     device.stay_behind(2, 140);
     device.push(message(3));
     assert_eq!(shown(&device), [(3, false)]);
-    assert_eq!(device.saved.hidden[&with(2)].len(), 1);
+    assert_eq!(device.snapshot.hidden_seqs[&with(2)].len(), 1);
 }
 
 /// The server was rolled back while its answer was under way.
@@ -233,12 +237,12 @@ fn an_answer_to_what_is_asked_anew_is_passed_over() {
     tell(&mut device, &[1, 2], 4, false);
     assert_eq!(asks_hidden(&mut device), [5, 0]);
     assert_eq!(hidden(&device), [1, 2]);
-    assert_eq!(device.saved.conversations[&with(2)].hidden, 4);
+    assert_eq!(device.snapshot.conversations[&with(2)].hide_number, 4);
 }
 
 /// More may be hidden than the answer was read with.
 #[test]
-fn what_the_list_names_while_an_answer_is_on_its_way_is_asked_for() {
+fn hidden_number_listed_during_a_query_is_queried_again() {
     let mut device = back();
     device.list(vec![row(3, 9)]);
     device.hear(ServerFrame::Resync);
@@ -250,7 +254,7 @@ fn what_the_list_names_while_an_answer_is_on_its_way_is_asked_for() {
 }
 
 #[test]
-fn what_the_application_did_not_take_is_told_again() {
+fn untaken_hidden_event_is_reported_again() {
     let mut device = back();
     device.takes = false;
     device.list(vec![row(3, 9)]);
@@ -261,26 +265,26 @@ fn what_the_application_did_not_take_is_told_again() {
     tell(&mut device, &[1], 9, false);
     assert_eq!(asks_hidden(&mut device), [5]);
     assert_eq!(hidden(&device), [1]);
-    assert_eq!(device.saved.hidden[&with(2)].len(), 1);
+    assert_eq!(device.snapshot.hidden_seqs[&with(2)].len(), 1);
 }
 
 /// The conversation was taken from the list before this device had one, and goes on: the list did
 /// not name it.
 #[test]
-fn what_the_list_does_not_name_is_asked_about_once() {
+fn conversation_missing_from_the_list_is_queried_once() {
     let mut device = Device::ready();
     device.push(message(1));
     assert_eq!(shown(&device), [(1, false)], "nobody waits");
-    let cleared = Summary {
+    let cleared_row = Summary {
         cleared_seq: Seq(1),
         ..row(1, 3)
     };
-    device.row(Some(cleared));
+    device.row(Some(cleared_row));
     tell(&mut device, &[1], 3, false);
     assert_eq!(hidden(&device), [1]);
-    assert!(!device.saved.list[&with(2)].is_on_list());
+    assert!(!device.snapshot.list[&with(2)].is_on_list());
     device.push(message(2));
-    assert!(device.saved.list[&with(2)].is_on_list());
+    assert!(device.snapshot.list[&with(2)].is_on_list());
     let rows = device.take_sent().into_iter();
     let rows = rows.filter(|frame| match frame {
         ClientFrame::Sync(request) => matches!(request.query, SyncQuery::Row { .. }),

@@ -9,7 +9,7 @@ use crate::core::{Action, ConnectionState};
 #[test]
 fn hello_comes_first_and_carries_the_marker_of_the_last_welcome() {
     let mut device = Device::ready();
-    let hello = |device: &Device| match &device.sent[0] {
+    let hello = |device: &Device| match &device.sent_frames[0] {
         ClientFrame::Hello(hello) => hello.marker,
         frame => panic!("{frame:?} before hello"),
     };
@@ -25,7 +25,7 @@ fn closing_frame(refusal: Refusal) -> ServerFrame {
 }
 
 #[test]
-fn connects_again_after_a_random_pause_that_the_server_may_widen() {
+fn reconnect_pause_is_random_and_the_server_may_widen_it() {
     let mut device = Device::ready();
     device.lose(300);
     assert!(matches!(
@@ -37,10 +37,10 @@ fn connects_again_after_a_random_pause_that_the_server_may_widen() {
     device.wait(1);
     assert_eq!(device.connects, 2);
     device.sign_in();
-    let closing = Refusal::new(Code::Draining, "leaving").retry_after(Duration::from_secs(9));
+    let refusal = Refusal::new(Code::Draining, "leaving").retry_after(Duration::from_secs(9));
     for (jitter, pause) in [(9000, 9000), (9001, 0), (8000, 8000)] {
         let connects = device.connects;
-        device.hear(closing_frame(closing.clone()));
+        device.hear(closing_frame(refusal.clone()));
         device.lose(jitter);
         if pause > 0 {
             device.wait(pause - 1);
@@ -67,7 +67,7 @@ fn terminal_codes_end_it() {
 
 // An earlier sign-in is refused, too, and uses up what the user's other devices have.
 #[test]
-fn who_did_too_much_waits_as_long_as_the_server_says() {
+fn limited_client_waits_as_long_as_the_server_says() {
     for code in [Code::RateLimited, Code::TooManySessions] {
         let mut device = Device::ready();
         let refusal = Refusal::new(code, "later").retry_after(Duration::from_secs(60));
@@ -81,11 +81,11 @@ fn who_did_too_much_waits_as_long_as_the_server_says() {
 }
 
 fn replaced(device: &mut Device) {
-    let closing = Refusal::new(
+    let refusal = Refusal::new(
         Code::Replaced,
         "another connection of this device signed in",
     );
-    device.hear(closing_frame(closing));
+    device.hear(closing_frame(refusal));
     device.lose(0);
 }
 
@@ -146,21 +146,21 @@ fn a_silent_client_pings_and_a_silent_server_is_left() {
     device.wait(30_000);
     assert!(matches!(device.take_sent()[..], [ClientFrame::Ping { .. }]));
     device.wait(19_999);
-    assert!(device.told.is_empty());
+    assert!(device.actions.is_empty());
     device.wait(1);
     assert!(
-        matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HeartbeatMissed)
+        matches!(&device.actions[..], [Action::Disconnect(why)] if why.code == Code::HeartbeatMissed)
     );
 }
 
 /// Found by random worlds: acks repeated into a dead connection kept it alive.
 #[test]
-fn who_only_sends_notices_a_dead_connection_too() {
+fn client_that_only_sends_notices_a_dead_connection() {
     let mut device = Device::ready();
     device.push(super::device::message(1));
     device.wait(50_000);
     assert!(
-        matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HeartbeatMissed)
+        matches!(&device.actions[..], [Action::Disconnect(why)] if why.code == Code::HeartbeatMissed)
     );
 }
 
@@ -171,7 +171,7 @@ fn no_welcome_in_time_is_tried_again() {
     device.drain();
     device.wait(20_000);
     assert!(
-        matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HandshakeTimeout)
+        matches!(&device.actions[..], [Action::Disconnect(why)] if why.code == Code::HandshakeTimeout)
     );
     device.wait(1000);
     assert_eq!(device.connects, 2);

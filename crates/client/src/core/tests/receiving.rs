@@ -12,7 +12,7 @@ use protocol::loaded_ranges::OlderRange;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Platform, Refusal, Seq};
 
-use super::device::{Device, id, message, message_of, send_id, summary, user, with};
+use super::device::{Device, id, message, private_message, send_id, summary, user, with};
 use super::world::START;
 use crate::core::{
     Action, CatchUp, ConversationProgress, Cursor, Event, Limits, Origin, Reset, Settings, Snapshot,
@@ -35,27 +35,29 @@ fn asks_history(device: &mut Device) -> Vec<HistoryRange> {
         .collect()
 }
 
-fn forward(after: u64) -> HistoryRange {
-    HistoryRange::Forward { after: Seq(after) }
+fn forward(after_seq: u64) -> HistoryRange {
+    HistoryRange::Forward {
+        after: Seq(after_seq),
+    }
 }
 
 /// A device that has seen the conversation with 2 up to `seq`, at `START`.
 fn seen(seq: u64) -> Snapshot {
-    let mut saved = Snapshot {
+    let mut snapshot = Snapshot {
         list_version: START,
         ..Snapshot::default()
     };
-    let kept = ConversationProgress {
+    let progress = ConversationProgress {
         cursor: Cursor {
             seq: Seq(seq),
             id: Some(id(100 + seq)),
             at: START,
         },
-        known: Seq(seq),
+        known_seq: Seq(seq),
         ..ConversationProgress::default()
     };
-    saved.conversations.insert(with(2), kept);
-    saved
+    snapshot.conversations.insert(with(2), progress);
+    snapshot
 }
 
 // proves S2-05 in part, S2-06, S2-08 in part: the first has no predecessor, the next joins it: nothing is asked.
@@ -99,16 +101,16 @@ fn a_gap_is_fetched() {
 #[test]
 fn only_a_hole_in_positions_asks() {
     let follows = |seq, prev: Option<u64>| {
-        let mut placed = message(seq);
-        placed.position.prev = prev.map(id);
-        placed
+        let mut entry = message(seq);
+        entry.position.prev = prev.map(id);
+        entry
     };
     let mut device = Device::ready();
     device.push(message(1));
     device.row(None);
     device.take_sent();
-    for placed in [follows(2, None), follows(3, Some(999)), follows(2, None)] {
-        device.push(placed);
+    for entry in [follows(2, None), follows(3, Some(999)), follows(2, None)] {
+        device.push(entry);
         assert_eq!(asks_history(&mut device), []);
     }
     assert_eq!(device.take_shown(), [1, 2, 3]);
@@ -123,9 +125,9 @@ fn only_the_first_position_begins_a_conversation() {
     for (seq, asked) in [(1, vec![]), (2, vec![forward(0)])] {
         let mut device = Device::ready();
         device.take_sent();
-        let mut placed = message(seq);
-        placed.position.prev = None;
-        device.push(placed);
+        let mut entry = message(seq);
+        entry.position.prev = None;
+        device.push(entry);
         device.row(None);
         assert_eq!(asks_history(&mut device), asked, "from {seq}");
         assert_eq!(device.take_shown().len(), usize::from(asked.is_empty()));
@@ -135,7 +137,7 @@ fn only_the_first_position_begins_a_conversation() {
 // proves S3-19: what the first device has read comes to the second one, which asks from behind its own last and from nowhere
 // else: what it has is not sent again.
 #[test]
-fn a_device_asks_from_behind_its_own_last_though_another_has_read_on() {
+fn fetch_starts_at_own_cursor_not_at_another_devices_read() {
     let mut device = Device::with(CatchUp::Everything, Limits::default(), seen(3));
     device.sign_in();
     device.list(vec![Summary {
@@ -153,7 +155,7 @@ fn a_device_asks_from_behind_its_own_last_though_another_has_read_on() {
 
 // proves S3-07, S3-14: acknowledged after the store; a crash before it brings the message again.
 #[test]
-fn a_crash_before_the_store_shows_it_again_and_nothing_was_acknowledged() {
+fn crash_before_the_store_shows_again_and_sent_no_ack() {
     let mut device = Device::ready();
     device.take_sent();
     device.stores = false;
@@ -177,22 +179,22 @@ fn a_crash_before_the_store_shows_it_again_and_nothing_was_acknowledged() {
 }
 
 #[test]
-fn nothing_is_acknowledged_before_the_application_has_it() {
+fn acknowledgement_waits_for_the_application() {
     let mut device = Device::ready();
     device.take_sent();
     device.takes = false;
     device.push(message(1));
     device.push(message(2));
     assert!(device.take_acked().is_empty());
-    assert!(!device.saved.conversations.contains_key(&with(2)));
+    assert!(!device.snapshot.conversations.contains_key(&with(2)));
     device.core.handle_taken(1, device.now);
     device.drain();
     assert_eq!(device.take_acked(), [1]);
-    assert_eq!(device.saved.conversations[&with(2)].cursor.seq, Seq(1));
+    assert_eq!(device.snapshot.conversations[&with(2)].cursor.seq, Seq(1));
 }
 
 #[test]
-fn a_slow_application_is_shown_no_more_than_it_can_take_and_then_the_rest() {
+fn slow_application_gets_what_it_can_take_then_the_rest() {
     let limits = Limits {
         untaken_max: 2,
         held_max: 1,
@@ -241,7 +243,7 @@ fn one_send_in_two_places_is_shown_once() {
     device.push(copy);
     device.push(message(3));
     assert_eq!(device.take_shown(), [1, 3]);
-    assert_eq!(device.saved.conversations[&with(2)].cursor.seq, Seq(3));
+    assert_eq!(device.snapshot.conversations[&with(2)].cursor.seq, Seq(3));
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn acks_are_batched_and_repeated_until_confirmed() {
     device.hear(ServerFrame::Acked(Acked {
         kind: ReceiptKind::Received,
         ids: vec![id(101), id(102)],
-        refused: vec![(id(103), Refusal::new(Code::NotFound, "never sent"))],
+        refusals: vec![(id(103), Refusal::new(Code::NotFound, "never sent"))],
     }));
     device.wait(20_000);
     assert!(device.take_acked().is_empty());
@@ -301,7 +303,7 @@ fn a_read_is_told_until_the_server_has_recorded_it() {
     device.hear(ServerFrame::Acked(Acked {
         kind: ReceiptKind::Read,
         ids: vec![id(102)],
-        refused: vec![],
+        refusals: vec![],
     }));
     device.crash();
     device.sign_in();
@@ -315,12 +317,12 @@ fn a_read_that_the_server_forgot_is_told_again() {
     device.push(message(1));
     device.core.read(with(2), Seq(1), id(101), device.now);
     device.drain();
-    let acked = ServerFrame::Acked(Acked {
+    let frame = ServerFrame::Acked(Acked {
         kind: ReceiptKind::Read,
         ids: vec![id(101)],
-        refused: vec![],
+        refusals: vec![],
     });
-    device.hear(acked);
+    device.hear(frame);
     device.take_sent();
     device.hear(ServerFrame::Resync);
     device.list(vec![summary(2, 1)]);
@@ -336,11 +338,11 @@ fn a_read_that_the_server_forgot_is_told_again() {
 }
 
 #[test]
-fn own_messages_of_other_devices_are_marked_and_acknowledged_where_pushed() {
+fn own_messages_of_other_devices_are_marked_and_acknowledged() {
     let mut device = Device::ready();
     device.take_sent();
-    device.push(message_of(2, 1, "elsewhere", 1));
-    assert_eq!(device.shown[0].origin, Origin::OwnElsewhere);
+    device.push(private_message(2, 1, "elsewhere", 1));
+    assert_eq!(device.shown_messages[0].origin, Origin::OwnElsewhere);
     assert_eq!(device.take_acked(), [1]);
 }
 
@@ -355,7 +357,7 @@ fn a_short_absence_is_caught_up_forward() {
         *query
             == SyncQuery::List {
                 since: START,
-                after: None,
+                cursor: None,
             }
     };
     device.question(list);
@@ -369,7 +371,7 @@ fn a_short_absence_is_caught_up_forward() {
 
 // proves S0-64: what a sync brought is acknowledged, as what was pushed is.
 #[test]
-fn what_was_missed_is_acknowledged() {
+fn missed_messages_are_acknowledged() {
     let mut device = Device::with(CatchUp::Everything, Limits::default(), seen(3));
     device.sign_in();
     device.list(vec![summary(2, 9)]);
@@ -446,24 +448,24 @@ fn a_long_absence_is_caught_up_backward() {
         from: Seq(4),
         to: Seq(7),
     };
-    assert_eq!(device.told, [Action::Event(gap)]);
+    assert_eq!(device.actions, [Action::Event(gap)]);
 
     let request = device.core.load_older(with(2), Some(Seq(8)), 2, device.now);
     device.drain();
     device.history(request, vec![message(7), message(6)], 9);
     assert!(
-        matches!(&device.told[1], Action::Older { request: of, answer: Ok(page) }
+        matches!(&device.actions[1], Action::Older { request: of, answer: Ok(page) }
         if *of == request && page.messages.len() == 2)
     );
     assert!(
-        device.shown.is_empty(),
+        device.shown_messages.is_empty(),
         "what is loaded on demand is not shown by itself"
     );
 }
 
 // Messages left out are not loaded after a restart, even if the application never took the gap.
 #[test]
-fn what_was_left_out_stays_so_after_an_end() {
+fn skipped_messages_stay_skipped_after_a_restart() {
     let mut device = Device::with(CatchUp::Recent(2), Limits::default(), seen(3));
     device.takes = false;
     device.now = START + Duration::from_secs(24 * 3600);
@@ -472,8 +474,8 @@ fn what_was_left_out_stays_so_after_an_end() {
     let request = device.question(is_history);
     device.history(request, vec![message(9), message(8)], 9);
     assert_eq!(device.take_shown(), [8, 9]);
-    let (saved, now) = (device.saved.clone(), device.now);
-    device = Device::with(CatchUp::Recent(2), Limits::default(), saved);
+    let (snapshot, now) = (device.snapshot.clone(), device.now);
+    device = Device::with(CatchUp::Recent(2), Limits::default(), snapshot);
     device.now = now;
     device.sign_in();
     device.list(vec![]);
@@ -494,7 +496,7 @@ fn a_little_that_was_missed_long_ago_is_loaded_forward() {
     assert_eq!(asks_history(&mut device), [forward(3)]);
     device.history(request, (4..=6).map(message).collect(), 6);
     assert_eq!(device.take_shown(), [4, 5, 6]);
-    assert!(device.told.is_empty(), "no gap");
+    assert!(device.actions.is_empty(), "no gap");
 }
 
 // proves S0-23: a new device of an existing user loads the newest backward and knows what it left out.
@@ -502,13 +504,13 @@ fn a_little_that_was_missed_long_ago_is_loaded_forward() {
 fn a_fresh_device_begins_with_the_newest_or_with_the_first() {
     let mut device = Device::with(CatchUp::Recent(1), Limits::default(), Snapshot::default());
     device.sign_in();
-    device.push(message_of(3, 3, "far", 1));
-    assert!(device.shown.is_empty(), "the list decides");
+    device.push(private_message(3, 3, "far", 1));
+    assert!(device.shown_messages.is_empty(), "the list decides");
     device.list(vec![summary(2, 9)]);
     let request = device.question(is_history);
     device.history(request, vec![message(9)], 9);
     assert_eq!(device.take_shown(), [1, 9]);
-    assert_eq!(device.told.len(), 1);
+    assert_eq!(device.actions.len(), 1);
 
     let mut device = Device::ready();
     device.reconnect();
@@ -526,11 +528,11 @@ fn from_now_on_shows_what_was_pushed_since_the_connection() {
     device.list(vec![summary(2, 9)]);
     device.push(message(10));
     assert_eq!(device.take_shown(), [9, 10]);
-    assert_eq!(device.saved.conversations[&with(2)].cursor.seq, Seq(10));
+    assert_eq!(device.snapshot.conversations[&with(2)].cursor.seq, Seq(10));
 }
 
 #[test]
-fn the_list_is_read_page_by_page_and_its_version_kept_at_the_end() {
+fn list_is_paged_and_its_version_stored_at_the_end() {
     let mut device = Device::new();
     device.sign_in();
     let mut page = protocol::frame::ListPage {
@@ -539,15 +541,15 @@ fn the_list_is_read_page_by_page_and_its_version_kept_at_the_end() {
         more: true,
     };
     device.answer(1, SyncAnswer::List(page.clone()));
-    assert_eq!(device.saved.list_version.millis(), 0);
-    let after = Some(with(2));
+    assert_eq!(device.snapshot.list_version.millis(), 0);
+    let cursor = Some(with(2));
     let request =
-        device.question(|query| matches!(query, SyncQuery::List { after: a, .. } if *a == after));
+        device.question(|query| matches!(query, SyncQuery::List { cursor: a, .. } if *a == cursor));
     page.more = false;
     page.version = START + Duration::from_secs(2);
     device.answer(request, SyncAnswer::List(page));
     assert_eq!(
-        device.saved.list_version,
+        device.snapshot.list_version,
         START + Duration::from_secs(1),
         "the earliest is safe"
     );
@@ -567,7 +569,7 @@ fn read_elsewhere(seq: u64) -> ServerFrame {
 }
 
 /// Row of three messages of user 2.
-fn row_of_three(read_seq: u64, unread: u64) -> Summary {
+fn three_message_row(read_seq: u64, unread: u64) -> Summary {
     Summary {
         read_seq: Seq(read_seq),
         unread,
@@ -590,7 +592,7 @@ fn a_read_from_before_the_list_is_in_it() {
     device.sign_in();
     device.hear(read_elsewhere(3));
     device.hear(read_elsewhere(2));
-    device.list(vec![row_of_three(0, 3)]);
+    device.list(vec![three_message_row(0, 3)]);
     assert_eq!(read_and_unread(&device), (3, 0));
 }
 
@@ -600,32 +602,32 @@ fn a_read_of_a_part_from_before_the_list_asks_for_the_row_again() {
     let mut device = Device::new();
     device.sign_in();
     device.hear(read_elsewhere(2));
-    device.list(vec![row_of_three(0, 3)]);
-    device.list(vec![row_of_three(2, 1)]);
+    device.list(vec![three_message_row(0, 3)]);
+    device.list(vec![three_message_row(2, 1)]);
     assert_eq!(read_and_unread(&device), (2, 1));
 }
 
 // Seed 413 of the worlds with power cuts: the server lost the read of another device, and named the
 // row without it; the other device repeated its read.
 #[test]
-fn a_read_of_another_device_that_the_server_lost_is_counted_once_it_has_it_again() {
+fn lost_read_of_another_device_counts_once_it_is_back() {
     let mut device = Device::new();
     device.sign_in();
-    device.list(vec![row_of_three(0, 3)]);
+    device.list(vec![three_message_row(0, 3)]);
     device.hear(read_elsewhere(2));
-    device.list(vec![row_of_three(2, 1)]);
+    device.list(vec![three_message_row(2, 1)]);
     device.lose(0);
     device.wait(0);
     device.sign_in();
-    device.list(vec![row_of_three(0, 3)]);
+    device.list(vec![three_message_row(0, 3)]);
     assert_eq!(read_and_unread(&device), (2, 3));
     device.hear(read_elsewhere(2));
-    device.list(vec![row_of_three(2, 1)]);
+    device.list(vec![three_message_row(2, 1)]);
     assert_eq!(read_and_unread(&device), (2, 1));
 }
 
 #[test]
-fn what_the_list_named_is_fetched_after_a_restart_too() {
+fn listed_messages_are_fetched_after_a_restart() {
     let mut device = Device::new();
     device.sign_in();
     device.list(vec![summary(2, 4)]);
@@ -667,7 +669,7 @@ fn a_refused_question_is_asked_again_later() {
 }
 
 #[test]
-fn what_can_never_be_fetched_is_told_as_a_gap() {
+fn unfetchable_messages_are_reported_as_a_gap() {
     let mut device = Device::ready();
     device.push(message(3));
     device.row(None);
@@ -678,7 +680,7 @@ fn what_can_never_be_fetched_is_told_as_a_gap() {
     });
     assert_eq!(device.take_shown(), [3]);
     assert!(matches!(
-        device.told[..],
+        device.actions[..],
         [Action::Event(Event::Gap {
             from: Seq(1),
             to: Seq(2),
@@ -703,22 +705,22 @@ fn device_ahead() -> Device {
 fn a_server_that_stays_behind_the_client_is_told_and_followed() {
     let mut device = device_ahead();
     device.stay_behind(5, 119);
-    assert!(device.told.is_empty(), "{:?}", device.told);
+    assert!(device.actions.is_empty(), "{:?}", device.actions);
     device.stay_behind(5, 1);
-    assert_eq!(device.told, [behind(5)]);
+    assert_eq!(device.actions, [behind(5)]);
     device.push(message(6));
     assert_eq!(device.take_shown(), [6]);
 }
 
 // Messages that such a server places meanwhile are shown, too, though their seq was shown before.
 #[test]
-fn new_messages_of_a_server_behind_the_client_are_shown_in_the_end() {
+fn new_messages_of_a_server_behind_the_client_are_shown() {
     let mut device = device_ahead();
     device.stay_behind(5, 60);
     device.push(message(6));
     assert!(device.take_shown().is_empty());
     device.stay_behind(6, 60);
-    assert_eq!(device.told, [behind(5)]);
+    assert_eq!(device.actions, [behind(5)]);
     let request = device.question(is_history);
     device.history(request, vec![message(6)], 6);
     assert_eq!(device.take_shown(), [6]);
@@ -733,11 +735,11 @@ fn a_doubt_goes_on_with_the_next_connection() {
     device.wait(600_000);
     device.sign_in();
     device.list(vec![]);
-    device.told.clear();
+    device.actions.clear();
     device.stay_behind(5, 19);
-    assert!(device.told.is_empty(), "{:?}", device.told);
+    assert!(device.actions.is_empty(), "{:?}", device.actions);
     device.stay_behind(5, 1);
-    assert_eq!(device.told, [behind(5)]);
+    assert_eq!(device.actions, [behind(5)]);
 }
 
 // A question in doubt that nobody answers is asked again.
@@ -747,7 +749,7 @@ fn a_doubt_lasts_until_it_is_answered() {
     device.take_sent();
     device.wait_live(50_000);
     device.stay_behind(5, 120);
-    assert_eq!(device.told, [behind(5)]);
+    assert_eq!(device.actions, [behind(5)]);
 }
 
 fn behind(theirs: u64) -> Action {
@@ -767,7 +769,7 @@ fn a_server_that_catches_up_with_the_client_loses_nothing() {
     let request = device.question(is_history);
     device.history(request, vec![message(9)], 9);
     assert_eq!(device.take_shown(), [9]);
-    assert!(device.told.is_empty(), "{:?}", device.told);
+    assert!(device.actions.is_empty(), "{:?}", device.actions);
 }
 
 #[test]
@@ -780,7 +782,7 @@ fn a_list_that_is_only_late_is_no_reset() {
     device.list(vec![summary(2, 1)]);
     let request = device.question(is_history);
     device.history(request, vec![], 2);
-    assert!(device.told.is_empty());
+    assert!(device.actions.is_empty());
     assert_eq!(device.take_shown(), [1, 2]);
     assert!(device.is_ready());
 }
@@ -797,9 +799,9 @@ fn another_installation_that_answers_once_changes_nothing() {
     device.wait(0);
     device.sign_in_to(8, 8);
     assert!(
-        matches!(&device.told[..], [Action::Disconnect(why)] if why.code.retryable()),
+        matches!(&device.actions[..], [Action::Disconnect(why)] if why.code.retryable()),
         "{:?}",
-        device.told
+        device.actions
     );
     assert!(device.take_sends().is_empty());
     device.reconnect();
@@ -807,11 +809,11 @@ fn another_installation_that_answers_once_changes_nothing() {
     assert!(device.take_shown().is_empty());
     // Long after, it answers once more: that counts as the first time again.
     device.wait(3_600_000);
-    device.told.clear();
+    device.actions.clear();
     device.lose(0);
     device.wait(0);
     device.sign_in_to(8, 8);
-    assert!(matches!(&device.told[..], [Action::Disconnect(_)]));
+    assert!(matches!(&device.actions[..], [Action::Disconnect(_)]));
 }
 
 #[test]
@@ -824,18 +826,18 @@ fn another_installation_gets_nothing_of_what_is_kept() {
     device.sign_in_to(8, 8);
     let began = device.now;
     while device.now < began + Duration::from_secs(60) {
-        assert!(matches!(&device.told[..], [Action::Disconnect(_)]));
-        device.told.clear();
+        assert!(matches!(&device.actions[..], [Action::Disconnect(_)]));
+        device.actions.clear();
         device.lose(0);
-        let left = (began + Duration::from_secs(60)).since(device.now);
-        device.wait((left.as_millis() as u64).min(20_000));
+        let remaining = (began + Duration::from_secs(60)).since(device.now);
+        device.wait((remaining.as_millis() as u64).min(20_000));
         device.sign_in_to(8, 8);
     }
     assert!(matches!(
-        device.told[0],
+        device.actions[0],
         Action::Event(Event::Reset(Reset::OtherAccount { .. }))
     ));
-    assert!(matches!(device.told[1], Action::Disconnect(_)));
+    assert!(matches!(device.actions[1], Action::Disconnect(_)));
     assert!(device.take_sends().is_empty());
 }
 
@@ -850,7 +852,7 @@ fn without_acks_messages_are_shown_and_nothing_else() {
         catch_up: CatchUp::Everything,
         limits: Limits::default(),
     };
-    let mut device = Device::of(settings, Snapshot::default());
+    let mut device = Device::with_settings(settings, Snapshot::default());
     device.sign_in();
     device.list(vec![]);
     device.take_sent();
@@ -859,7 +861,7 @@ fn without_acks_messages_are_shown_and_nothing_else() {
     device.wait(10_000);
     assert_eq!(device.take_shown(), [1]);
     assert!(device.take_acked().is_empty());
-    assert!(device.saved.conversations.is_empty());
+    assert!(device.snapshot.conversations.is_empty());
 }
 
 // proves S0-67, S0-69 in part, S0-70 in part, S0-71 in part:
@@ -888,11 +890,11 @@ fn an_edge_is_kept_and_goes_when_it_is_passed() {
             .core
             .load_older(with(2), Some(Seq(before)), 4, device.now);
         device.drain();
-        let asked = device.question(|query| {
+        let request = device.question(|query| {
             matches!(query, SyncQuery::History { range: HistoryRange::Backward { before: Some(seq) }, .. }
                 if seq.0 == before)
         });
-        device.history(asked, page.rev().map(message).collect(), 9);
+        device.history(request, page.rev().map(message).collect(), 9);
         assert_eq!(device.core.edges(with(2)), edges);
     }
     assert_eq!(device.core.older(with(2), Seq(1)), OlderRange::Nothing);
@@ -908,12 +910,12 @@ fn nested(number: u32, message: &[u8]) -> Vec<u8> {
 }
 
 /// Bytes of a change, whose kind has a number that no field of this version has.
-fn change_of_a_later_version(rev: u64) -> Vec<u8> {
-    let of = v1::ChangeOf {
+fn unknown_change(rev: u64) -> Vec<u8> {
+    let subject = v1::ChangeOf {
         msg_id: id(101).get(),
         kind: None,
     };
-    let of = [of.encode_to_vec(), nested(999, b"later")].concat();
+    let subject = [subject.encode_to_vec(), nested(999, b"later")].concat();
     let change = v1::Change {
         rev,
         seq: 1,
@@ -923,7 +925,7 @@ fn change_of_a_later_version(rev: u64) -> Vec<u8> {
         at: START.millis(),
         ..v1::Change::default()
     };
-    [change.encode_to_vec(), nested(6, &of)].concat()
+    [change.encode_to_vec(), nested(6, &subject)].concat()
 }
 
 // A refused frame would end the connection, and come again on the next one.
@@ -944,21 +946,17 @@ fn a_change_of_an_unknown_kind_uses_its_rev_and_changes_nothing() {
         row.expect("listed")
     };
     let kinds = |device: &Device| -> Vec<(u64, MessageChange)> {
-        let changed = device.changed.iter();
+        let changed = device.changes.iter();
         let changed = changed.map(|(_, changed)| (changed.rev, changed.asked.change.clone()));
         changed.collect()
     };
     let conversation = v1::Conversation::from(with(2)).encode_to_vec();
-    let before = row(&device);
+    let old_row = row(&device);
 
-    let changed = [
-        nested(1, &conversation),
-        nested(2, &change_of_a_later_version(1)),
-    ]
-    .concat();
-    hear(&mut device, nested(12, &changed));
+    let change_bytes = [nested(1, &conversation), nested(2, &unknown_change(1))].concat();
+    hear(&mut device, nested(12, &change_bytes));
     assert_eq!(kinds(&device), [(1, MessageChange::Unknown)]);
-    assert_eq!(device.saved.conversations[&with(2)].rev, 1);
+    assert_eq!(device.snapshot.conversations[&with(2)].rev, 1);
 
     device.hear(ServerFrame::Changed {
         conversation: with(2),
@@ -979,8 +977,8 @@ fn a_change_of_an_unknown_kind_uses_its_rev_and_changes_nothing() {
     let request = device.question(|query| matches!(query, SyncQuery::Changes { after: 1, .. }));
     let page = [
         nested(1, &conversation),
-        nested(2, &change_of_a_later_version(2)),
-        nested(2, &change_of_a_later_version(3)),
+        nested(2, &unknown_change(2)),
+        nested(2, &unknown_change(3)),
         v1::ChangePage {
             last_rev: 4,
             ..v1::ChangePage::default()
@@ -1000,10 +998,10 @@ fn a_change_of_an_unknown_kind_uses_its_rev_and_changes_nothing() {
         (4, MessageChange::Pin { on: false }),
     ];
     assert_eq!(kinds(&device), expected);
-    assert_eq!(device.saved.conversations[&with(2)].rev, 4);
+    assert_eq!(device.snapshot.conversations[&with(2)].rev, 4);
 
-    let after = row(&device);
-    assert_eq!((after.rev, &after.newest), (4, &before.newest));
-    assert_eq!(after.marks.unwrap_or_default(), MessageMarks::default());
+    let new_row = row(&device);
+    assert_eq!((new_row.rev, &new_row.newest), (4, &old_row.newest));
+    assert_eq!(new_row.marks.unwrap_or_default(), MessageMarks::default());
     assert!(device.is_ready());
 }

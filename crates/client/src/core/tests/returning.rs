@@ -10,9 +10,9 @@ const PAGE: u64 = 100;
 
 /// Message with an id of its own.
 fn named(seq: u64) -> Placed {
-    let mut placed = message(seq);
-    placed.message.send_id = SendId::from_uuid(Uuid::from_u64_pair(9, seq));
-    placed
+    let mut entry = message(seq);
+    entry.message.send_id = SendId::from_uuid(Uuid::from_u64_pair(9, seq));
+    entry
 }
 
 /// Answers every query about a conversation of `last` messages. Returns the number of rounds it
@@ -20,18 +20,18 @@ fn named(seq: u64) -> Placed {
 fn rounds(device: &mut Device, last: u64) -> usize {
     let all: Vec<Placed> = (1..=last).map(named).collect();
     for round in 0.. {
-        let asked = device
+        let requests = device
             .take_sent()
             .into_iter()
             .filter_map(|frame| match frame {
                 ClientFrame::Sync(request) => Some(request),
                 _ => None,
             });
-        let asked: Vec<_> = asked.collect();
-        if asked.is_empty() {
+        let requests: Vec<_> = requests.collect();
+        if requests.is_empty() {
             return round;
         }
-        for request in asked {
+        for request in requests {
             let answer = match request.query {
                 SyncQuery::List { .. } => SyncAnswer::List(ListPage {
                     conversations: vec![summary(2, last)],

@@ -8,7 +8,7 @@ use protocol::message::Content;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Message, Placed, Position, Seq};
 
-use super::device::{Device, id, message, message_of, send_id, summary, to, user, with};
+use super::device::{Device, id, message, private_message, send_id, summary, to, user, with};
 use crate::core::{CatchUp, Limits, Origin, SendError, SendStatus, Snapshot};
 
 fn numbers(sends: &[protocol::frame::Send]) -> Vec<u8> {
@@ -43,7 +43,7 @@ fn receipt(device: &mut Device, kind: ReceiptKind, number: u8, seq: u64) {
 
 // proves S3-20, S3-21: resent after 1, 2 and 4 s with the same send_id, three times; then failed, and kept.
 #[test]
-fn no_answer_is_resent_after_one_two_and_four_seconds_and_then_has_failed() {
+fn unanswered_send_is_resent_after_1_2_and_4_s_then_fails() {
     let mut device = Device::ready();
     device.send(to(2), 1);
     let first = device.take_sends();
@@ -54,27 +54,30 @@ fn no_answer_is_resent_after_one_two_and_four_seconds_and_then_has_failed() {
         assert!(device.take_sends().is_empty(), "too early");
         device.wait(1);
         age += Duration::from_secs(seconds);
-        let again = device.take_sends();
-        assert_eq!(again.len(), 1);
-        assert_eq!(again[0].send_id, first[0].send_id);
-        assert_eq!(again[0].content, first[0].content);
-        assert_eq!((again[0].attempt, again[0].age), (attempt, age));
-        assert_eq!(device.status_of(1), Some(&SendStatus::Pending));
+        let resent_sends = device.take_sends();
+        assert_eq!(resent_sends.len(), 1);
+        assert_eq!(resent_sends[0].send_id, first[0].send_id);
+        assert_eq!(resent_sends[0].content, first[0].content);
+        assert_eq!(
+            (resent_sends[0].attempt, resent_sends[0].age),
+            (attempt, age)
+        );
+        assert_eq!(device.send_status(1), Some(&SendStatus::Pending));
     }
     device.wait(10_000);
     assert!(device.take_sends().is_empty(), "three times at most");
-    assert!(matches!(device.status_of(1), Some(SendStatus::Failed(_))));
-    assert_eq!(device.saved.outbox.len(), 1, "kept for retry or give up");
+    assert!(matches!(device.send_status(1), Some(SendStatus::Failed(_))));
+    assert_eq!(device.snapshot.outbox.len(), 1, "kept for retry or give up");
 
     assert!(device.core.retry(send_id(1), device.now));
     device.drain();
     assert_eq!(numbers(&device.take_sends()), [1]);
     device.accept(1);
     assert_eq!(
-        device.status_of(1),
+        device.send_status(1),
         Some(&SendStatus::Accepted { id: id(1) })
     );
-    assert!(device.saved.outbox.is_empty());
+    assert!(device.snapshot.outbox.is_empty());
 }
 
 // proves S3-22: the answer to a resend is the answer to the send, once.
@@ -89,8 +92,9 @@ fn a_resend_makes_no_second_message() {
     device.accept(1);
     device.wait(60_000);
     assert!(device.take_sends().is_empty());
-    let accepted = |(_, status): &&(_, SendStatus)| matches!(status, SendStatus::Accepted { .. });
-    assert_eq!(device.statuses.iter().filter(accepted).count(), 1);
+    let is_accepted =
+        |(_, status): &&(_, SendStatus)| matches!(status, SendStatus::Accepted { .. });
+    assert_eq!(device.statuses.iter().filter(is_accepted).count(), 1);
 }
 
 /// Sends it and answers after this time; returns how often it was sent.
@@ -150,7 +154,7 @@ fn a_retry_after_minutes_says_nothing_of_the_line() {
     let mut device = Device::ready();
     device.send(to(2), 1);
     device.wait(20_000);
-    assert!(matches!(device.status_of(1), Some(SendStatus::Failed(_))));
+    assert!(matches!(device.send_status(1), Some(SendStatus::Failed(_))));
     device.wait_live(300_000);
     assert!(device.core.retry(send_id(1), device.now));
     device.drain();
@@ -162,7 +166,7 @@ fn a_retry_after_minutes_says_nothing_of_the_line() {
 }
 
 #[test]
-fn nothing_is_transmitted_before_it_is_stored() {
+fn send_is_transmitted_only_once_stored() {
     let mut device = Device::ready();
     device.stores = false;
     device.send(to(2), 1);
@@ -181,7 +185,7 @@ fn the_outbox_survives_a_restart() {
     device.accept(1);
     device.now = device.now + Duration::from_secs(5);
     device.crash();
-    assert_eq!(device.status_of(2), Some(&SendStatus::Pending));
+    assert_eq!(device.send_status(2), Some(&SendStatus::Pending));
     device.sign_in();
     let sends = device.take_sends();
     assert_eq!(numbers(&sends), [2, 3]);
@@ -190,12 +194,12 @@ fn the_outbox_survives_a_restart() {
 }
 
 #[test]
-fn a_failed_send_stays_failed_over_a_restart_and_holds_back_its_conversation_only() {
+fn failed_send_survives_restart_and_blocks_its_conversation() {
     let mut device = Device::ready();
     device.send(to(2), 1);
     device.wait(60_000);
     device.crash();
-    assert!(matches!(device.status_of(1), Some(SendStatus::Failed(_))));
+    assert!(matches!(device.send_status(1), Some(SendStatus::Failed(_))));
     device.sign_in();
     device.send(to(2), 2);
     device.send(to(3), 3);
@@ -203,7 +207,7 @@ fn a_failed_send_stays_failed_over_a_restart_and_holds_back_its_conversation_onl
     assert!(device.core.give_up(send_id(1), device.now));
     device.drain();
     assert_eq!(numbers(&device.take_sends()), [2]);
-    assert!(!device.saved.outbox.contains_key(&1));
+    assert!(!device.snapshot.outbox.contains_key(&1));
 }
 
 #[test]
@@ -223,7 +227,7 @@ fn the_window_is_kept_and_filled_in_order() {
 
 // proves S3-20: unanswered sends are resent in order after a reconnect.
 #[test]
-fn what_was_under_way_is_resent_in_order_after_a_reconnect() {
+fn sends_in_flight_are_resent_in_order_after_a_reconnect() {
     let mut device = Device::ready();
     for number in 1..=3 {
         device.send(to(2), number);
@@ -237,7 +241,7 @@ fn what_was_under_way_is_resent_in_order_after_a_reconnect() {
 }
 
 #[test]
-fn after_a_refusal_its_conversation_is_resent_in_order_and_others_go_on() {
+fn refusal_resends_its_conversation_in_order_and_no_others() {
     let mut device = Device::ready();
     for number in 1..=3 {
         device.send(to(2), number);
@@ -272,23 +276,23 @@ fn a_hint_says_when_to_come_again() {
 
 // proves S3-21: a definite no is told at once, kept, and what follows it goes on.
 #[test]
-fn what_can_never_be_accepted_fails_at_once_and_holds_up_nothing() {
+fn unacceptable_send_fails_at_once_and_blocks_nothing() {
     let mut device = Device::ready();
     device.send(to(2), 1);
     device.refuse(1, Code::Forbidden);
     assert!(
-        matches!(device.status_of(1), Some(SendStatus::Failed(why)) if why.code == Code::Forbidden)
+        matches!(device.send_status(1), Some(SendStatus::Failed(why)) if why.code == Code::Forbidden)
     );
     device.take_sent();
     device.send(to(2), 2);
     assert_eq!(numbers(&device.take_sends()), [2]);
     // Larger than a frame: the server would end the connection.
     let huge = Content::text("x".repeat(64 * 1024));
-    let sent = device.core.send(send_id(3), to(2), huge, device.now);
-    sent.expect("taken");
+    let outcome = device.core.send(send_id(3), to(2), huge, device.now);
+    outcome.expect("taken");
     device.drain();
     assert!(
-        matches!(device.status_of(3), Some(SendStatus::Failed(why)) if why.code == Code::TooLarge)
+        matches!(device.send_status(3), Some(SendStatus::Failed(why)) if why.code == Code::TooLarge)
     );
     assert!(device.take_sends().is_empty());
 }
@@ -300,7 +304,7 @@ fn a_last_word_that_overtakes_accepted_stays_the_last() {
     device.send(to(2), 1);
     device.refuse(1, Code::Forbidden);
     device.accept(1);
-    let status = device.status_of(1);
+    let status = device.send_status(1);
     assert!(
         matches!(&status, Some(SendStatus::Failed(why)) if why.code == Code::Forbidden),
         "{status:?}"
@@ -311,7 +315,7 @@ fn a_last_word_that_overtakes_accepted_stays_the_last() {
     assert_eq!(numbers(&device.take_sends()), [1, 1]);
     device.accept(1);
     assert!(matches!(
-        device.status_of(1),
+        device.send_status(1),
         Some(SendStatus::Accepted { .. })
     ));
 }
@@ -362,9 +366,9 @@ fn a_receipt_tells_of_a_place_that_no_echo_told() {
     let own = Placed {
         message: Message {
             id: id(1),
-            ..message_of(2, 1, "phone", 1).message
+            ..private_message(2, 1, "phone", 1).message
         },
-        ..message_of(2, 1, "phone", 1)
+        ..private_message(2, 1, "phone", 1)
     };
     device.row(None);
     let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
@@ -385,8 +389,8 @@ fn a_change_that_is_done_after_a_refusal_is_not_waited_for() {
         })),
         ..Content::text("")
     };
-    let asked = device.core.send(send_id(1), to(2), recall, device.now);
-    assert_eq!(asked, Ok(()));
+    let outcome = device.core.send(send_id(1), to(2), recall, device.now);
+    assert_eq!(outcome, Ok(()));
     device.drain();
     device.refuse(1, Code::Unavailable);
     device.take_sent();
@@ -417,8 +421,8 @@ fn a_read_of_a_later_message_reads_those_before() {
         echo(&mut device, number, number.into());
     }
     receipt(&mut device, ReceiptKind::Read, 2, 2);
-    assert_eq!(device.status_of(1), Some(&SendStatus::Read { id: id(1) }));
-    assert_eq!(device.status_of(2), Some(&SendStatus::Read { id: id(2) }));
+    assert_eq!(device.send_status(1), Some(&SendStatus::Read { id: id(1) }));
+    assert_eq!(device.send_status(2), Some(&SendStatus::Read { id: id(2) }));
 }
 
 // proves S3-18: receipts that were missed are learnt by query.
@@ -439,7 +443,7 @@ fn missed_receipts_are_asked_for_after_a_reconnect() {
     };
     device.answer(request, SyncAnswer::Status(vec![status]));
     assert_eq!(
-        device.status_of(1),
+        device.send_status(1),
         Some(&SendStatus::Delivered { id: id(1) })
     );
 }
@@ -460,18 +464,18 @@ fn own_messages_are_shown_in_their_place() {
     let mut device = Device::ready();
     device.send(to(2), 1);
     device.accept(1);
-    assert!(device.shown.is_empty());
+    assert!(device.shown_messages.is_empty());
     echo(&mut device, 1, 1);
-    assert_eq!(device.shown[0].origin, Origin::OwnHere);
+    assert_eq!(device.shown_messages[0].origin, Origin::OwnHere);
     assert_eq!(
-        device.shown[0].placed.message.content,
+        device.shown_messages[0].placed.message.content,
         Content::text("send 1")
     );
     let mut answer = message(2);
     answer.position.prev = Some(id(1));
     device.push(answer);
     assert_eq!(device.take_shown(), [1, 2]);
-    assert!(device.told.is_empty());
+    assert!(device.actions.is_empty());
 }
 
 // A lost echo costs nothing: the conversation is checked if the position does not come.
@@ -483,15 +487,15 @@ fn a_lost_echo_is_made_up_for() {
     device.wait(10_000);
     device.row(None);
     let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
-    let mut own = super::device::message_of(2, 1, "here", 1);
+    let mut own = super::device::private_message(2, 1, "here", 1);
     own.message.send_id = send_id(1);
     own.message.id = id(1);
     device.history(request, vec![own], 1);
-    let placed = SendStatus::Placed {
+    let expected = SendStatus::Placed {
         id: id(1),
         seq: Seq(1),
     };
-    assert_eq!(device.status_of(1), Some(&placed));
+    assert_eq!(device.send_status(1), Some(&expected));
     assert_eq!(device.take_shown(), [1]);
 }
 
@@ -531,9 +535,9 @@ fn an_own_message_that_may_have_changed_meanwhile_is_fetched() {
         message: Message {
             send_id: send_id(1),
             id: id(1),
-            ..message_of(2, 1, "here", 1).message
+            ..private_message(2, 1, "here", 1).message
         },
-        ..message_of(2, 1, "here", 1)
+        ..private_message(2, 1, "here", 1)
     };
     device.list(vec![Summary {
         rev: 1,
@@ -551,7 +555,7 @@ fn an_own_message_that_may_have_changed_meanwhile_is_fetched() {
 /// Seed 11205: the list with a change was stored, and the program died before it requested the
 /// change.
 #[test]
-fn a_change_that_a_kept_list_told_of_is_asked_for_after_a_restart() {
+fn change_named_by_the_stored_list_is_queried_after_restart() {
     let mut device = Device::ready();
     device.push(message(1));
     device.row(Some(summary(2, 1)));
@@ -561,8 +565,8 @@ fn a_change_that_a_kept_list_told_of_is_asked_for_after_a_restart() {
         ..summary(2, 1)
     }]);
     let asks = |device: &mut Device| {
-        let sent = device.take_sent().into_iter();
-        let mut questions = sent.filter_map(|frame| match frame {
+        let frames = device.take_sent().into_iter();
+        let mut questions = frames.filter_map(|frame| match frame {
             ClientFrame::Sync(request) => Some(request.query),
             _ => None,
         });

@@ -40,16 +40,16 @@ pub(crate) enum SendResult {
 pub(crate) struct Server {
     pub(crate) logs: BTreeMap<ConversationId, Vec<Placed>>,
     versions: BTreeMap<ConversationId, Timestamp>,
-    pub(crate) accepted: BTreeMap<(UserId, SendId), Accepted>,
+    pub(crate) acceptances: BTreeMap<(UserId, SendId), Accepted>,
     /// Sends under one `send_id` beyond the first.
     pub(crate) repeats: usize,
     receipts: BTreeMap<MessageId, ReceiptKind>,
     /// Every change made, by conversation.
     pub(crate) changes: BTreeMap<ConversationId, Vec<OrderedChange>>,
-    altered: BTreeMap<(ConversationId, Seq), Overlay>,
+    overlays: BTreeMap<(ConversationId, Seq), Overlay>,
     reads: BTreeMap<(UserId, ConversationId), (Seq, Timestamp)>,
     /// Hidden messages in the order of hiding, and the time of the last hiding.
-    pub(crate) hidden: BTreeMap<(UserId, ConversationId), (Vec<Seq>, Timestamp)>,
+    pub(crate) hidden_messages: BTreeMap<(UserId, ConversationId), (Vec<Seq>, Timestamp)>,
     pub(crate) mail: BTreeMap<(UserId, Platform), BTreeMap<MessageId, Placed>>,
     last_id: i64,
 }
@@ -58,42 +58,42 @@ impl Server {
     /// Makes a change; `None`: it has no effect.
     fn change(
         &mut self,
-        asked: ChangeRequest,
+        request: ChangeRequest,
         conversation: ConversationId,
     ) -> Option<OrderedChange> {
         let changes = self.changes.entry(conversation).or_default();
         let version = Version {
             epoch: 1,
-            offset: asked.id.get() as u64,
+            offset: request.id.get() as u64,
         };
         let subject = (self.logs.get(&conversation)?.iter())
-            .find(|placed| placed.message.id == asked.subject)?;
+            .find(|entry| entry.message.id == request.subject)?;
         let key = (conversation, subject.position.seq);
-        let altered = self.altered.entry(key).or_default();
+        let overlay = self.overlays.entry(key).or_default();
         let of_message = ChangeSubject {
             seq: subject.position.seq,
             from: subject.message.from,
             accepted_at: subject.message.accepted_at,
             content: &subject.message.content,
-            altered,
+            overlay,
         };
-        let verdict = judge(&asked, Some(of_message), None, &ChangeRules::default());
+        let verdict = judge(&request, Some(of_message), None, &ChangeRules::default());
         if verdict != Ok(ChangeVerdict::Change) {
             return None;
         }
-        let changed = OrderedChange {
+        let change = OrderedChange {
             rev: changes.len() as u64 + 1,
             seq: key.1,
-            asked,
+            asked: request,
         };
-        altered.apply(version, &changed);
-        changes.push(changed.clone());
-        Some(changed)
+        overlay.apply(version, &change);
+        changes.push(change.clone());
+        Some(change)
     }
 
     pub(crate) fn is_hidden(&self, user: UserId, of: ConversationId, seq: Seq) -> bool {
-        let hidden = self.hidden.get(&(user, of));
-        hidden.is_some_and(|(all, _)| all.contains(&seq))
+        let hidden_messages = self.hidden_messages.get(&(user, of));
+        hidden_messages.is_some_and(|(all, _)| all.contains(&seq))
     }
 
     fn hide(
@@ -105,13 +105,13 @@ impl Server {
         let change = message.content.change.as_deref();
         let change = change.filter(|change| change.kind == ChangeKind::Hide)?;
         let log = self.logs.get(&conversation).into_iter().flatten();
-        let mut subject = log.filter(|placed| Some(placed.message.id) == change.subject);
+        let mut subject = log.filter(|entry| Some(entry.message.id) == change.subject);
         let Some(subject) = subject.next() else {
             return Some(SendResult::Nothing);
         };
         let seq = subject.position.seq;
-        let hidden = self.hidden.entry((message.from, conversation));
-        let (all, at) = hidden.or_default();
+        let hidden_messages = self.hidden_messages.entry((message.from, conversation));
+        let (all, at) = hidden_messages.or_default();
         all.push(seq);
         *at = now;
         Some(SendResult::Hidden(
@@ -126,14 +126,14 @@ impl Server {
     }
 
     /// Message as it is now.
-    pub(crate) fn now(&self, placed: &Placed) -> (Placed, Option<MessageMarks>) {
-        let mut placed = placed.clone();
-        let key = (placed.conversation, placed.position.seq);
-        let Some(altered) = self.altered.get(&key) else {
-            return (placed, None);
+    pub(crate) fn now(&self, entry: &Placed) -> (Placed, Option<MessageMarks>) {
+        let mut entry = entry.clone();
+        let key = (entry.conversation, entry.position.seq);
+        let Some(overlay) = self.overlays.get(&key) else {
+            return (entry, None);
         };
-        placed.message.content = altered.shown(&placed.message.content);
-        (placed, altered.marks())
+        entry.message.content = overlay.shown(&entry.message.content);
+        (entry, overlay.marks())
     }
 
     pub(crate) fn rev(&self, conversation: ConversationId) -> u64 {
@@ -150,26 +150,26 @@ impl Server {
             .get(&(user, conversation))
             .copied()
             .unwrap_or_default();
-        let others = || log.iter().filter(|placed| placed.message.from != user);
-        let is_recalled = |placed: &Placed| {
-            let (_, marks) = self.now(placed);
+        let others_messages = || log.iter().filter(|entry| entry.message.from != user);
+        let is_recalled = |entry: &Placed| {
+            let (_, marks) = self.now(entry);
             marks.is_some_and(|marks| marks.recalled.is_some())
         };
-        let unread = others()
-            .filter(|placed| placed.position.seq > read.0 && !is_recalled(placed))
+        let unread = others_messages()
+            .filter(|entry| entry.position.seq > read.0 && !is_recalled(entry))
             .count();
-        let newest = log.last().map(|placed| self.now(placed));
+        let newest = log.last().map(|entry| self.now(entry));
         let (newest, marks) = newest.unzip();
         Summary {
             conversation,
             seq: Seq(log.len() as u64),
-            incoming: others().count() as u64,
+            incoming: others_messages().count() as u64,
             rev: self.rev(conversation),
             read_seq: read.0,
             cleared_seq: Seq::ZERO,
             arranged: Default::default(),
             hidden: self
-                .hidden
+                .hidden_messages
                 .get(&(user, conversation))
                 .map_or(0, |(all, _)| all.len() as u64),
             role: None,
@@ -202,9 +202,9 @@ impl Server {
         send: &Send,
         now: Timestamp,
     ) -> (Accepted, Option<SendResult>) {
-        if let Some(accepted) = self.accepted.get(&(from, send.send_id)) {
+        if let Some(acceptance) = self.acceptances.get(&(from, send.send_id)) {
             self.repeats += 1;
-            return (*accepted, None);
+            return (*acceptance, None);
         }
         self.last_id += 1;
         let message = Message {
@@ -217,35 +217,35 @@ impl Server {
             options: send.options,
             content: send.content.clone(),
         };
-        let accepted = Accepted {
+        let acceptance = Accepted {
             send_id: send.send_id,
             id: message.id,
             accepted_at: now,
         };
-        self.accepted.insert((from, send.send_id), accepted);
+        self.acceptances.insert((from, send.send_id), acceptance);
         let conversation = message.conversation().expect("not to oneself");
-        if let Some(told) = self.hide(&message, conversation, now) {
-            return (accepted, Some(told));
+        if let Some(hide_result) = self.hide(&message, conversation, now) {
+            return (acceptance, Some(hide_result));
         }
-        if let Some(asked) = ChangeRequest::of(&message) {
-            let Some(changed) = self.change(asked, conversation) else {
-                return (accepted, Some(SendResult::Nothing));
+        if let Some(request) = ChangeRequest::of(&message) {
+            let Some(change) = self.change(request, conversation) else {
+                return (acceptance, Some(SendResult::Nothing));
             };
             self.versions.insert(conversation, now);
-            return (accepted, Some(SendResult::Changed(conversation, changed)));
+            return (acceptance, Some(SendResult::Changed(conversation, change)));
         }
         let log = self.logs.entry(conversation).or_default();
-        let placed = Placed {
+        let entry = Placed {
             position: Position {
                 seq: Seq(log.len() as u64 + 1),
-                prev: log.last().map(|before| before.message.id),
+                prev: log.last().map(|previous| previous.message.id),
             },
             message,
             conversation,
         };
-        log.push(placed.clone());
+        log.push(entry.clone());
         self.versions.insert(conversation, now);
-        (accepted, Some(SendResult::Placed(placed)))
+        (acceptance, Some(SendResult::Placed(entry)))
     }
 
     pub(crate) fn answer(
@@ -255,7 +255,10 @@ impl Server {
         now: Timestamp,
     ) -> Result<SyncAnswer, Refusal> {
         match query {
-            SyncQuery::List { since, after } => self.list(user, since, after, now),
+            SyncQuery::List {
+                since: list_version,
+                cursor,
+            } => self.list(user, list_version, cursor, now),
             SyncQuery::Row { conversation } => {
                 let is_there = self.versions.contains_key(&conversation);
                 let row = is_there.then(|| Box::new(self.summary(user, conversation)));
@@ -271,35 +274,35 @@ impl Server {
             )),
             SyncQuery::Hidden {
                 conversation,
-                after,
+                after: cursor,
                 limit,
             } => {
-                let hidden = self.hidden.get(&(user, conversation));
-                let all = hidden.map_or(&[][..], |(all, _)| all.as_slice());
-                let behind = all.get(after as usize..).unwrap_or_default();
-                let seqs: Vec<Seq> = (behind.iter().copied())
+                let hidden_messages = self.hidden_messages.get(&(user, conversation));
+                let all = hidden_messages.map_or(&[][..], |(all, _)| all.as_slice());
+                let later_seqs = all.get(cursor as usize..).unwrap_or_default();
+                let seqs: Vec<Seq> = (later_seqs.iter().copied())
                     .take(PAGE.min(limit as usize))
                     .collect();
                 Ok(SyncAnswer::Hidden(HiddenPage {
-                    last: after + seqs.len() as u64,
-                    more: seqs.len() < behind.len(),
+                    last: cursor + seqs.len() as u64,
+                    more: seqs.len() < later_seqs.len(),
                     seqs,
                 }))
             }
             SyncQuery::Changes {
                 conversation,
-                after,
+                after: cursor,
                 limit,
             } => {
                 let last_rev = self.rev(conversation);
-                check_rev(after, last_rev)?;
+                check_rev(cursor, last_rev)?;
                 let all = self
                     .changes
                     .get(&conversation)
                     .map_or(&[][..], Vec::as_slice);
-                let page = all[after as usize..].iter().take(PAGE.min(limit as usize));
+                let page = all[cursor as usize..].iter().take(PAGE.min(limit as usize));
                 let changes: Vec<OrderedChange> = page.cloned().collect();
-                let more = after + (changes.len() as u64) < last_rev;
+                let more = cursor + (changes.len() as u64) < last_rev;
                 Ok(SyncAnswer::Changes(ChangePage {
                     conversation,
                     changes,
@@ -315,19 +318,19 @@ impl Server {
     fn list(
         &self,
         user: UserId,
-        since: Timestamp,
-        after: Option<ConversationId>,
+        list_version: Timestamp,
+        cursor: Option<ConversationId>,
         now: Timestamp,
     ) -> Result<SyncAnswer, Refusal> {
-        let from = list_from(since, LOOK_BACK, now)?;
+        let from = list_from(list_version, LOOK_BACK, now)?;
         let mut rows = (self.versions.iter()).filter(|(conversation, version)| {
             let read = self.reads.get(&(user, **conversation));
-            let hidden = self.hidden.get(&(user, **conversation));
-            let touched = read.is_some_and(|(_, at)| *at >= from)
-                || hidden.is_some_and(|(_, at)| *at >= from);
+            let hidden_messages = self.hidden_messages.get(&(user, **conversation));
+            let is_read_since = read.is_some_and(|(_, at)| *at >= from)
+                || hidden_messages.is_some_and(|(_, at)| *at >= from);
             conversation.peer_of(user).is_some()
-                && (**version >= from || touched)
-                && after.is_none_or(|after| **conversation > after)
+                && (**version >= from || is_read_since)
+                && cursor.is_none_or(|cursor| **conversation > cursor)
         });
         let page = rows.by_ref().take(LIST_PAGE);
         let conversations = page
@@ -351,22 +354,22 @@ impl Server {
         check_cursor(range, last_seq)?;
         let limit = PAGE.min(limit as usize);
         let messages: Vec<Placed> = match range {
-            HistoryRange::Forward { after } => log[after.0 as usize..]
+            HistoryRange::Forward { after: after_seq } => log[after_seq.0 as usize..]
                 .iter()
                 .take(limit)
                 .cloned()
                 .collect(),
-            HistoryRange::Backward { before } => {
-                let end = before.map_or(log.len(), |before| before.0 as usize - 1);
+            HistoryRange::Backward { before: before_seq } => {
+                let end = before_seq.map_or(log.len(), |before_seq| before_seq.0 as usize - 1);
                 log[..end].iter().rev().take(limit).cloned().collect()
             }
         };
         let more = messages.len() == limit;
         let (mut as_they_are, mut all_marks) = (Vec::new(), BTreeMap::new());
-        for placed in messages {
-            let (placed, marks) = self.now(&placed);
-            all_marks.extend(marks.map(|marks| (placed.position.seq, marks)));
-            as_they_are.push(placed);
+        for entry in messages {
+            let (entry, marks) = self.now(&entry);
+            all_marks.extend(marks.map(|marks| (entry.position.seq, marks)));
+            as_they_are.push(entry);
         }
         Ok(SyncAnswer::History(HistoryPage {
             conversation,
@@ -398,13 +401,13 @@ impl Server {
         by: UserId,
         now: Timestamp,
     ) -> Option<(UserId, Receipt)> {
-        let placed = self.logs.get(&conversation)?.get(seq.0 as usize - 1)?;
-        let (id, from) = (placed.message.id, placed.message.from);
+        let entry = self.logs.get(&conversation)?.get(seq.0 as usize - 1)?;
+        let (id, from) = (entry.message.id, entry.message.from);
         if from == by {
             return None;
         }
-        let known = self.receipts.get(&id).copied();
-        if known.is_some_and(|known| known >= kind) {
+        let known_kind = self.receipts.get(&id).copied();
+        if known_kind.is_some_and(|known_kind| known_kind >= kind) {
             return None;
         }
         self.receipts.insert(id, kind);

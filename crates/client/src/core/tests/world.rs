@@ -52,21 +52,21 @@ struct End {
     device: DeviceId,
     platform: Platform,
     core: Core,
-    saved: Snapshot,
+    snapshot: Snapshot,
     /// Messages the application has taken; a crash takes back those not stored.
-    shown: BTreeMap<ConversationId, Vec<(Placed, Option<MessageMarks>)>>,
+    shown_messages: BTreeMap<ConversationId, Vec<(Placed, Option<MessageMarks>)>>,
     /// Changes taken, each with the number of messages that were there before it.
-    changed: BTreeMap<ConversationId, Vec<OrderedChange>>,
-    hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
+    changes: BTreeMap<ConversationId, Vec<OrderedChange>>,
+    hidden_seqs: BTreeMap<ConversationId, BTreeSet<Seq>>,
     /// Conversation list, as the application sees it.
     list: BTreeMap<ConversationId, Summary>,
     ranks: BTreeMap<SendId, u8>,
-    failed: Vec<(Timestamp, SendId)>,
+    failed_sends: Vec<(Timestamp, SendId)>,
     /// All sends, in order, that were durable in the outbox at some time.
-    sent: Vec<(SendId, Recipient)>,
-    storing: Option<(Timestamp, u64, Vec<Change>)>,
-    taking: VecDeque<(Timestamp, TakenItem)>,
-    dialing: Option<Timestamp>,
+    durable_sends: Vec<(SendId, Recipient)>,
+    open_store: Option<(Timestamp, u64, Vec<Change>)>,
+    pending_items: VecDeque<(Timestamp, TakenItem)>,
+    dial_at: Option<Timestamp>,
     wire: Option<usize>,
 }
 
@@ -88,7 +88,7 @@ struct Wire {
     /// Nothing comes through any more, and neither side knows yet.
     silent: bool,
     /// The client has noticed the end.
-    gone: bool,
+    is_end_noticed: bool,
 }
 
 enum Down {
@@ -199,17 +199,17 @@ impl World {
                 device,
                 platform,
                 core,
-                saved: Snapshot::default(),
-                shown: BTreeMap::new(),
-                changed: BTreeMap::new(),
-                hidden: BTreeMap::new(),
+                snapshot: Snapshot::default(),
+                shown_messages: BTreeMap::new(),
+                changes: BTreeMap::new(),
+                hidden_seqs: BTreeMap::new(),
                 list: BTreeMap::new(),
                 ranks: BTreeMap::new(),
-                failed: Vec::new(),
-                sent: Vec::new(),
-                storing: None,
-                taking: VecDeque::new(),
-                dialing: None,
+                failed_sends: Vec::new(),
+                durable_sends: Vec::new(),
+                open_store: None,
+                pending_items: VecDeque::new(),
+                dial_at: None,
                 wire: None,
             });
         }
@@ -247,14 +247,15 @@ impl World {
                 && end.core.untaken() == 0
                 && *end.core.state() == ConnectionState::Ready
                 && end.core.questions.is_quiet()
-                && end.core.outbox.sent.all_placed()
+                && end.core.outbox.tracker.all_placed()
         };
         self.plan.is_empty()
             && self.pushes.is_empty()
             && self.server.mail.values().all(BTreeMap::is_empty)
             && self.ends.iter().all(is_settled)
             && (self.wires.iter()).all(|wire| {
-                wire.gone || (wire.up.is_empty() && wire.down.is_empty() && wire.answers.is_empty())
+                wire.is_end_noticed
+                    || (wire.up.is_empty() && wire.down.is_empty() && wire.answers.is_empty())
             })
     }
 
@@ -263,9 +264,9 @@ impl World {
         let ends = self.ends.iter().map(|end| {
             let core = &end.core;
             let (device, state) = (&end.device, core.state());
-            let (unsettled, untaken) = (core.unsettled(), core.untaken());
+            let (unsettled_count, untaken_count) = (core.unsettled(), core.untaken());
             format!(
-                "{device} {state:?} unsettled {unsettled} untaken {untaken} flushed {}\n",
+                "{device} {state:?} unsettled {unsettled_count} untaken {untaken_count} flushed {}\n",
                 core.is_flushed()
             )
         });
@@ -278,10 +279,10 @@ impl World {
         let ends = self.ends.iter().flat_map(|end| {
             [
                 end.core.poll_timeout(),
-                end.storing.as_ref().map(|(at, ..)| *at),
-                end.taking.front().map(|(at, _)| *at),
-                end.dialing,
-                end.failed.first().map(|(at, _)| *at),
+                end.open_store.as_ref().map(|(at, ..)| *at),
+                end.pending_items.front().map(|(at, _)| *at),
+                end.dial_at,
+                end.failed_sends.first().map(|(at, _)| *at),
             ]
         });
         let wires = self.wires.iter().flat_map(|wire| {
@@ -324,9 +325,11 @@ impl World {
             && key.0 <= self.now
         {
             match self.pushes.remove(&key).expect("it is there") {
-                (SendResult::Placed(placed), origin) => self.push(&placed, origin),
-                (SendResult::Changed(conversation, changed), _) => self.tell(conversation, changed),
-                (SendResult::Hidden(of, word), _) => self.tell_of_list(of, word),
+                (SendResult::Placed(entry), origin) => self.push(&entry, origin),
+                (SendResult::Changed(conversation, change), _) => {
+                    self.push_change(conversation, change)
+                }
+                (SendResult::Hidden(user, word), _) => self.push_list_event(user, word),
                 (SendResult::Nothing, _) => {}
             }
         }
@@ -347,15 +350,15 @@ impl World {
     }
 }
 
-fn ids_shown(shown: &[(Placed, Option<MessageMarks>)]) -> Vec<MessageId> {
-    shown.iter().map(|(placed, _)| placed.message.id).collect()
+fn ids_shown(messages: &[(Placed, Option<MessageMarks>)]) -> Vec<MessageId> {
+    messages.iter().map(|(entry, _)| entry.message.id).collect()
 }
 
-fn ids(placed: &[Placed]) -> Vec<MessageId> {
-    placed.iter().map(|placed| placed.message.id).collect()
+fn ids(entries: &[Placed]) -> Vec<MessageId> {
+    entries.iter().map(|entries| entries.message.id).collect()
 }
 
-fn begin(device: &DeviceId, platform: Platform, saved: Snapshot) -> Core {
+fn begin(device: &DeviceId, platform: Platform, snapshot: Snapshot) -> Core {
     let settings = Settings {
         token: "token".into(),
         renews_token: false,
@@ -365,7 +368,7 @@ fn begin(device: &DeviceId, platform: Platform, saved: Snapshot) -> Core {
         catch_up: CatchUp::Everything,
         limits: limits(),
     };
-    let mut core = Core::new(settings, saved);
+    let mut core = Core::new(settings, snapshot);
     core.start();
     core
 }

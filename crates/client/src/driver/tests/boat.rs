@@ -40,7 +40,7 @@ struct Inside {
     cluster: u64,
     /// Messages are accepted, but neither answered nor delivered.
     mute: bool,
-    acked: Vec<MessageId>,
+    acked_ids: Vec<MessageId>,
     hellos: Vec<Hello>,
     refreshes: Vec<String>,
     /// Life of the tokens of new sessions.
@@ -92,9 +92,9 @@ impl Boat {
                     match &self.doors {
                         None => drop(tokio::spawn(boat.serve_websocket(socket))),
                         Some(doors) => {
-                            let entering = doors.websocket.accept(socket);
+                            let handshake = doors.websocket.accept(socket);
                             tokio::spawn(async move {
-                                if let Ok(stream) = entering.await {
+                                if let Ok(stream) = handshake.await {
                                     let spoken = stream.get_ref().1.alpn_protocol();
                                     assert_eq!(spoken, Some(&b"http/1.1"[..]));
                                     boat.serve_websocket(stream).await;
@@ -108,9 +108,9 @@ impl Boat {
                     match &self.doors {
                         None => drop(tokio::spawn(boat.serve_tcp(socket))),
                         Some(doors) => {
-                            let entering = doors.tcp.accept(socket);
+                            let handshake = doors.tcp.accept(socket);
                             tokio::spawn(async move {
-                                if let Ok(stream) = entering.await {
+                                if let Ok(stream) = handshake.await {
                                     let spoken = stream.get_ref().1.alpn_protocol();
                                     assert_eq!(spoken, Some(&b"packetboat.v1"[..]));
                                     boat.serve_tcp(stream).await;
@@ -156,14 +156,14 @@ impl Boat {
                 close.unwrap_or(Message::Binary(bytes)),
             ))
         });
-        let closing = move |code: Code| {
+        let close_with = move |code: Code| {
             let frame = CloseFrame {
                 code: code.number().into(),
                 reason: code.name().into(),
             };
             close_sender.send(Message::Close(Some(frame))).ok()
         };
-        self.converse(Box::pin(sink), stream, closing).await;
+        self.converse(Box::pin(sink), stream, close_with).await;
     }
 
     async fn converse<S, R>(self, mut sink: S, mut stream: R, close: impl Fn(Code) -> Option<()>)
@@ -230,8 +230,8 @@ impl Boat {
         let user: UserId = hello.token.parse().expect("the token is the user");
         let mut inside = self.lock();
         inside.hellos.push(hello.clone());
-        if let Some((whose, _)) = inside.connections.get_mut(&number) {
-            *whose = Some(user);
+        if let Some((owner, _)) = inside.connections.get_mut(&number) {
+            *owner = Some(user);
         }
         let welcome = Welcome {
             session: SessionId::new(number as i64).expect("positive"),
@@ -257,17 +257,17 @@ impl Boat {
         let now = Timestamp::from_millis(1_000_000 + inside.last as i64);
         match frame {
             ClientFrame::Send(send) => {
-                let (accepted, told) = inside.server.accept(user, device, &send, now);
+                let (acceptance, result) = inside.server.accept(user, device, &send, now);
                 if inside.mute {
                     return;
                 }
-                inside.write(number, &ServerFrame::Accepted(accepted));
-                let placed = match told {
-                    Some(SendResult::Placed(placed)) => placed,
-                    Some(SendResult::Changed(conversation, changed)) => {
+                inside.write(number, &ServerFrame::Accepted(acceptance));
+                let entry = match result {
+                    Some(SendResult::Placed(entry)) => entry,
+                    Some(SendResult::Changed(conversation, change)) => {
                         let frame = ServerFrame::Changed {
                             conversation,
-                            changed,
+                            changed: change,
                         };
                         let bytes = api::codec::encode_server(&frame);
                         inside.write_to(user, &bytes);
@@ -276,41 +276,41 @@ impl Boat {
                         }
                         return;
                     }
-                    Some(SendResult::Hidden(of, word)) => {
+                    Some(SendResult::Hidden(owner, word)) => {
                         let frame = ServerFrame::Listed(word);
-                        return inside.write_to(of, &api::codec::encode_server(&frame));
+                        return inside.write_to(owner, &api::codec::encode_server(&frame));
                     }
                     Some(SendResult::Nothing) | None => return,
                 };
                 let echo = PlacedEcho {
                     send_id: send.send_id,
-                    id: accepted.id,
-                    conversation: placed.conversation,
-                    position: placed.position,
+                    id: acceptance.id,
+                    conversation: entry.conversation,
+                    position: entry.position,
                 };
                 inside.write(number, &ServerFrame::Placed(echo));
                 if let Recipient::User(to) = send.to {
-                    inside.write_to(to, &encode_message(&placed));
+                    inside.write_to(to, &encode_message(&entry));
                 }
             }
             ClientFrame::Ack(ack) => {
                 for item in &ack.items {
                     if ack.kind == ReceiptKind::Received {
-                        inside.acked.push(item.id);
+                        inside.acked_ids.push(item.id);
                     }
-                    let told =
+                    let notice =
                         (inside.server).receipt(ack.kind, item.conversation, item.seq, user, now);
-                    if let Some((from, receipt)) = told {
+                    if let Some((from, receipt)) = notice {
                         let frame = encode_server(&ServerFrame::Receipts(vec![receipt]));
                         inside.write_to(from, &frame);
                     }
                 }
-                let acked = Acked {
+                let reply = Acked {
                     kind: ack.kind,
                     ids: ack.items.iter().map(|item| item.id).collect(),
-                    refused: Vec::new(),
+                    refusals: Vec::new(),
                 };
-                inside.write(number, &ServerFrame::Acked(acked));
+                inside.write(number, &ServerFrame::Acked(reply));
             }
             ClientFrame::Sync(request) => {
                 let answer = inside
@@ -365,13 +365,13 @@ impl Boat {
 
     pub(super) fn acked(&self) -> usize {
         let inside = self.lock();
-        let ids: std::collections::BTreeSet<_> = inside.acked.iter().collect();
+        let ids: std::collections::BTreeSet<_> = inside.acked_ids.iter().collect();
         ids.len()
     }
 
     /// Number of messages accepted, without repeats.
     pub(super) fn messages(&self) -> usize {
-        self.lock().server.accepted.len()
+        self.lock().server.acceptances.len()
     }
 
     pub(super) fn refreshes(&self) -> Vec<String> {

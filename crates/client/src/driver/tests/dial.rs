@@ -20,13 +20,14 @@ struct Pipes {
 impl Dial for Pipes {
     async fn dial(&self, address: &Address) -> io::Result<Box<dyn ByteStream>> {
         self.addresses.lock().push(address.to_string());
-        let (here, there) = duplex(PIPE_BYTES);
+        let (client_end, server_end) = duplex(PIPE_BYTES);
         let boat = self.boat.clone();
-        match address.as_str().starts_with("ws:") {
-            true => drop(tokio::spawn(boat.serve_websocket(there))),
-            false => drop(tokio::spawn(boat.serve_tcp(there))),
+        if address.as_str().starts_with("ws:") {
+            drop(tokio::spawn(boat.serve_websocket(server_end)))
+        } else {
+            drop(tokio::spawn(boat.serve_tcp(server_end)))
         }
-        Ok(Box::new(here))
+        Ok(Box::new(client_end))
     }
 }
 
@@ -47,12 +48,12 @@ async fn a_message_goes_over_streams_that_the_application_opens() {
         boat: Boat::start().await,
         addresses: Mutex::default(),
     });
-    let over = |url: &str, user: i64| ClientConfig {
+    let config_for = |url: &str, user: i64| ClientConfig {
         dial: pipes.clone(),
         ..config(url.to_owned(), user)
     };
-    let (alice, _alice_events) = start(over("ws://boat.invalid:1", 1)).await;
-    let (_bob, mut bob_events) = start(over("tcp://boat.invalid:2", 2)).await;
+    let (alice, _alice_events) = start(config_for("ws://boat.invalid:1", 1)).await;
+    let (_bob, mut bob_events) = start(config_for("tcp://boat.invalid:2", 2)).await;
     say(&alice, 2, "through a pipe").await;
     assert_eq!(next_texts(&mut bob_events, 1).await, ["through a pipe"]);
     let addresses = pipes.addresses.lock().clone();
@@ -68,7 +69,8 @@ async fn a_stream_that_never_opens_is_given_up() {
     };
     let (client, _events) = Client::connect(config).await.expect("started");
     let mut state = client.state();
-    let failed = state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
-    let failed = timeout(PATIENCE, failed).await.expect("in time");
-    drop(failed.expect("the client lives"));
+    let state_change =
+        state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
+    let state_change = timeout(TEST_TIMEOUT, state_change).await.expect("in time");
+    drop(state_change.expect("the client lives"));
 }

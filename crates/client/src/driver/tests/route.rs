@@ -60,13 +60,13 @@ async fn an_edge_that_sends_a_client_away_is_left_for_another() {
     // A broken socket says nothing about the boat.
     near.drop_connections();
     until("it comes back", || near.hellos() == 2).await;
-    timeout(PATIENCE, client.ready())
+    timeout(TEST_TIMEOUT, client.ready())
         .await
         .expect("in time")
         .expect("ready");
     near.close_connections(Code::Reconnect);
     until("it comes to the other edge", || far.hellos() == 1).await;
-    timeout(PATIENCE, client.ready())
+    timeout(TEST_TIMEOUT, client.ready())
         .await
         .expect("in time")
         .expect("ready");
@@ -78,15 +78,15 @@ async fn an_edge_that_sends_a_client_away_is_left_for_another() {
 async fn the_list_outlives_its_process() {
     let (boat, folder) = (Boat::start().await, tempfile::tempdir().expect("a folder"));
     let station = station(Some(Ok(vec![edge(&boat, "west", 1)])));
-    let (client, events) = start(kept(over(station, 1), folder.path())).await;
+    let (client, events) = start(with_store(over(station, 1), folder.path())).await;
     client.close().await;
     drop((client, events));
-    let (client, _events) = start(kept(over(away(), 1), folder.path())).await;
+    let (client, _events) = start(with_store(over(away(), 1), folder.path())).await;
     assert_eq!(boat.hellos(), 2);
     client.close().await;
     let file = folder.path().join("state.db.edges");
     std::fs::write(file, "torn").expect("written");
-    let lost = kept(over(away(), 1), folder.path());
+    let lost = with_store(over(away(), 1), folder.path());
     assert!(reason(lost).await.contains("no station names"));
 }
 
@@ -94,9 +94,10 @@ async fn the_list_outlives_its_process() {
 async fn reason(config: ClientConfig) -> String {
     let (client, _events) = Client::connect(config).await.expect("started");
     let mut state = client.state();
-    let failed = state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
-    let failed = timeout(PATIENCE, failed).await.expect("in time");
-    match &*failed.expect("the client lives") {
+    let state_change =
+        state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
+    let state_change = timeout(TEST_TIMEOUT, state_change).await.expect("in time");
+    match &*state_change.expect("the client lives") {
         ConnectionState::Reconnecting { why, .. } => why.text.clone(),
         state => panic!("{state:?}"),
     }
@@ -117,14 +118,14 @@ async fn an_own_address_is_for_a_client_without_a_list() {
     }
     assert!(reason(over(away(), 1)).await.contains("no station names"));
     // The boats have moved, and no station says so.
-    let gone = Edge {
+    let dead_edge = Edge {
         url: "ws://127.0.0.1:9".to_owned(),
         zone: None,
         weight: 1,
     };
     let config = ClientConfig {
         url,
-        ..over(station(Some(Ok(vec![gone]))), 1)
+        ..over(station(Some(Ok(vec![dead_edge]))), 1)
     };
     start(config).await;
 }
@@ -150,10 +151,10 @@ async fn no_edge_takes_tls_away() {
         url: format!("tcp://{}", boat.tcp),
         ..config.clone()
     };
-    let refused = Client::connect(fixed)
+    let error = Client::connect(fixed)
         .await
         .expect_err("an own address without TLS");
-    assert!(matches!(refused, ConnectError::Plain(_)), "{refused}");
+    assert!(matches!(error, ConnectError::Plain(_)), "{error}");
     assert!(reason(config).await.contains("nobody may take TLS away"));
     assert_eq!(boat.hellos(), 0);
     let wrong = Edge {

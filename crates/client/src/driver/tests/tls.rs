@@ -34,7 +34,7 @@ impl Identity {
         }
     }
 
-    fn of(names: &[&str]) -> Identity {
+    fn for_names(names: &[&str]) -> Identity {
         Identity::until(names, 2100)
     }
 
@@ -87,12 +87,13 @@ fn tls(boat: &Boat) -> String {
 }
 
 /// Reason for there being no connection.
-async fn woe(config: ClientConfig) -> String {
+async fn failure_text(config: ClientConfig) -> String {
     let (client, _events) = Client::connect(config).await.expect("started");
     let mut state = client.state();
-    let failed = state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
-    let failed = timeout(PATIENCE, failed).await.expect("in time");
-    match &*failed.expect("the client lives") {
+    let state_change =
+        state.wait_for(|state| matches!(state, ConnectionState::Reconnecting { .. }));
+    let state_change = timeout(TEST_TIMEOUT, state_change).await.expect("in time");
+    match &*state_change.expect("the client lives") {
         ConnectionState::Reconnecting { why, .. } => {
             assert_eq!(why.code, Code::Unavailable);
             why.text.clone()
@@ -103,19 +104,19 @@ async fn woe(config: ClientConfig) -> String {
 
 // proves S1-06 in part: the reference client uses it, over both transports.
 #[tokio::test]
-async fn a_message_goes_through_tls_over_both_transports_and_after_a_cut() {
-    let identity = Identity::of(&["127.0.0.1"]);
+async fn tls_works_on_both_transports_and_after_a_reconnect() {
+    let identity = Identity::for_names(&["127.0.0.1"]);
     let boat = identity.boat().await;
     let (alice, _events) = start(secure(&identity, wss(&boat), 1)).await;
     let (bob, mut bob_events) = start(secure(&identity, tls(&boat), 2)).await;
-    for (number, said) in ["hello", "again"].into_iter().enumerate() {
-        let mut ticket = say(&alice, 2, said).await;
+    for (number, text) in ["hello", "again"].into_iter().enumerate() {
+        let mut ticket = say(&alice, 2, text).await;
         ticket.accepted().await.expect("accepted");
-        assert_eq!(next_texts(&mut bob_events, 1).await, [said]);
+        assert_eq!(next_texts(&mut bob_events, 1).await, [text]);
         let mut answer = say(&bob, 1, "yes").await;
         answer.accepted().await.expect("accepted");
         assert_eq!(next_texts(&mut bob_events, 1).await, ["yes"]);
-        timeout(PATIENCE, ticket.delivered())
+        timeout(TEST_TIMEOUT, ticket.delivered())
             .await
             .expect("in time")
             .expect("delivered");
@@ -126,7 +127,7 @@ async fn a_message_goes_through_tls_over_both_transports_and_after_a_cut() {
 
 #[tokio::test]
 async fn names_are_checked_not_only_addresses() {
-    let identity = Identity::of(&["localhost"]);
+    let identity = Identity::for_names(&["localhost"]);
     let boat = identity.boat().await;
     let url = format!("wss://localhost:{}/", boat.websocket.port());
     start(secure(&identity, url, 1)).await;
@@ -134,15 +135,15 @@ async fn names_are_checked_not_only_addresses() {
 
 #[tokio::test]
 async fn a_certificate_of_somebody_else_says_how_to_trust_it() {
-    let boat = Identity::of(&["127.0.0.1"]).boat().await;
-    let namesake = Identity::of(&["127.0.0.1"]);
+    let boat = Identity::for_names(&["127.0.0.1"]).boat().await;
+    let namesake = Identity::for_names(&["127.0.0.1"]);
     let stranger = Identity::until(&["127.0.0.1"], 2101);
     for (other, url) in [
         (&stranger, wss(&boat)),
         (&stranger, tls(&boat)),
         (&namesake, tls(&boat)),
     ] {
-        let why = woe(secure(other, url, 1)).await;
+        let why = failure_text(secure(other, url, 1)).await;
         assert!(
             why.starts_with("the certificate of 127.0.0.1 is not trusted"),
             "{why}"
@@ -154,9 +155,10 @@ async fn a_certificate_of_somebody_else_says_how_to_trust_it() {
 
 #[tokio::test]
 async fn a_certificate_for_another_name_says_whose_it_is() {
-    let identity = Identity::of(&["boat.example", "*.boat.example", "10.0.0.7", "d.example"]);
+    let identity =
+        Identity::for_names(&["boat.example", "*.boat.example", "10.0.0.7", "d.example"]);
     let boat = identity.boat().await;
-    let why = woe(secure(&identity, wss(&boat), 1)).await;
+    let why = failure_text(secure(&identity, wss(&boat), 1)).await;
     let wanted = "the certificate is for boat.example, *.boat.example, 10.0.0.7, and not for 127.0.0.1: use a URL with its name";
     assert_eq!(why, wanted);
     assert_eq!(boat.hellos(), 0);
@@ -166,7 +168,7 @@ async fn a_certificate_for_another_name_says_whose_it_is() {
 async fn a_certificate_that_has_ended_says_so() {
     let identity = Identity::until(&["127.0.0.1"], 2020);
     let boat = identity.boat().await;
-    let why = woe(secure(&identity, tls(&boat), 1)).await;
+    let why = failure_text(secure(&identity, tls(&boat), 1)).await;
     assert!(
         why.contains("the certificate of 127.0.0.1 has ended"),
         "{why}"
@@ -175,13 +177,13 @@ async fn a_certificate_that_has_ended_says_so() {
 
 #[tokio::test]
 async fn the_other_port_is_told_from_the_right_one() {
-    let identity = Identity::of(&["127.0.0.1"]);
+    let identity = Identity::for_names(&["127.0.0.1"]);
     let boat = identity.boat().await;
     for url in [
         format!("wss://{}", boat.tcp),
         format!("tls://{}", boat.websocket),
     ] {
-        let why = woe(secure(&identity, url, 1)).await;
+        let why = failure_text(secure(&identity, url, 1)).await;
         assert!(why.contains("speaks another protocol"), "{why}");
     }
 }
@@ -192,11 +194,11 @@ async fn listener(answer: Option<&'static [u8]>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
-        let mut kept = Vec::new();
+        let mut sockets = Vec::new();
         while let Ok((mut socket, _)) = listener.accept().await {
             if let Some(answer) = answer {
                 socket.write_all(answer).await.expect("written");
-                kept.push(socket);
+                sockets.push(socket);
             }
         }
     });
@@ -204,32 +206,32 @@ async fn listener(answer: Option<&'static [u8]>) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn a_listener_without_tls_is_told_and_a_silent_one_is_left_in_time() {
-    let identity = Identity::of(&["127.0.0.1"]);
+async fn plain_listener_is_reported_and_a_silent_one_times_out() {
+    let identity = Identity::for_names(&["127.0.0.1"]);
     let plain = listener(Some(b"HTTP/1.1 400 Bad Request\r\n\r\n")).await;
-    let why = woe(secure(&identity, format!("wss://{plain}"), 1)).await;
+    let why = failure_text(secure(&identity, format!("wss://{plain}"), 1)).await;
     assert!(why.contains("does not speak TLS"), "{why}");
 
     let silent = listener(Some(b"")).await;
     for scheme in ["wss", "tls"] {
         let mut config = secure(&identity, format!("{scheme}://{silent}"), 1);
         config.connect_timeout = Duration::from_millis(200);
-        assert_eq!(woe(config).await, "no connection in time");
+        assert_eq!(failure_text(config).await, "no connection in time");
     }
 
     let absent = listener(None).await;
-    let why = woe(secure(&identity, format!("tls://{absent}"), 1)).await;
+    let why = failure_text(secure(&identity, format!("tls://{absent}"), 1)).await;
     assert!(why.contains("TLS"), "{why}");
 }
 
 #[tokio::test]
 async fn an_address_with_tls_needs_somebody_to_trust() {
     for url in ["wss://boat.example/ws", "tls://boat.example:9001"] {
-        let refused = Client::connect(config(url.to_owned(), 1)).await;
-        assert!(matches!(refused, Err(ConnectError::Trust(_))), "{url}");
+        let result = Client::connect(config(url.to_owned(), 1)).await;
+        assert!(matches!(result, Err(ConnectError::Trust(_))), "{url}");
     }
-    let identity = Identity::of(&["127.0.0.1"]);
+    let identity = Identity::for_names(&["127.0.0.1"]);
     let odd = secure(&identity, format!("wss://{}/", "a".repeat(300)), 1);
-    let refused = Client::connect(odd).await;
-    assert!(matches!(refused, Err(ConnectError::Host(_))));
+    let result = Client::connect(odd).await;
+    assert!(matches!(result, Err(ConnectError::Host(_))));
 }

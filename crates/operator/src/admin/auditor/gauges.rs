@@ -9,11 +9,11 @@ use protocol::ledger::minute::MinuteFigures;
 pub(super) struct Gauges {
     minutes: Counter,
     contradictions: Counter,
-    missing: Gauge,
+    missing_count: Gauge,
     in_flight: Gauge,
     lag: Gauge,
     /// Newest known end of the closed minutes, in milliseconds; 0: unknown.
-    until: AtomicI64,
+    closed_until_ms: AtomicI64,
 }
 
 impl Gauges {
@@ -21,42 +21,42 @@ impl Gauges {
         Gauges {
             minutes: counter!("audit_minutes_total"),
             contradictions: counter!("audit_contradictions_total"),
-            missing: gauge!("audit_missing"),
+            missing_count: gauge!("audit_missing"),
             in_flight: gauge!("audit_in_flight"),
             lag: gauge!("audit_lag_seconds"),
-            until: AtomicI64::new(0),
+            closed_until_ms: AtomicI64::new(0),
         }
     }
 
-    pub(super) fn closed(&self) {
+    pub(super) fn count_closed(&self) {
         self.minutes.increment(1);
     }
 
-    pub(super) fn contradicted(&self, more: u64) {
+    pub(super) fn count_contradictions(&self, more: u64) {
         self.contradictions.increment(more);
     }
 
     /// Sets missing and in-flight messages, summed over all closed minutes that are still open.
     pub(super) fn open(&self, figures: impl Iterator<Item = MinuteFigures>) {
-        let (mut missing, mut in_flight) = (0, 0);
+        let (mut missing_count, mut in_flight) = (0, 0);
         for figures in figures {
-            missing += figures.missing;
+            missing_count += figures.missing;
             in_flight += figures.in_flight;
         }
-        self.missing.set(missing as f64);
+        self.missing_count.set(missing_count as f64);
         self.in_flight.set(in_flight as f64);
     }
 
-    /// Notes that everything accepted before `until` is in a closed minute.
-    pub(super) fn closed_until(&self, until: Timestamp) {
-        self.until.store(until.millis(), Ordering::Relaxed);
+    /// Notes that everything accepted before `end` is in a closed minute.
+    pub(super) fn closed_until(&self, end: Timestamp) {
+        self.closed_until_ms.store(end.millis(), Ordering::Relaxed);
     }
 
     /// Sets the lag, which grows until a store answers with a newer end.
     pub(super) fn lag(&self, now: Timestamp) {
-        let until = self.until.load(Ordering::Relaxed);
-        if until > 0 {
-            let lag = now.since(Timestamp::from_millis(until));
+        let end_ms = self.closed_until_ms.load(Ordering::Relaxed);
+        if end_ms > 0 {
+            let lag = now.since(Timestamp::from_millis(end_ms));
             self.lag.set(lag.as_secs_f64());
         }
     }

@@ -25,7 +25,7 @@ pub(in crate::admin) struct Term {
     head: ChainHead,
     /// Interval of heartbeats: the head moves at least this often, so that no other process takes
     /// over.
-    heard_every: Duration,
+    heartbeat_interval: Duration,
 }
 
 impl Term {
@@ -42,7 +42,7 @@ impl Term {
             clock,
             worker,
             head: standing,
-            heard_every: takeover / 3,
+            heartbeat_interval: takeover / 3,
         };
         term.advance(|_| {}).await?;
         Ok(term)
@@ -77,7 +77,7 @@ impl Term {
         // One place in the queue, however long it takes: a new call would stand behind all others.
         let mut turn = pin!(log.next_turn());
         loop {
-            match timeout(self.heard_every, &mut turn).await {
+            match timeout(self.heartbeat_interval, &mut turn).await {
                 Ok(turn) => return Ok(turn?),
                 Err(_) => self.go_on().await?,
             }
@@ -88,7 +88,7 @@ impl Term {
     /// the middle of long work.
     pub(in crate::admin) async fn go_on(&mut self) -> Result<()> {
         let (now, last) = (self.clock.now(), self.head.at);
-        if now.since(last).max(last.since(now)) >= self.heard_every {
+        if now.since(last).max(last.since(now)) >= self.heartbeat_interval {
             self.advance(|_| {}).await?;
         }
         Ok(())

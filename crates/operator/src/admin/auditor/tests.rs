@@ -28,7 +28,7 @@ use crate::answer::Time;
 #[derive(Default)]
 struct Watch {
     moved_by: Mutex<BTreeSet<u64>>,
-    refused: AtomicUsize,
+    refused_count: AtomicUsize,
     away_for_rows: AtomicBool,
     read: AtomicUsize,
 }
@@ -39,16 +39,17 @@ impl Hook for Watch {
         if matches!(op.name, "head" | "advance") {
             tokio::task::yield_now().await;
         }
-        match op.name == "save" && self.away_for_rows.load(Ordering::SeqCst) {
-            true => Err(backend::Error::unavailable("audit", "away")),
-            false => Ok(()),
+        if op.name == "save" && self.away_for_rows.load(Ordering::SeqCst) {
+            Err(backend::Error::unavailable("audit", "away"))
+        } else {
+            Ok(())
         }
     }
 
-    async fn after(&self, op: &Op, done: usize) -> backend::Result<()> {
-        match (op.name, done) {
-            ("read", _) => _ = self.read.fetch_add(done, Ordering::SeqCst),
-            ("advance", 0) => _ = self.refused.fetch_add(1, Ordering::SeqCst),
+    async fn after(&self, op: &Op, count: usize) -> backend::Result<()> {
+        match (op.name, count) {
+            ("read", _) => _ = self.read.fetch_add(count, Ordering::SeqCst),
+            ("advance", 0) => _ = self.refused_count.fetch_add(1, Ordering::SeqCst),
             ("advance", _) => self.moved_by.lock().expect("no panic").extend(&op.subjects),
             _ => {}
         }
@@ -92,7 +93,7 @@ impl World {
         )
     }
 
-    async fn begun(&self) -> Auditor {
+    async fn begin_auditor(&self) -> Auditor {
         let mut auditor = self.auditor(1, Config::default());
         auditor.round().await.expect("begins");
         auditor
@@ -102,7 +103,7 @@ impl World {
     async fn settle(&self, ids: &[MessageId]) {
         let entries = ids.iter().flat_map(|&id| {
             let user = |n| UserId::new(n).expect("positive");
-            let placed = LedgerEvent::Placed {
+            let placed_event = LedgerEvent::Placed {
                 conversation: ConversationId::private(user(1), user(2)).expect("two users"),
                 seq: Seq(id.get() as u64),
                 from: user(1),
@@ -110,15 +111,15 @@ impl World {
                 partition: 0,
                 offset: 0,
             };
-            [placed, LedgerEvent::Settled].map(|event| LedgerEntry {
+            [placed_event, LedgerEvent::Settled].map(|event| LedgerEntry {
                 message: id,
                 at: id.timestamp(),
                 target: None,
                 event,
             })
         });
-        let appended = self.books.ledger.append(entries.collect()).await;
-        appended.expect("appends");
+        let outcome = self.books.ledger.append(entries.collect()).await;
+        outcome.expect("appends");
     }
 
     async fn head(&self) -> ChainHead {
@@ -140,15 +141,15 @@ impl World {
     async fn answer(&self, question: &AuditQuestion) -> Report {
         let (log, now) = (Log::new(self.queue.clone()), self.books.clock.now());
         let (ledger, store) = (self.books.ledger.as_ref(), self.store.as_ref());
-        let answered = answer(&log, ledger, store, question, now).await;
-        answered.expect("an answer")
+        let report = answer(&log, ledger, store, question, now).await;
+        report.expect("an answer")
     }
 
     async fn verify(&self, deep: bool) -> verify::Report {
         let log = Log::new(self.queue.clone());
         let question = verify::VerifyQuestion { since: None, deep };
-        let verified = verify(&log, self.store.as_ref(), &question).await;
-        verified.expect("a verification")
+        let report = verify(&log, self.store.as_ref(), &question).await;
+        report.expect("a verification")
     }
 
     /// Amendment of the only closed minute.
@@ -160,14 +161,16 @@ impl World {
 }
 
 fn accepted(rows: &[MinuteRow]) -> u64 {
-    let closed = rows.iter().filter_map(|row| row.closed.as_ref());
-    closed.map(|closed| closed.accepted).sum()
+    let closed_minute = rows.iter().filter_map(|row| row.closed_minute.as_ref());
+    closed_minute
+        .map(|closed_minute| closed_minute.accepted)
+        .sum()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minute_is_closed_once_and_amended_until_all_of_it_is_settled() {
+async fn a_minute_is_closed_once_and_amended_until_it_is_settled() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let ids = world.books.accept(5).await;
     advance(MINUTE * 2).await;
     auditor.round().await.expect("a round");
@@ -175,9 +178,12 @@ async fn a_minute_is_closed_once_and_amended_until_all_of_it_is_settled() {
     advance(MINUTE).await;
     auditor.round().await.expect("a round");
     let row = world.rows().await.remove(0);
-    let closed = row.closed.expect("a row");
-    assert_eq!((closed.accepted, closed.then.in_flight), (5, 5));
-    assert_eq!(closed.minute, minute_of(ids[0].timestamp()));
+    let closed_minute = row.closed_minute.expect("a row");
+    assert_eq!(
+        (closed_minute.accepted, closed_minute.then.in_flight),
+        (5, 5)
+    );
+    assert_eq!(closed_minute.minute, minute_start(ids[0].timestamp()));
 
     world.settle(&ids[..4]).await;
     world.books.commit().await;
@@ -192,14 +198,14 @@ async fn a_minute_is_closed_once_and_amended_until_all_of_it_is_settled() {
     advance(MINUTE * 2).await;
     auditor.round().await.expect("a round");
     assert!(world.amendment().await.is_settled());
-    assert_eq!(world.rows().await[0].closed, Some(closed));
+    assert_eq!(world.rows().await[0].closed_minute, Some(closed_minute));
     assert_eq!(world.flaws().await, []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_goes_on_where_the_last_one_stopped() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let mut all = 0;
     for minute in 0..100 {
         world.settle(&world.books.accept(7).await).await;
@@ -208,11 +214,11 @@ async fn a_restart_goes_on_where_the_last_one_stopped() {
         advance(MINUTE).await;
         auditor.round().await.expect("a round");
         if minute % 10 == 5 {
-            let before = world.watch.read.load(Ordering::SeqCst);
+            let read_before = world.watch.read.load(Ordering::SeqCst);
             auditor = world.auditor(2 + minute, Config::default());
             advance(MINUTE * 2).await;
             auditor.round().await.expect("goes on");
-            let read = world.watch.read.load(Ordering::SeqCst) - before;
+            let read = world.watch.read.load(Ordering::SeqCst) - read_before;
             assert!(read < 60, "{read} of {all}: more than what is not closed");
         }
     }
@@ -259,12 +265,12 @@ async fn two_workers_never_fork_the_chain() {
         .copied()
         .collect();
     assert_eq!(moved_by, [1, 2], "both had their turns");
-    assert!(world.watch.refused.load(Ordering::SeqCst) > 5);
+    assert!(world.watch.refused_count.load(Ordering::SeqCst) > 5);
     let rows = world.rows().await;
     assert_eq!(world.flaws().await, []);
     let mut numbers = rows
         .iter()
-        .filter_map(|row| Some(row.closed.as_ref()?.number));
+        .filter_map(|row| Some(row.closed_minute.as_ref()?.number));
     assert!(numbers.by_ref().eq(1..=60));
     assert_eq!(accepted(&rows), all.len() as u64);
 }
@@ -272,7 +278,7 @@ async fn two_workers_never_fork_the_chain() {
 #[tokio::test(start_paused = true)]
 async fn one_works_while_it_is_heard_of_and_another_goes_on_after_it() {
     let world = World::new();
-    let mut one = world.begun().await;
+    let mut one = world.begin_auditor().await;
     let mut other = world.auditor(2, Config::default());
     for _ in 0..10 {
         world.settle(&world.books.accept(2).await).await;
@@ -295,23 +301,23 @@ async fn one_works_while_it_is_heard_of_and_another_goes_on_after_it() {
 /// The books' clock, set back by some seconds.
 struct LateClock {
     clock: TimerClock,
-    behind: AtomicU64,
+    behind_secs: AtomicU64,
 }
 
 impl Clock for LateClock {
     fn now(&self) -> Timestamp {
-        self.clock.now() - Duration::from_secs(self.behind.load(Ordering::Relaxed))
+        self.clock.now() - Duration::from_secs(self.behind_secs.load(Ordering::Relaxed))
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_head_of_a_clock_that_was_ahead_is_taken_over() {
     let world = World::new();
-    let one = world.begun().await;
+    let one = world.begin_auditor().await;
     drop(one);
     let late = Arc::new(LateClock {
         clock: world.books.clock.clone(),
-        behind: AtomicU64::new(7200),
+        behind_secs: AtomicU64::new(7200),
     });
     let mut other = world.auditor_by(late, 2, Config::default());
     other.round().await.expect("rests");
@@ -322,11 +328,11 @@ async fn a_head_of_a_clock_that_was_ahead_is_taken_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_works_is_heard_of_though_the_clock_is_set_back() {
+async fn a_worker_is_seen_alive_though_its_clock_is_set_back() {
     let world = World::new();
     let late = Arc::new(LateClock {
         clock: world.books.clock.clone(),
-        behind: AtomicU64::new(0),
+        behind_secs: AtomicU64::new(0),
     });
     let mut one = world.auditor_by(late.clone(), 1, Config::default());
     let mut other = world.auditor_by(late.clone(), 2, Config::default());
@@ -334,7 +340,7 @@ async fn whoever_works_is_heard_of_though_the_clock_is_set_back() {
     let ids = world.books.accept(2).await;
     advance(MINUTE * 4).await;
     one.round().await.expect("closes a minute that is open");
-    late.behind.store(1800, Ordering::Relaxed);
+    late.behind_secs.store(1800, Ordering::Relaxed);
     world.settle(&ids).await;
     world.books.commit().await;
     for _ in 0..10 {
@@ -343,9 +349,9 @@ async fn whoever_works_is_heard_of_though_the_clock_is_set_back() {
         other.round().await.expect("rests");
         assert_eq!(world.head().await.worker, 1);
     }
-    let looked = world.rows().await.remove(0).amendment.expect("looked at");
+    let amendment = world.rows().await.remove(0).amendment.expect("looked at");
     assert!(
-        looked.is_settled(),
+        amendment.is_settled(),
         "open minutes do not wait for the clock"
     );
 }
@@ -354,13 +360,13 @@ async fn whoever_works_is_heard_of_though_the_clock_is_set_back() {
 #[tokio::test(start_paused = true)]
 async fn a_row_that_was_not_written_is_written_by_whoever_goes_on() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let ids = world.books.accept(2).await;
     advance(MINUTE * 3).await;
     world.watch.away_for_rows.store(true, Ordering::SeqCst);
     auditor.round().await.expect_err("the row is not written");
     assert!(world.rows().await.is_empty());
-    let closed = world.head().await.last.expect("the head has it");
+    let closed_minute = world.head().await.last.expect("the head has it");
     world.watch.away_for_rows.store(false, Ordering::SeqCst);
     world.settle(&ids).await;
     world.books.commit().await;
@@ -368,7 +374,7 @@ async fn a_row_that_was_not_written_is_written_by_whoever_goes_on() {
     advance(MINUTE * 2).await;
     other.round().await.expect("goes on");
     let row = world.rows().await.remove(0);
-    assert_eq!(row.closed, Some(closed));
+    assert_eq!(row.closed_minute, Some(closed_minute));
     assert!(row.amendment.expect("looked at").is_settled());
     assert_eq!(world.flaws().await, []);
 }
@@ -394,9 +400,9 @@ async fn old_minutes_are_removed_and_the_rest_of_the_chain_holds() {
 
 /// More open messages than have names, so that they are looked up in the log again.
 #[tokio::test(start_paused = true)]
-async fn what_has_no_name_is_found_in_the_log_again() {
+async fn ids_that_are_not_stored_are_read_from_the_log_again() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let ids = world.books.accept(1500).await;
     advance(MINUTE * 3).await;
     auditor.round().await.expect("a round");
@@ -412,9 +418,9 @@ async fn what_has_no_name_is_found_in_the_log_again() {
 /// Committed offsets settle the question for whole minutes; for those that carriers have begun, one
 /// look is enough.
 #[tokio::test(start_paused = true)]
-async fn while_carriers_are_away_the_log_is_not_read_again_for_each_minute() {
+async fn absent_carriers_cause_no_second_read_of_the_log() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let mut ids = Vec::new();
     for _ in 0..40 {
         ids.extend(world.books.accept(50).await);
@@ -431,16 +437,19 @@ async fn while_carriers_are_away_the_log_is_not_read_again_for_each_minute() {
     // Carriers are back, and got through a part of the log; all minutes are due.
     world.settle(&ids[..1000]).await;
     world.books.commit_to(|end| end / 2).await;
-    let before = read();
+    let read_before = read();
     advance(MINUTE * 60).await;
     auditor.round().await.expect("a round");
-    let again = read() - before;
-    assert!(again <= 1000 + 200, "{again} records were read again");
-    let settled = world.rows().await.into_iter().map(|row| row.amendment);
-    let settled: u64 = settled
-        .map(|amended| amended.expect("looked at").settled)
+    let reread_count = read() - read_before;
+    assert!(
+        reread_count <= 1000 + 200,
+        "{reread_count} records were read again"
+    );
+    let settled_count = world.rows().await.into_iter().map(|row| row.amendment);
+    let settled_count: u64 = settled_count
+        .map(|amendment| amendment.expect("looked at").settled)
         .sum();
-    assert_eq!(settled, 1000);
+    assert_eq!(settled_count, 1000);
 
     world.settle(&ids[1000..]).await;
     world.books.commit().await;
@@ -455,13 +464,13 @@ async fn while_carriers_are_away_the_log_is_not_read_again_for_each_minute() {
 /// Half of each minute lies in a partition whose carrier hangs: that half is in flight for every
 /// asker.
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_stands_still_is_not_read_again_for_each_minute() {
+async fn a_stalled_partition_is_not_read_again_for_each_minute() {
     let world = World::new();
-    let mut auditor = world.begun().await;
-    let (other, mut stuck) = (world.books.elsewhere(), Vec::new());
+    let mut auditor = world.begin_auditor().await;
+    let (other, mut stuck_ids) = (world.books.elsewhere(), Vec::new());
     let read = || world.watch.read.load(Ordering::SeqCst);
     for _ in 0..40 {
-        stuck.extend(world.books.accept(50).await);
+        stuck_ids.extend(world.books.accept(50).await);
         world.settle(&world.books.accept_for(other, 50).await).await;
         world.books.commit_for(other).await;
         advance(MINUTE).await;
@@ -482,30 +491,33 @@ async fn a_partition_that_stands_still_is_not_read_again_for_each_minute() {
     assert_eq!(figures().await, [half; 40]);
     assert!(read() <= 4000 + 200, "{} records of 4000 were read", read());
 
-    let before = read();
+    let read_before = read();
     advance(MINUTE * 60).await;
     auditor.round().await.expect("a round");
-    assert_eq!(read(), before, "nothing has changed since");
+    assert_eq!(read(), read_before, "nothing has changed since");
 
     // Another process knows only the rows: it reads the stretches of their minutes, once.
     let mut next = world.auditor(2, Config::default());
     advance(MINUTE * 60).await;
     next.round().await.expect("a round");
-    let again = read() - before;
-    assert!(again <= 4000, "{again} records were read again");
-    let before = read();
+    let reread_count = read() - read_before;
+    assert!(
+        reread_count <= 4000,
+        "{reread_count} records were read again"
+    );
+    let read_before = read();
     advance(MINUTE * 60).await;
     next.round().await.expect("a round");
-    assert_eq!(read(), before, "nor again");
+    assert_eq!(read(), read_before, "nor again");
     assert_eq!(figures().await, [half; 40]);
 
     // The carrier goes on, and loses one.
-    world.settle(&stuck[1..]).await;
+    world.settle(&stuck_ids[1..]).await;
     world.books.commit().await;
     advance(MINUTE * 60).await;
     next.round().await.expect("a round");
-    let missing = figures().await.iter().map(|now| now.missing).sum::<u64>();
-    assert_eq!(missing, 1);
+    let missing_count = figures().await.iter().map(|now| now.missing).sum::<u64>();
+    assert_eq!(missing_count, 1);
     assert_eq!(
         figures().await.iter().map(|now| now.in_flight).sum::<u64>(),
         0
@@ -515,17 +527,17 @@ async fn a_partition_that_stands_still_is_not_read_again_for_each_minute() {
 /// A redriven dead letter, a repeat, a copy: its record lies behind all records that its minute was
 /// read from.
 #[tokio::test(start_paused = true)]
-async fn what_a_later_record_carries_is_not_missing() {
+async fn messages_of_a_later_record_are_not_missing() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let ids = world.books.accept(3).await;
     advance(MINUTE * 3).await;
     auditor.round().await.expect("closes it");
     world.settle(&ids[..2]).await;
     world.books.commit().await;
-    let again = vec![world.books.record(ids[2])];
-    let published = world.books.queue.producer().publish(again).await;
-    assert!(published.iter().all(Result::is_ok));
+    let records = vec![world.books.record(ids[2])];
+    let answers = world.books.queue.producer().publish(records).await;
+    assert!(answers.iter().all(Result::is_ok));
     advance(MINUTE * 2).await;
     auditor.round().await.expect("a round");
     // The message counts once more in the minute where its second record was read.
@@ -539,15 +551,15 @@ async fn what_a_later_record_carries_is_not_missing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wrong_is_counted() {
+async fn missing_messages_and_contradictions_are_counted() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let handle = recorder.handle();
     let _counts = metrics::set_default_local_recorder(&recorder);
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let ids = world.books.accept(3).await;
     world.settle(&ids[..1]).await;
-    let again = LedgerEntry {
+    let contradiction = LedgerEntry {
         message: ids[0],
         at: ids[0].timestamp(),
         target: None,
@@ -563,13 +575,13 @@ async fn what_is_wrong_is_counted() {
     world
         .books
         .ledger
-        .append(vec![again])
+        .append(vec![contradiction])
         .await
         .expect("appends");
     world.books.commit().await;
     advance(MINUTE * 3).await;
     auditor.round().await.expect("a round");
-    let shown = handle.render();
+    let exposition = handle.render();
     for line in [
         "audit_minutes_total 1",
         "audit_missing 2",
@@ -577,15 +589,21 @@ async fn what_is_wrong_is_counted() {
         "audit_contradictions_total 1",
         "audit_lag_seconds 120",
     ] {
-        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+        assert!(
+            exposition.lines().any(|exposition| exposition == line),
+            "{line}: {exposition}"
+        );
     }
     // Found again, but not counted again.
     world.settle(&ids[1..]).await;
     advance(MINUTE * 2).await;
     auditor.round().await.expect("a round");
-    let shown = handle.render();
+    let exposition = handle.render();
     for line in ["audit_missing 0", "audit_contradictions_total 1"] {
-        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+        assert!(
+            exposition.lines().any(|exposition| exposition == line),
+            "{line}: {exposition}"
+        );
     }
 }
 
@@ -596,12 +614,12 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
     // Before the chain begins.
     world.settle(&world.books.accept(4).await).await;
     advance(MINUTE * 3).await;
-    let mut auditor = world.begun().await;
-    let mut unsettled = Vec::new();
+    let mut auditor = world.begin_auditor().await;
+    let mut unsettled_ids = Vec::new();
     for minute in 0..30 {
         let ids = world.books.accept(6).await;
         let open = usize::from(minute % 10 == 0);
-        unsettled.extend(&ids[..open]);
+        unsettled_ids.extend(&ids[..open]);
         world.settle(&ids[open..]).await;
         world.books.commit().await;
         advance(MINUTE).await;
@@ -609,12 +627,12 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
     }
     // One settled since the last look, and others not settled yet: in the newest minutes and in
     // closed ones.
-    world.settle(&unsettled[1..2]).await;
+    world.settle(&unsettled_ids[1..2]).await;
     world.books.accept(2).await;
     let start = world.head().await.start.minute;
-    let window = |since: Option<u32>, until: Option<u32>| AuditQuestion {
-        since: since.map(|minutes| Time::from(start + MINUTE * minutes)),
-        until: until.map(|minutes| Time::from(start + MINUTE * minutes)),
+    let window = |first_minute: Option<u32>, last_minute: Option<u32>| AuditQuestion {
+        since: first_minute.map(|minutes| Time::from(start + MINUTE * minutes)),
+        until: last_minute.map(|minutes| Time::from(start + MINUTE * minutes)),
         ..AuditQuestion::default()
     };
     let windows = [
@@ -624,8 +642,8 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
         (None, Some(12)),
         (Some(29), None),
     ];
-    for (since, until) in windows {
-        let question = window(since, until);
+    for (first_minute, last_minute) in windows {
+        let question = window(first_minute, last_minute);
         let quick = world.answer(&question).await;
         let deep = AuditQuestion {
             deep: true,
@@ -633,19 +651,25 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
         };
         let deep = world.answer(&deep).await;
         let figures = |report: &Report| {
-            let missing = report.missing.items.clone();
+            let missing_ids = report.missing.items.clone();
             let minutes: Vec<_> = report
                 .minutes
                 .items
                 .iter()
                 .map(|m| (m.at, m.accepted))
                 .collect();
-            let of = (report.accepted, report.settled, report.in_flight);
-            (report.balanced, of, missing, minutes, report.truncated)
+            let sums = (report.accepted, report.settled, report.in_flight);
+            (
+                report.balanced,
+                sums,
+                missing_ids,
+                minutes,
+                report.truncated,
+            )
         };
         assert_eq!(figures(&quick), figures(&deep), "{question:?}");
         assert_eq!(deep.closed_minutes, 0);
-        let open_end = since == Some(29);
+        let open_end = first_minute == Some(29);
         assert_eq!(
             quick.closed_minutes == 0,
             open_end,
@@ -658,17 +682,20 @@ async fn an_answer_from_closed_minutes_is_that_of_the_log() {
     assert_eq!((all.accepted, all.in_flight), (30 * 6 + 2, 2));
 
     // Settled minutes need no read of the log.
-    let before = world.watch.read.load(Ordering::SeqCst);
-    let settled = world.answer(&window(Some(1), Some(9))).await;
-    assert_eq!((settled.accepted, settled.closed_minutes), (48, 8));
-    assert_eq!(world.watch.read.load(Ordering::SeqCst), before);
+    let read_before = world.watch.read.load(Ordering::SeqCst);
+    let settled_report = world.answer(&window(Some(1), Some(9))).await;
+    assert_eq!(
+        (settled_report.accepted, settled_report.closed_minutes),
+        (48, 8)
+    );
+    assert_eq!(world.watch.read.load(Ordering::SeqCst), read_before);
 }
 
 // A minute that was open on one page is closed on the next, which counted all of it again.
 #[tokio::test(start_paused = true)]
 async fn an_audit_that_goes_on_counts_each_message_once() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     for _ in 0..8 {
         world.settle(&world.books.accept(7).await).await;
         advance(MINUTE / 2).await;
@@ -679,10 +706,10 @@ async fn an_audit_that_goes_on_counts_each_message_once() {
         limit: Some(10),
         ..AuditQuestion::default()
     };
-    let (mut accepted, mut pages) = (0, 0);
+    let (mut accepted_count, mut pages) = (0, 0);
     loop {
         let report = world.answer(&question).await;
-        accepted += report.accepted;
+        accepted_count += report.accepted;
         pages += 1;
         assert!(report.accepted > 0, "page {pages} is empty");
         let Some(next) = report.next else { break };
@@ -691,42 +718,40 @@ async fn an_audit_that_goes_on_counts_each_message_once() {
         auditor.round().await.expect("a round");
     }
     assert!(pages > 1);
-    assert_eq!(accepted, 8 * 7);
+    assert_eq!(accepted_count, 8 * 7);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_verification_names_the_minutes_that_were_changed() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     for _ in 0..6 {
         world.settle(&world.books.accept(3).await).await;
         advance(MINUTE).await;
     }
     advance(MINUTE * 3).await;
     auditor.round().await.expect("a round");
-    let whole = world.verify(true).await;
-    assert!(whole.intact, "{whole:?}");
-    assert_eq!((whole.minutes, whole.minutes_in_log, whole.link), (6, 6, 6));
+    let report = world.verify(true).await;
+    assert!(report.intact, "{report:?}");
+    assert_eq!(
+        (report.minutes, report.minutes_in_log, report.link),
+        (6, 6, 6)
+    );
 
     let row = world.rows().await.remove(2);
-    let closed = row.closed.expect("a row");
-    let mut changed = closed.clone();
-    changed.accepted -= 1;
-    world.store.save(&changed).await.expect("saves");
+    let closed_minute = row.closed_minute.expect("a row");
+    let mut tampered_minute = closed_minute.clone();
+    tampered_minute.accepted -= 1;
+    world.store.save(&tampered_minute).await.expect("saves");
     let broken = world.verify(false).await;
     assert!(!broken.intact);
-    let names: Vec<_> = broken
-        .flaws
-        .items
-        .iter()
-        .map(|named| named.minute)
-        .collect();
-    assert_eq!(names, [Time::from(closed.minute)]);
-    world.store.save(&closed).await.expect("saves");
+    let names: Vec<_> = broken.flaws.items.iter().map(|flaw| flaw.minute).collect();
+    assert_eq!(names, [Time::from(closed_minute.minute)]);
+    world.store.save(&closed_minute).await.expect("saves");
     assert!(world.verify(false).await.intact);
 
-    let gone = closed.minute..closed.minute + MINUTE;
-    world.store.forget(gone).await.expect("forgets");
+    let removed_range = closed_minute.minute..closed_minute.minute + MINUTE;
+    world.store.forget(removed_range).await.expect("forgets");
     let broken = world.verify(false).await;
     assert!(
         broken.flaws.items[0].flaw.contains("link 3 was removed"),
@@ -737,24 +762,24 @@ async fn a_verification_names_the_minutes_that_were_changed() {
 #[tokio::test(start_paused = true)]
 async fn a_verification_of_no_minutes_is_none() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     world.settle(&world.books.accept(3).await).await;
     advance(MINUTE * 3).await;
     auditor.round().await.expect("a round");
-    let (log, until) = (Log::new(world.queue.clone()), world.head().await.until);
-    let ask = async |since: Timestamp| {
+    let (log, end) = (Log::new(world.queue.clone()), world.head().await.until);
+    let ask = async |start: Timestamp| {
         let question = verify::VerifyQuestion {
-            since: Some(Time::from(since)),
+            since: Some(Time::from(start)),
             deep: false,
         };
         verify(&log, world.store.as_ref(), &question).await
     };
-    for since in [until, until + MINUTE, Timestamp::MAX] {
-        let none = ask(since).await.expect_err("nothing is closed there");
+    for start in [end, end + MINUTE, Timestamp::MAX] {
+        let none = ask(start).await.expect_err("nothing is closed there");
         assert!(none.is::<verify::NoMinutes>(), "{none:?}");
     }
-    for since in [until - MINUTE, Timestamp::from_millis(i64::MIN)] {
-        assert!(ask(since).await.expect("closed minutes").intact);
+    for start in [end - MINUTE, Timestamp::from_millis(i64::MIN)] {
+        assert!(ask(start).await.expect("closed minutes").intact);
     }
 }
 
@@ -762,34 +787,34 @@ async fn a_verification_of_no_minutes_is_none() {
 #[tokio::test(start_paused = true)]
 async fn a_chain_that_was_made_anew_does_not_match_the_log() {
     let world = World::new();
-    let mut auditor = world.begun().await;
+    let mut auditor = world.begin_auditor().await;
     let ids = world.books.accept(3).await;
     world.settle(&ids).await;
     advance(MINUTE * 3).await;
     auditor.round().await.expect("a round");
     let mut head = world.head().await;
-    let closed = head.last.take().expect("closed");
+    let closed_minute = head.last.take().expect("closed");
     let reading = MinuteReading {
-        minute: closed.minute,
-        accepted: 2,
-        ids: Digest::of_ids(ids[..2].iter().copied()),
+        minute: closed_minute.minute,
+        accepted_count: 2,
+        ids: Digest::from_ids(ids[..2].iter().copied()),
         unread: 0,
-        epoch: closed.epoch,
-        stretches: closed.stretches.clone(),
+        epoch: closed_minute.epoch,
+        stretches: closed_minute.stretches.clone(),
     };
-    let forged = ClosedMinute::after(head.start, reading, closed.then);
+    let forged_minute = ClosedMinute::after(head.start, reading, closed_minute.then);
     head.turn += 1;
-    head.last = Some(forged.clone());
+    head.last = Some(forged_minute.clone());
     assert!(world.store.advance(&head).await.expect("answers"));
-    world.store.save(&forged).await.expect("saves");
-    let later = world.books.clock.now() + MINUTE;
-    let amendment = Amendment::of(&forged, later, &MinuteVerdict::default());
-    let amended = world.store.amend(forged.minute, &amendment).await;
-    amended.expect("amends");
+    world.store.save(&forged_minute).await.expect("saves");
+    let amended_at = world.books.clock.now() + MINUTE;
+    let amendment = Amendment::of(&forged_minute, amended_at, &MinuteVerdict::default());
+    let outcome = world.store.amend(forged_minute.minute, &amendment).await;
+    outcome.expect("amends");
     assert!(world.verify(false).await.intact);
     let deep = world.verify(true).await;
-    let named = &deep.flaws.items;
-    assert_eq!(named.len(), 1, "{named:?}");
-    assert_eq!(named[0].minute, Time::from(closed.minute));
-    assert!(named[0].flaw.contains("3 message"), "{named:?}");
+    let flaws = &deep.flaws.items;
+    assert_eq!(flaws.len(), 1, "{flaws:?}");
+    assert_eq!(flaws[0].minute, Time::from(closed_minute.minute));
+    assert!(flaws[0].flaw.contains("3 message"), "{flaws:?}");
 }

@@ -56,7 +56,7 @@ async fn the_page_and_its_files_have_their_types_and_ages() {
 }
 
 #[test]
-fn what_is_no_file_is_not_found() {
+fn missing_files_are_not_found() {
     for path in [
         "trace/123",
         "assets",

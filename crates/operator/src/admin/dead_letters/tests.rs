@@ -32,14 +32,18 @@ fn anybody() -> Extension<Operator> {
 async fn a_desk_that_is_busy_says_that_one_may_ask_again() {
     let desk = desk();
     let turn = desk.log.turn().await.expect("nobody reads");
-    let listed = list(desk.clone(), Query(ListQuestion::default())).await;
-    let counted = stats(desk.clone()).await;
-    let audited =
+    let list_answer = list(desk.clone(), Query(ListQuestion::default())).await;
+    let stats_answer = stats(desk.clone()).await;
+    let audit_answer =
         super::super::api::audit_all(desk.clone(), Query(audit::AuditQuestion::default()));
-    for refused in [audited.await.err(), listed.err(), counted.err()] {
-        let refused = refused.expect("refused");
-        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-        let error = refused.error;
+    for refusal in [
+        audit_answer.await.err(),
+        list_answer.err(),
+        stats_answer.err(),
+    ] {
+        let refusal = refusal.expect("refused");
+        assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
+        let error = refusal.error;
         assert!(
             error.retry && error.message.contains("ask again"),
             "{error:?}"
@@ -72,8 +76,8 @@ async fn desk_alone() -> State<Arc<Desk>> {
         ..dead_letter(0, Timestamp::ZERO)
     };
     let producer = environment.backends.queue.producer();
-    let published = producer.publish(vec![letter]).await;
-    assert!(published.iter().all(Result::is_ok), "{published:?}");
+    let answers = producer.publish(vec![letter]).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     let hook: Arc<dyn Hook> = Arc::new(Away);
     State(Arc::new(Desk::new(
         &environment.backends.hooked(&hook),
@@ -91,25 +95,25 @@ async fn turn_meanwhile(desk: &Desk) {
 
 // A slow store kept all others from the log.
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_the_stores_holds_no_turn_and_waits_for_an_end() {
+async fn requests_that_wait_for_stores_hold_no_turn_and_end() {
     let desk = desk_alone().await;
     let one = Selection::ids(vec!["message-0-0".to_owned()]);
-    let planned = plan(desk.clone(), Json(one));
-    let (planned, ()) = tokio::join!(planned, turn_meanwhile(&desk));
-    let exported = export(desk.clone(), anybody(), Json(ExportQuestion::default()));
-    let (exported, ()) = tokio::join!(exported, turn_meanwhile(&desk));
-    let imported = import(desk.clone(), anybody(), Json(ImportQuestion::default()));
-    let (imported, ()) = tokio::join!(imported, turn_meanwhile(&desk));
-    for refused in [planned.err(), exported.err(), imported.err()] {
-        let refused = refused.expect("nobody answers");
-        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(refused.error.retry, "{refused:?}");
+    let plan_answer = plan(desk.clone(), Json(one));
+    let (plan_answer, ()) = tokio::join!(plan_answer, turn_meanwhile(&desk));
+    let export_answer = export(desk.clone(), anybody(), Json(ExportQuestion::default()));
+    let (export_answer, ()) = tokio::join!(export_answer, turn_meanwhile(&desk));
+    let import_answer = import(desk.clone(), anybody(), Json(ImportQuestion::default()));
+    let (import_answer, ()) = tokio::join!(import_answer, turn_meanwhile(&desk));
+    for refusal in [plan_answer.err(), export_answer.err(), import_answer.err()] {
+        let refusal = refusal.expect("nobody answers");
+        assert_eq!(refusal.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(refusal.error.retry, "{refusal:?}");
     }
 }
 
 // Nothing matched, and nothing done yet, were one answer.
 #[tokio::test(start_paused = true)]
-async fn a_redrive_counts_the_letters_without_an_outcome_and_names_its_task() {
+async fn a_redrive_counts_open_letters_and_names_its_task() {
     let desk = desk_alone().await;
     let filter = |text: &str| Selection::Filter {
         filter: Filter {
@@ -122,10 +126,13 @@ async fn a_redrive_counts_the_letters_without_an_outcome_and_names_its_task() {
     let Json(nothing) = nothing.expect("an answer");
     assert_eq!(nothing, RedriveAnswer::default());
     // Nobody works.
-    let begun = redrive(desk.clone(), anybody(), Json(filter(""))).await;
-    let Json(begun) = begun.expect("an answer");
-    assert_eq!((begun.items.len(), begun.truncated), (0, 1));
-    let id = begun.task.expect("a task");
+    let redrive_answer = redrive(desk.clone(), anybody(), Json(filter(""))).await;
+    let Json(redrive_answer) = redrive_answer.expect("an answer");
+    assert_eq!(
+        (redrive_answer.items.len(), redrive_answer.truncated),
+        (0, 1)
+    );
+    let id = redrive_answer.task.expect("a task");
     let Json(task) = task(desk, Path(id)).await.expect("it goes on");
     assert_eq!(task.letters, 1);
 }
@@ -133,29 +140,29 @@ async fn a_redrive_counts_the_letters_without_an_outcome_and_names_its_task() {
 #[tokio::test(start_paused = true)]
 async fn a_redrive_has_an_end() {
     let many = Selection::ids(vec!["message-0-0".to_owned(); LETTERS_MAX + 1]);
-    let refused = redrive(desk(), anybody(), Json(many)).await;
-    let refused = refused.expect_err("refused");
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    assert!(refused.error.message.contains("1000"), "{refused:?}");
+    let refusal = redrive(desk(), anybody(), Json(many)).await;
+    let refusal = refusal.expect_err("refused");
+    assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
+    assert!(refusal.error.message.contains("1000"), "{refusal:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_role_is_needed() {
     let viewer = || Extension(Operator::with("ann", &[Role::View]));
     let one = Selection::ids(vec!["message-0-0".to_owned()]);
-    let refused = redrive(desk(), viewer(), Json(one)).await;
-    assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
-    let because = |why: &str| {
-        let why = why.to_owned();
-        Json(LookQuestion { why })
+    let refusal = redrive(desk(), viewer(), Json(one)).await;
+    assert_eq!(refusal.expect_err("refused").status, StatusCode::FORBIDDEN);
+    let because = |reason: &str| {
+        let reason = reason.to_owned();
+        Json(LookQuestion { why: reason })
     };
     let id = || Path("message-0-0".to_owned());
-    let refused = read(desk(), viewer(), id(), because("a complaint")).await;
-    assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
+    let refusal = read(desk(), viewer(), id(), because("a complaint")).await;
+    assert_eq!(refusal.expect_err("refused").status, StatusCode::FORBIDDEN);
     let reader = || Extension(Operator::with("bob", &[Role::View, Role::ViewBody]));
-    let refused = read(desk(), reader(), id(), because("")).await;
+    let refusal = read(desk(), reader(), id(), because("")).await;
     assert_eq!(
-        refused.expect_err("refused").status,
+        refusal.expect_err("refused").status,
         StatusCode::BAD_REQUEST
     );
     let desk = desk();
@@ -178,11 +185,11 @@ async fn a_role_is_needed() {
             drop_unknown: false,
         })
     };
-    let refused = edit(desk.clone(), reader(), id(), change()).await;
-    assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
+    let refusal = edit(desk.clone(), reader(), id(), change()).await;
+    assert_eq!(refusal.expect_err("refused").status, StatusCode::FORBIDDEN);
     let blind = || Extension(Operator::with("eve", &[Role::View, Role::Edit]));
-    let refused = edit(desk.clone(), blind(), id(), change()).await;
-    assert_eq!(refused.expect_err("refused").status, StatusCode::FORBIDDEN);
+    let refusal = edit(desk.clone(), blind(), id(), change()).await;
+    assert_eq!(refusal.expect_err("refused").status, StatusCode::FORBIDDEN);
     let editor = Operator::with("dan", &[Role::View, Role::ViewBody, Role::Edit]);
     let nothing = edit(desk.clone(), Extension(editor), id(), change()).await;
     assert_eq!(

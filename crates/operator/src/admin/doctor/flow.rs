@@ -10,7 +10,7 @@ use protocol::Timestamp;
 use protocol::keys::{CARRIERS, HORNS, RETRY_TIERS, Topic};
 use tokio::time::timeout;
 
-use super::{Doctor, MORE_PATIENCE, PATIENCE, look};
+use super::{ANSWER_TIMEOUT, Doctor, SCAN_TIMEOUT, look};
 use crate::admin::api::Desk;
 use crate::answer::Time;
 use crate::dead_letters::Stats;
@@ -19,13 +19,13 @@ use crate::doctor::{
 };
 
 /// Partitions asked at the same time.
-const TOGETHER: usize = 8;
+const MAX_CONCURRENT_READS: usize = 8;
 
 impl Doctor {
     fn now(&self) -> Timestamp {
         use backend::clock::{Clock, SystemClock};
-        let whole = self.parts.access.whole.as_ref();
-        whole.map_or_else(|| SystemClock.now(), |backends| backends.clock.now())
+        let all_backends = self.parts.access.backends.as_ref();
+        all_backends.map_or_else(|| SystemClock.now(), |backends| backends.clock.now())
     }
 
     /// Progress of carriers and horns, by their committed offsets.
@@ -35,12 +35,14 @@ impl Doctor {
         };
         let delays = &self.parts.settings.retry_delays;
         let tiers = (1..=RETRY_TIERS).zip(delays);
-        let carried = tiers.map(|(tier, delay)| (Topic::Retry(tier), *delay));
-        let carried = carried.chain([(Topic::Message, Duration::ZERO)]).collect();
-        let notified = vec![(Topic::Notification, Duration::ZERO)];
+        let message_topics = tiers.map(|(tier, delay)| (Topic::Retry(tier), *delay));
+        let message_topics = message_topics
+            .chain([(Topic::Message, Duration::ZERO)])
+            .collect();
+        let notification_topics = vec![(Topic::Notification, Duration::ZERO)];
         let (carriers, horns) = tokio::join!(
-            look(MORE_PATIENCE, backlogs(queue, CARRIERS, carried)),
-            look(MORE_PATIENCE, backlogs(queue, HORNS, notified)),
+            look(SCAN_TIMEOUT, backlogs(queue, CARRIERS, message_topics)),
+            look(SCAN_TIMEOUT, backlogs(queue, HORNS, notification_topics)),
         );
         let now = self.now();
         let finding = |check, backlogs| {
@@ -62,16 +64,16 @@ impl Doctor {
         let Some(queue) = &self.parts.access.queue else {
             return Vec::new();
         };
-        let asked = async {
+        let query = async {
             let newest = newest(queue).await?;
-            let head = match &self.parts.access.whole {
+            let head = match &self.parts.access.backends {
                 Some(backends) => backends.audit.head().await?,
                 None => None,
             };
             let head = head.map(|head| (head.at, "the audit".to_owned()));
             Ok(newest.max(head))
         };
-        let newest = look(MORE_PATIENCE, asked).await;
+        let newest = look(SCAN_TIMEOUT, query).await;
         let now = self.now();
         vec![LogClock { now, newest }.finding()]
     }
@@ -80,13 +82,19 @@ impl Doctor {
         let Some(desk) = &self.parts.desk else {
             return Vec::new();
         };
-        let waiting = match timeout(MORE_PATIENCE, counted(desk)).await {
-            Ok(Ok(waiting)) => Inspection::Saw(waiting),
+        let waiting_letters = match timeout(SCAN_TIMEOUT, count_letters(desk)).await {
+            Ok(Ok(waiting_letters)) => Inspection::Saw(waiting_letters),
             Ok(Err(error)) => Inspection::Failed(format!("{error:#}")),
-            Err(_) => Inspection::Late(MORE_PATIENCE),
+            Err(_) => Inspection::Late(SCAN_TIMEOUT),
         };
         let now = self.now();
-        vec![Letters { now, waiting }.finding()]
+        vec![
+            Letters {
+                now,
+                waiting_letters,
+            }
+            .finding(),
+        ]
     }
 
     pub(super) async fn closed_minutes(&self) -> Vec<Finding> {
@@ -94,18 +102,18 @@ impl Doctor {
         let Some(backends) = self
             .parts
             .access
-            .whole
+            .backends
             .as_ref()
             .filter(|_| audit.continuous)
         else {
             return Vec::new();
         };
-        let head = look(PATIENCE, backends.audit.head()).await;
+        let head = look(ANSWER_TIMEOUT, backends.audit.head()).await;
         let minutes = ClosedMinutes {
             now: self.now(),
-            up: self.began.elapsed(),
+            uptime: self.started_at.elapsed(),
             settle: audit.settle,
-            until: head.map(|head| head.map(|head| head.until)),
+            closed_until: head.map(|head| head.map(|head| head.until)),
         };
         vec![minutes.finding()]
     }
@@ -123,7 +131,7 @@ async fn backlogs(
     let partitions: Vec<_> = partitions.collect();
     stream::iter(partitions)
         .map(|(partition, delay)| backlog(queue, group, partition, delay))
-        .buffer_unordered(TOGETHER)
+        .buffer_unordered(MAX_CONCURRENT_READS)
         .try_collect()
         .await
 }
@@ -135,20 +143,21 @@ async fn backlog(
     partition: Partition,
     delay: Duration,
 ) -> Result<Backlog> {
-    let committed = queue.committed(group, partition).await?;
+    let committed_offset = queue.committed(group, partition).await?;
     let (first, end) = queue.bounds(partition).await?;
-    let next = committed.unwrap_or(first).max(first);
-    let oldest = match next < end {
-        true => queue.read(partition, next, 1).await?.into_iter().next(),
-        false => None,
+    let next = committed_offset.unwrap_or(first).max(first);
+    let oldest = if next < end {
+        queue.read(partition, next, 1).await?.into_iter().next()
+    } else {
+        None
     };
     Ok(Backlog {
         topic: partition.topic,
         partition: partition.number,
         first,
         end,
-        committed,
-        since: oldest.map(|record| record.appended_at),
+        committed_offset,
+        oldest_at: oldest.map(|record| record.appended_at),
         delay,
     })
 }
@@ -157,14 +166,14 @@ async fn backlog(
 async fn newest(queue: &Arc<dyn Queue>) -> Result<Option<(Timestamp, String)>> {
     let topic = Topic::Message;
     let newest: Vec<_> = stream::iter(0..queue.partitions(topic))
-        .map(|number| newest_of(queue, Partition { topic, number }))
-        .buffer_unordered(TOGETHER)
+        .map(|number| find_newest(queue, Partition { topic, number }))
+        .buffer_unordered(MAX_CONCURRENT_READS)
         .try_collect()
         .await?;
     Ok(newest.into_iter().flatten().max())
 }
 
-async fn newest_of(
+async fn find_newest(
     queue: &Arc<dyn Queue>,
     partition: Partition,
 ) -> Result<Option<(Timestamp, String)>> {
@@ -179,27 +188,27 @@ async fn newest_of(
 }
 
 /// Letters that are neither redriven nor discarded.
-async fn counted(desk: &Desk) -> anyhow::Result<WaitingLetters> {
+async fn count_letters(desk: &Desk) -> anyhow::Result<WaitingLetters> {
     let _turn = desk.log.turn().await?;
-    Ok(waiting(&desk.letters.stats().await?))
+    Ok(count_waiting(&desk.letters.stats().await?))
 }
 
-fn waiting(stats: &Stats) -> WaitingLetters {
+fn count_waiting(stats: &Stats) -> WaitingLetters {
     let summaries = stats.reasons.iter().map(|reason| &reason.summary);
     let open = |letters: u64, redriven: u64, discarded: u64| {
         letters.saturating_sub(redriven.saturating_add(discarded))
     };
-    let mut waiting = WaitingLetters {
-        uncounted: stats.uncounted,
+    let mut total = WaitingLetters {
+        uncounted_letters: stats.uncounted,
         ..WaitingLetters::default()
     };
     for summary in summaries {
         let letters = open(summary.letters, summary.redriven, summary.discarded);
-        waiting.letters += letters;
+        total.letters += letters;
         // The oldest letter of a reason may be among those already redriven or discarded.
         let oldest = summary.oldest.filter(|_| letters == summary.letters);
         let oldest = oldest.map(Time::at);
-        waiting.oldest = waiting.oldest.into_iter().chain(oldest).min();
+        total.oldest = total.oldest.into_iter().chain(oldest).min();
     }
     let causes = stats.causes.items.iter().map(|cause| {
         let summary = &cause.summary;
@@ -208,9 +217,9 @@ fn waiting(stats: &Stats) -> WaitingLetters {
             &cause.cause,
         )
     });
-    let most = causes.max_by_key(|(letters, _)| *letters);
-    waiting.cause = most
+    let main_cause = causes.max_by_key(|(letters, _)| *letters);
+    total.cause = main_cause
         .filter(|(letters, _)| *letters > 0)
         .map(|(_, cause)| cause.to_string());
-    waiting
+    total
 }

@@ -6,7 +6,7 @@ use backend::discovery::Role;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{Doctor, PATIENCE, Stores};
+use super::{ANSWER_TIMEOUT, Doctor, Stores};
 use crate::doctor::{Finding, OpenFiles, Space};
 
 impl Doctor {
@@ -25,10 +25,10 @@ impl Doctor {
             Stores::Real => return Vec::new(),
             Stores::Memory => Space::Memory,
             Stores::Directory(path) => {
-                let asked = path.clone();
+                let probe = path.clone();
                 // A file system on the network may hang.
-                let asked = timeout(PATIENCE, spawn_blocking(move || disk(&asked))).await;
-                match asked {
+                let probe = timeout(ANSWER_TIMEOUT, spawn_blocking(move || disk(&probe))).await;
+                match probe {
                     Ok(Ok(space)) => space,
                     Ok(Err(_)) | Err(_) => unknown(path, "no answer"),
                 }
@@ -49,9 +49,9 @@ fn disk(path: &Path) -> Space {
     }
 }
 
-fn unknown(path: &Path, why: &str) -> Space {
+fn unknown(path: &Path, reason: &str) -> Space {
     Space::Unknown {
         path: path.display().to_string(),
-        why: why.to_owned(),
+        reason: reason.to_owned(),
     }
 }

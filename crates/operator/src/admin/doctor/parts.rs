@@ -12,7 +12,7 @@ use protocol::presence::DeniedBoats;
 use protocol::{ConversationId, MessageId, UserId};
 use tokio::time::Instant;
 
-use super::{Doctor, PATIENCE, look};
+use super::{ANSWER_TIMEOUT, Doctor, look};
 use crate::doctor::{Answer, Check, Finding, Inspection, Members};
 use backend::Backends;
 
@@ -45,15 +45,15 @@ impl Doctor {
             answers.push(answer(Check::Discovery, registry.cluster()).boxed());
         }
         if let Some(ledger) = &access.ledger {
-            let asked = async {
+            let query = async {
                 ledger
                     .trace(&[MessageId::floor_of(protocol::Timestamp::ZERO)])
                     .await
             };
-            answers.push(answer(Check::Ledger, asked).boxed());
+            answers.push(answer(Check::Ledger, query).boxed());
         }
-        if let Some(backends) = &access.whole {
-            answers.extend(of_the_stores(backends));
+        if let Some(backends) = &access.backends {
+            answers.extend(store_questions(backends));
         }
         answers
     }
@@ -63,15 +63,15 @@ impl Doctor {
             return Vec::new();
         };
         let (boats, stations) = tokio::join!(
-            registered(registry.as_ref(), Role::Boat),
-            registered(registry.as_ref(), Role::Station)
+            registered_names(registry.as_ref(), Role::Boat),
+            registered_names(registry.as_ref(), Role::Station)
         );
         vec![Members { boats, stations }.finding()]
     }
 
     /// Checks topics and tables, if the real parts are used.
     #[cfg(feature = "cluster")]
-    pub(super) fn installed(&self) -> Vec<Look<'_>> {
+    pub(super) fn schema_checks(&self) -> Vec<Look<'_>> {
         let access = &self.parts.access;
         let is_real = self.parts.stores == super::Stores::Real;
         let mut looks: Vec<Look<'_>> = Vec::new();
@@ -85,7 +85,7 @@ impl Doctor {
     }
 
     #[cfg(not(feature = "cluster"))]
-    pub(super) fn installed(&self) -> Vec<Look<'_>> {
+    pub(super) fn schema_checks(&self) -> Vec<Look<'_>> {
         Vec::new()
     }
 
@@ -104,12 +104,13 @@ impl Doctor {
                 Difference::Replicas { .. } | Difference::Setting { .. } => false,
             },
         };
-        let checked = look(
-            super::MORE_PATIENCE,
+        let inspection = look(
+            super::SCAN_TIMEOUT,
             topics::check(&self.parts.settings.kafka),
         )
         .await;
-        let deviations = checked.map(|found| found.into_iter().map(deviation).collect());
+        let deviations =
+            inspection.map(|differences| differences.into_iter().map(deviation).collect());
         vec![Topics(deviations).finding()]
     }
 
@@ -119,17 +120,17 @@ impl Doctor {
 
         use crate::doctor::Tables;
 
-        let checked = look(
-            super::MORE_PATIENCE,
+        let inspection = look(
+            super::SCAN_TIMEOUT,
             schema::check(&self.parts.settings.scylla),
         )
         .await;
-        vec![Tables(checked).finding()]
+        vec![Tables(inspection).finding()]
     }
 }
 
 /// Questions to the stores; none of the rows asked for has to exist.
-fn of_the_stores(backends: &Backends) -> Vec<Question<'_>> {
+fn store_questions(backends: &Backends) -> Vec<Question<'_>> {
     let now = backends.clock.now();
     let users: Vec<UserId> = (1..=USERS).filter_map(|n| UserId::new(n).ok()).collect();
     let Some(&one) = users.first() else {
@@ -161,28 +162,30 @@ fn of_the_stores(backends: &Backends) -> Vec<Question<'_>> {
 
 async fn all_shards(mailbox: &dyn MailboxStore, users: Vec<UserId>) -> Result<()> {
     let answers = mailbox.sessions(&users, DeniedBoats::default()).await;
-    let (asked, mut failed) = (users.len(), answers.into_iter().filter_map(Result::err));
-    let Some(first) = failed.next() else {
+    let (user_count, mut errors) = (users.len(), answers.into_iter().filter_map(Result::err));
+    let Some(first) = errors.next() else {
         return Ok(());
     };
-    let count = 1 + failed.count();
+    let count = 1 + errors.count();
     let text = format!(
-        "{count} of {asked} users cannot be asked for: {}",
+        "{count} of {user_count} users cannot be asked for: {}",
         first.source
     );
     Err(Error::unavailable("mailbox", text))
 }
 
 async fn answer<T>(check: Check, question: impl Future<Output = Result<T>>) -> Answer {
-    let began = Instant::now();
-    let took = look(PATIENCE, question).await.map(|_| began.elapsed());
-    Answer { check, took }
+    let start = Instant::now();
+    let duration = look(ANSWER_TIMEOUT, question)
+        .await
+        .map(|_| start.elapsed());
+    Answer { check, duration }
 }
 
-async fn registered(registry: &dyn Registry, role: Role) -> Inspection<Vec<String>> {
-    let watched = look(PATIENCE, registry.watch(role)).await;
-    watched.map(|roster| {
-        let present = roster.borrow();
+async fn registered_names(registry: &dyn Registry, role: Role) -> Inspection<Vec<String>> {
+    let inspection = look(ANSWER_TIMEOUT, registry.watch(role)).await;
+    inspection.map(|directory| {
+        let present = directory.borrow();
         let names = present
             .iter()
             .map(|instance| instance.life.boat.to_string());

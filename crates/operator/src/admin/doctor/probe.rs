@@ -11,7 +11,7 @@ use super::Doctor;
 use crate::doctor::{Answer, Inspection};
 
 /// Interval of probes: an alarm waits for minutes.
-const EVERY: Duration = Duration::from_secs(15);
+const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 
 impl Doctor {
     /// Probes each part again and again, until `stop`; `part_up` shows the outcome.
@@ -21,7 +21,7 @@ impl Doctor {
         tokio::spawn(stop.run_until_cancelled_owned(async move {
             loop {
                 prober.probe().await;
-                tokio::time::sleep(EVERY).await;
+                tokio::time::sleep(PROBE_INTERVAL).await;
             }
         }));
         doctor
@@ -35,7 +35,7 @@ impl Doctor {
 }
 
 fn show(answer: &Answer) {
-    let is_up = matches!(answer.took, Inspection::Saw(_));
+    let is_up = matches!(answer.duration, Inspection::Saw(_));
     gauge!("part_up", "part" => answer.check.label()).set(if is_up { 1.0 } else { 0.0 });
 }
 
@@ -54,7 +54,7 @@ mod tests {
     use crate::lifecycle::Phases;
 
     /// Lines of `/metrics` about the parts after `act`.
-    fn shown(act: impl FnOnce()) -> Vec<String> {
+    fn render_gauges(act: impl FnOnce()) -> Vec<String> {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, act);
         let text = recorder.handle().render();
@@ -78,7 +78,7 @@ mod tests {
         });
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");
-        let up = shown(|| runtime.block_on(doctor.probe()));
+        let up = render_gauges(|| runtime.block_on(doctor.probe()));
         for part in ["log", "mailbox", "discovery", "ledger", "audit-store"] {
             let line = format!("part_up{{part=\"{part}\"}} 1");
             assert!(up.contains(&line), "{part}: {up:?}");
@@ -87,17 +87,17 @@ mod tests {
 
     #[test]
     fn one_that_fails_or_hangs_is_down_until_it_answers() {
-        let of = |took| Answer {
+        let answer = |duration| Answer {
             check: Check::Log,
-            took,
+            duration,
         };
-        let late = of(Inspection::Late(Duration::from_secs(3)));
-        let failed = of(Inspection::Failed("no brokers".to_owned()));
-        let saw = of(Inspection::Saw(Duration::from_secs(2)));
+        let late = answer(Inspection::Late(Duration::from_secs(3)));
+        let failure = answer(Inspection::Failed("no brokers".to_owned()));
+        let saw = answer(Inspection::Saw(Duration::from_secs(2)));
         let line = |value| vec![format!("part_up{{part=\"log\"}} {value}")];
-        assert_eq!(shown(|| show(&late)), line(0));
-        assert_eq!(shown(|| show(&failed)), line(0));
+        assert_eq!(render_gauges(|| show(&late)), line(0));
+        assert_eq!(render_gauges(|| show(&failure)), line(0));
         let turns = [saw.clone(), late, saw];
-        assert_eq!(shown(|| turns.iter().for_each(show)), line(1));
+        assert_eq!(render_gauges(|| turns.iter().for_each(show)), line(1));
     }
 }

@@ -29,11 +29,11 @@ pub struct DoctorSettings {
     pub boat: Option<SocketAddr>,
     /// Address of a station for services.
     pub station: Option<SocketAddr>,
-    /// True if tokens are proved by the development key, which everybody knows.
+    /// Whether tokens are proved by the development key, which everybody knows.
     pub is_well_known: bool,
-    /// True if a station has keys of tickets.
+    /// Whether a station has keys of tickets.
     pub has_ticket_keys: bool,
-    /// True if a station refuses calls without a ticket.
+    /// Whether a station refuses calls without a ticket.
     pub requires_tickets: bool,
     /// Delay of each retry topic.
     pub retry_delays: [Duration; RETRY_TIERS as usize],
@@ -44,7 +44,7 @@ pub struct DoctorSettings {
     /// Links to Kafka, Redis, etcd, ScyllaDB and the collector.
     #[cfg(feature = "cluster")]
     pub links: [Link; 5],
-    /// True if traces or metrics go to a collector.
+    /// Whether traces or metrics go to a collector.
     #[cfg(feature = "cluster")]
     pub has_collector: bool,
 }
@@ -53,12 +53,12 @@ pub struct DoctorSettings {
 #[cfg(test)]
 impl Default for DoctorSettings {
     fn default() -> DoctorSettings {
-        let here = SocketAddr::from(([127, 0, 0, 1], 9000));
+        let local = SocketAddr::from(([127, 0, 0, 1], 9000));
         DoctorSettings {
-            listen: here,
+            listen: local,
             audit: auditor::Config::default(),
             identity: IdentityConfig::default(),
-            clients: [here; 2],
+            clients: [local; 2],
             connections_max: 1000,
             boat: None,
             station: None,

@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use super::user::examined;
-use super::{Doctor, PATIENCE, UserReport};
+use super::user::examine_user;
+use super::{ANSWER_TIMEOUT, Doctor, UserReport};
 use crate::doctor::user::Mend;
 use backend::Backends;
 
@@ -21,7 +21,7 @@ const MENDS: usize = 500;
 /// Time after which no further step begins: one examination at a time has room.
 const STEPS_WITHIN: Duration = Duration::from_secs(60);
 /// Limit of steps named in the log of operations.
-const NAMED: usize = 50;
+const MAX_LOGGED_MENDS: usize = 50;
 
 /// Report before a repair, its steps, and the report after it.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
@@ -46,46 +46,58 @@ impl Doctor {
     ///
     /// # Errors
     /// A log of operations that cannot be written; nothing is repaired then.
-    pub async fn repair(&self, by: &str, user: UserId, why: &str) -> Result<Option<RepairReport>> {
-        let Some(backends) = &self.parts.access.whole else {
+    pub async fn repair(
+        &self,
+        by: &str,
+        user: UserId,
+        reason: &str,
+    ) -> Result<Option<RepairReport>> {
+        let Some(backends) = &self.parts.access.backends else {
             return Ok(None);
         };
-        let found = examined(backends, user).await;
-        let mends = found.differences.iter().filter_map(|d| d.mend.clone());
+        let examination = examine_user(backends, user).await;
+        let mends = examination
+            .differences
+            .iter()
+            .filter_map(|d| d.mend.clone());
         let mends: Vec<Mend> = mends.take(MENDS).collect();
-        let before = found.report();
+        let report_before = examination.report();
         if mends.is_empty() {
-            let after = before.clone();
+            let report_after = report_before.clone();
             return Ok(Some(RepairReport {
-                before,
+                before: report_before,
                 steps: Vec::new(),
-                after,
+                after: report_after,
             }));
         }
-        self.write_down(by, user, &mends, why).await?;
+        self.write_down(by, user, &mends, reason).await?;
         let steps = mend_all(backends, mends).await;
-        let after = examined(backends, user).await.report();
+        let report_after = examine_user(backends, user).await.report();
         Ok(Some(RepairReport {
-            before,
+            before: report_before,
             steps,
-            after,
+            after: report_after,
         }))
     }
 
-    async fn write_down(&self, by: &str, user: UserId, mends: &[Mend], why: &str) -> Result<()> {
+    async fn write_down(&self, by: &str, user: UserId, mends: &[Mend], reason: &str) -> Result<()> {
         let Some(desk) = &self.parts.desk else {
             bail!("nobody writes down what is done here: ask a station or a carrier");
         };
-        let mut what: Vec<String> = mends.iter().take(NAMED).map(Mend::to_string).collect();
-        if mends.len() > NAMED {
-            what.push(format!("and {} more", mends.len() - NAMED));
+        let mut steps: Vec<String> = mends
+            .iter()
+            .take(MAX_LOGGED_MENDS)
+            .map(Mend::to_string)
+            .collect();
+        if mends.len() > MAX_LOGGED_MENDS {
+            steps.push(format!("and {} more", mends.len() - MAX_LOGGED_MENDS));
         }
-        Ok(desk.letters.repaired(by, user, what, why).await?)
+        Ok(desk.letters.log_repair(by, user, steps, reason).await?)
     }
 }
 
 /// Owner of the cache entry that a step may make stale.
-fn owner_of(mend: &Mend) -> Option<CacheKey> {
+fn find_owner(mend: &Mend) -> Option<CacheKey> {
     match mend {
         Mend::WriteHead(ConversationId::Group(group), _) => Some(CacheKey::Group(*group)),
         Mend::WriteListed(row) => Some(CacheKey::User(row.owner)),
@@ -97,21 +109,22 @@ fn owner_of(mend: &Mend) -> Option<CacheKey> {
 
 /// Invalidates the cache entry of `owner`, which may differ from the store now.
 async fn forget(backends: &Backends, owner: CacheKey) -> backend::Result<()> {
-    let forgotten = backends.cache.forget(&[Invalidation::of(owner)]).await;
-    forgotten.into_iter().collect()
+    let outcome = backends.cache.forget(&[Invalidation::of(owner)]).await;
+    outcome.into_iter().collect()
 }
 
 /// Does one step after the other, while there is time.
 async fn mend_all(backends: &Backends, mends: Vec<Mend>) -> Vec<RepairStep> {
-    let began = Instant::now();
+    let start = Instant::now();
     let mut steps = Vec::with_capacity(mends.len());
     for mend in mends {
         let step = mend.to_string();
-        let error = match began.elapsed() < STEPS_WITHIN {
-            true => mend_one(backends, mend).await.err(),
-            false => Some(anyhow!(
+        let error = if start.elapsed() < STEPS_WITHIN {
+            mend_one(backends, mend).await.err()
+        } else {
+            Some(anyhow!(
                 "not begun, as the steps before it took {STEPS_WITHIN:?}"
-            )),
+            ))
         };
         steps.push(RepairStep {
             step,
@@ -123,8 +136,8 @@ async fn mend_all(backends: &Backends, mends: Vec<Mend>) -> Vec<RepairStep> {
 
 async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
     let now = backends.clock.now();
-    let owner = owner_of(&mend);
-    let done = async {
+    let owner = find_owner(&mend);
+    let outcome = async {
         match mend {
             Mend::Disconnect(key) => backends
                 .mailbox
@@ -133,9 +146,9 @@ async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
                 .into_iter()
                 .collect(),
             Mend::Acknowledge(target, id) => {
-                let acked = vec![(target, vec![id])];
-                let waited = backends.mailbox.acknowledge(acked, now).await;
-                waited.into_iter().try_for_each(|ids| ids.map(drop))
+                let acks = vec![(target, vec![id])];
+                let results = backends.mailbox.acknowledge(acks, now).await;
+                results.into_iter().try_for_each(|ids| ids.map(drop))
             }
             Mend::WriteRows(rows) => backends.messages.save(rows).await,
             Mend::WriteHead(conversation, head) => {
@@ -151,15 +164,15 @@ async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
             }
         }
     };
-    let done = timeout(PATIENCE, done).await;
+    let outcome = timeout(ANSWER_TIMEOUT, outcome).await;
     // Even after an error or a timeout: the step may have been done.
     if let Some(owner) = owner {
-        timeout(PATIENCE, forget(backends, owner)).await??;
+        timeout(ANSWER_TIMEOUT, forget(backends, owner)).await??;
     }
-    match done {
+    match outcome {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => bail!("{error}: {}", error.source),
-        Err(_) => bail!("no answer within {PATIENCE:?}: whether it was done is unknown"),
+        Err(_) => bail!("no answer within {ANSWER_TIMEOUT:?}: whether it was done is unknown"),
     }
 }
 

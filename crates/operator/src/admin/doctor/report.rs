@@ -87,13 +87,13 @@ impl From<&Unread> for UserFinding {
 }
 
 /// Lists parts that were not read first: the differences are to be read with them in mind.
-pub(super) fn told(
+pub(super) fn summarize(
     unread: &[Unread],
     differences: &[Difference],
 ) -> (CheckVerdict, List<UserFinding>) {
     let verdicts = differences.iter().map(|d| Damage::verdict(&d.damage));
     let worst = verdicts.chain(unread.iter().map(Unread::verdict)).max();
-    let told = unread.iter().map(UserFinding::from);
-    let told = told.chain(differences.iter().map(UserFinding::from));
-    (worst.unwrap_or(CheckVerdict::Ok), List::of(told, TOLD))
+    let findings = unread.iter().map(UserFinding::from);
+    let findings = findings.chain(differences.iter().map(UserFinding::from));
+    (worst.unwrap_or(CheckVerdict::Ok), List::of(findings, TOLD))
 }

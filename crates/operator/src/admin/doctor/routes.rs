@@ -41,7 +41,7 @@ pub(in crate::admin) async fn examine(
     State(doctor): State<Arc<Doctor>>,
     Path(user): Path<String>,
 ) -> Answer<UserReport> {
-    let user = user_of(&user)?;
+    let user = parse_user(&user)?;
     let _turn = doctor.turn().await?;
     doctor.examine(user).await.map(Json).ok_or_else(elsewhere)
 }
@@ -53,15 +53,15 @@ pub(in crate::admin) async fn repair(
     Json(question): Json<RepairQuestion>,
 ) -> Answer<RepairReport> {
     operator.may_repair(&question.why)?;
-    let user = user_of(&user)?;
+    let user = parse_user(&user)?;
     let _turn = doctor.turn().await?;
-    let repaired = doctor.repair(&operator.name, user, &question.why).await;
-    repaired.map_err(failed)?.map(Json).ok_or_else(elsewhere)
+    let report = doctor.repair(&operator.name, user, &question.why).await;
+    report.map_err(failed)?.map(Json).ok_or_else(elsewhere)
 }
 
 impl Doctor {
     async fn turn(&self) -> Result<SemaphorePermit<'_>, DeskRefusal> {
-        match timeout(TURN_WAIT, self.room.acquire()).await {
+        match timeout(TURN_WAIT, self.examination_slot.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => {
                 let text = "another examination goes on: ask again in a moment";
@@ -71,7 +71,7 @@ impl Doctor {
     }
 }
 
-fn user_of(text: &str) -> Result<UserId, DeskRefusal> {
+fn parse_user(text: &str) -> Result<UserId, DeskRefusal> {
     let user = text.parse();
     user.map_err(|error: String| {
         let text = format!("{text:?} is no user: {error}");
@@ -122,34 +122,34 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_repair_needs_its_role_and_a_reason() {
         let doctor = doctor_with(|backends| Access::from(backends));
-        let asked = |operator: Operator, why: &str| {
-            let why = why.to_owned();
-            let question = Json(RepairQuestion { why });
+        let ask = |operator: Operator, reason: &str| {
+            let reason = reason.to_owned();
+            let question = Json(RepairQuestion { why: reason });
             repair(doctor.clone(), Extension(operator), seven(), question)
         };
         let viewer = Operator::with("ann", &[Role::View, Role::Redrive, Role::Discard]);
-        let refused = asked(viewer, "a disk failed").await;
-        assert_eq!(refused.expect_err("no role").status, StatusCode::FORBIDDEN);
+        let refusal = ask(viewer, "a disk failed").await;
+        assert_eq!(refusal.expect_err("no role").status, StatusCode::FORBIDDEN);
         let may = || Operator::with("bob", &[Role::View, Role::Repair]);
-        let refused = asked(may(), " ").await;
+        let refusal = ask(may(), " ").await;
         assert_eq!(
-            refused.expect_err("no reason").status,
+            refusal.expect_err("no reason").status,
             StatusCode::BAD_REQUEST
         );
-        let Json(repaired) = asked(may(), "a disk failed").await.expect("repaired");
-        assert_eq!(repaired.steps, []);
+        let Json(report) = ask(may(), "a disk failed").await.expect("repaired");
+        assert_eq!(report.steps, []);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_see_the_stores_says_who_does() {
+    async fn access_without_stores_names_who_has_them() {
         let doctor = doctor_with(|_| Access::default());
-        let refused = examine(doctor.clone(), seven()).await;
-        let refused = refused.expect_err("it sees nothing");
-        assert_eq!(refused.status, StatusCode::NOT_FOUND);
-        assert!(refused.error.message.contains("station"), "{refused:?}");
+        let refusal = examine(doctor.clone(), seven()).await;
+        let refusal = refusal.expect_err("it sees nothing");
+        assert_eq!(refusal.status, StatusCode::NOT_FOUND);
+        assert!(refusal.error.message.contains("station"), "{refusal:?}");
         let nobody = examine(doctor, Path("-1".to_owned())).await;
-        let refused = nobody.expect_err("no user");
-        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        let refusal = nobody.expect_err("no user");
+        assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
     }
 
     /// A boat has no desk, but operators need to see its limits.
@@ -183,7 +183,7 @@ mod tests {
             answer
         };
         let from = async |host: &str, path: &str| call(port, host, &format!("/api/v1{path}")).await;
-        let asked = async |path: &str| from("localhost", path).await;
+        let ask_local = async |path: &str| from("localhost", path).await;
         // The health port answers to any host name, and has no desk.
         assert!(
             call(probes, "10.0.0.7:9180", "/livez")
@@ -197,12 +197,12 @@ mod tests {
         );
         let none = call(probes, "localhost", "/api/v1/doctor").await;
         assert!(none.starts_with("HTTP/1.1 404"), "{none}");
-        assert!(asked("/doctor").await.contains("open_files"));
-        assert!(asked("/doctor").await.contains("no-store"));
+        assert!(ask_local("/doctor").await.contains("open_files"));
+        assert!(ask_local("/doctor").await.contains("no-store"));
         let foreign = from("evil.example", "/doctor").await;
         assert!(foreign.starts_with("HTTP/1.1 421"), "{foreign}");
-        assert!(asked("/doctor/clock").await.contains(doctor::VERSION));
-        assert!(asked("/audit").await.contains("has no desk"));
+        assert!(ask_local("/doctor/clock").await.contains(doctor::VERSION));
+        assert!(ask_local("/audit").await.contains("has no desk"));
         stop.cancel();
     }
 
@@ -210,10 +210,10 @@ mod tests {
     async fn one_examination_at_a_time() {
         let doctor = doctor_with(|backends| Access::from(backends));
         let turn = doctor.turn().await.expect("nobody is examined");
-        let refused = examine(doctor.clone(), seven()).await;
-        let refused = refused.expect_err("it is busy");
-        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-        assert!(refused.error.message.contains("ask again"), "{refused:?}");
+        let refusal = examine(doctor.clone(), seven()).await;
+        let refusal = refusal.expect_err("it is busy");
+        assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(refusal.error.message.contains("ask again"), "{refusal:?}");
         drop(turn);
         assert!(examine(doctor.clone(), seven()).await.is_ok());
     }

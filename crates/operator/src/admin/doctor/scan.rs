@@ -26,9 +26,9 @@ pub(super) struct Scan {
     /// Last position read, if the scan gave up on too many holes.
     pub(super) given_up: Option<Seq>,
     /// Last position read, if the scan stopped for another reason.
-    pub(super) stopped: Option<(Seq, UnreadReason)>,
+    pub(super) stop: Option<(Seq, UnreadReason)>,
     /// Holes whose rows the scan did not try to recover: count, first position, and reason.
-    pub(super) untold: Option<(usize, Seq, UnreadReason)>,
+    pub(super) unscanned: Option<(usize, Seq, UnreadReason)>,
     /// Message ids at positions, as named by the next row, the head or the list.
     names: BTreeMap<Seq, MessageId>,
 }
@@ -40,25 +40,25 @@ pub(super) struct ConversationSide<'a> {
     pub(super) owner: UserId,
     pub(super) conversation: ConversationId,
     /// Deadline of all reads.
-    pub(super) until: Instant,
+    pub(super) deadline: Instant,
 }
 
 impl ConversationSide<'_> {
-    /// Reads all rows after `after`; positions up to `claimed` must have rows. `names`: ids of
+    /// Reads all rows after `start`; positions up to `max_seq` must have rows. `names`: ids of
     /// positions that head and list know. A failure ends the scan, and keeps the rows read before
     /// it.
     pub(super) async fn scan(
         &self,
-        after: Seq,
-        claimed: Seq,
+        start: Seq,
+        max_seq: Seq,
         names: impl IntoIterator<Item = (Seq, MessageId)>,
     ) -> Scan {
         let mut scan = Scan {
             names: names.into_iter().collect(),
             ..Scan::default()
         };
-        let (mut last, mut limit) = (after, PAGE);
-        let mut missing: Vec<Seq> = Vec::new();
+        let (mut last, mut limit) = (start, PAGE);
+        let mut missing_seqs: Vec<Seq> = Vec::new();
         loop {
             match self.page(last, limit).await {
                 Ok(rows) if rows.is_empty() => break,
@@ -68,31 +68,31 @@ impl ConversationSide<'_> {
                 }
                 // The corrupt row is somewhere in this page: narrow it down.
                 Err(UnreadReason::Corrupt(_)) if limit > 1 => limit /= 2,
-                Err(UnreadReason::Corrupt(_)) if missing.len() < HOLES => {
+                Err(UnreadReason::Corrupt(_)) if missing_seqs.len() < HOLES => {
                     last = last.next();
-                    missing.push(last);
+                    missing_seqs.push(last);
                     limit = PAGE;
                 }
                 Err(UnreadReason::Corrupt(_)) => {
                     scan.given_up = Some(last);
                     break;
                 }
-                Err(why) => {
-                    scan.stopped = Some((last, why));
+                Err(reason) => {
+                    scan.stop = Some((last, reason));
                     break;
                 }
             }
         }
-        let is_whole = scan.given_up.is_none() && scan.stopped.is_none();
-        let claimed = if is_whole { claimed } else { last };
-        let tail = (last.0 + 1..=claimed.0).map(Seq);
-        missing.extend(tail.take(HOLES));
-        let told = missing.last().map_or(last, |seq| last.max(*seq));
-        for (n, &seq) in missing.iter().enumerate() {
+        let is_whole = scan.given_up.is_none() && scan.stop.is_none();
+        let max_seq = if is_whole { max_seq } else { last };
+        let tail = (last.0 + 1..=max_seq.0).map(Seq);
+        missing_seqs.extend(tail.take(HOLES));
+        let last_hole = missing_seqs.last().map_or(last, |seq| last.max(*seq));
+        for (n, &seq) in missing_seqs.iter().enumerate() {
             let row = match self.remains(seq, scan.names.get(&seq).copied()).await {
                 Ok(row) => row,
-                Err(why) => {
-                    scan.untold = Some((missing.len() - n, seq, why));
+                Err(reason) => {
+                    scan.unscanned = Some((missing_seqs.len() - n, seq, reason));
                     return scan;
                 }
             };
@@ -102,31 +102,31 @@ impl ConversationSide<'_> {
                 rows: row.into_iter().collect(),
             });
         }
-        if told < claimed {
+        if last_hole < max_seq {
             scan.holes.push(Gap {
-                first: told.next(),
-                last: claimed,
+                first: last_hole.next(),
+                last: max_seq,
                 rows: Vec::new(),
             });
         }
         scan
     }
 
-    async fn page(&self, after: Seq, limit: usize) -> Result<Vec<MessageRow>, UnreadReason> {
-        let range = HistoryRange::Forward { after };
+    async fn page(&self, cursor: Seq, limit: usize) -> Result<Vec<MessageRow>, UnreadReason> {
+        let range = HistoryRange::Forward { after: cursor };
         let (owner, conversation) = (Owner::User(self.owner), self.conversation);
-        let asked = self.messages.page(owner, conversation, range, limit);
-        self.in_time(asked).await
+        let query = self.messages.page(owner, conversation, range, limit);
+        self.in_time(query).await
     }
 
     async fn in_time<T>(
         &self,
         call: impl Future<Output = backend::Result<T>>,
     ) -> Result<T, UnreadReason> {
-        if Instant::now() >= self.until {
+        if Instant::now() >= self.deadline {
             return Err(UnreadReason::Late);
         }
-        let answer = timeout_at(self.until, call).await;
+        let answer = timeout_at(self.deadline, call).await;
         answer.map_err(|_| UnreadReason::Late)?.map_err(why)
     }
 
@@ -146,7 +146,7 @@ impl ConversationSide<'_> {
             let keys = [self.owner, peer].map(|user| (Owner::User(user), id));
             let rows = self.in_time(self.messages.rows(&keys)).await?;
             if let Some(row) = rows.into_iter().flatten().find(is_it) {
-                return Ok(side_of(&row, self.owner));
+                return Ok(find_side(&row, self.owner));
             }
         }
         let other = ConversationSide {
@@ -157,9 +157,9 @@ impl ConversationSide<'_> {
             Ok(rows) => Ok(rows
                 .iter()
                 .find(|row| is_it(row))
-                .and_then(|row| side_of(row, self.owner))),
+                .and_then(|row| find_side(row, self.owner))),
             Err(UnreadReason::Corrupt(_)) => Ok(None),
-            Err(why) => Err(why),
+            Err(reason) => Err(reason),
         }
     }
 }
@@ -169,16 +169,16 @@ impl Scan {
         self.rows += 1;
         self.max_id = self.max_id.max(Some(row.id()));
         self.newest = Some(Newest::from(row));
-        if let Some(before) = row.placed.position.prev {
+        if let Some(previous_id) = row.placed.position.prev {
             let seq = Seq(row.seq().0.saturating_sub(1));
-            self.names.insert(seq, before);
+            self.names.insert(seq, previous_id);
         }
     }
 }
 
 /// Row of the same message on the side of `owner`.
-pub(super) fn side_of(row: &MessageRow, owner: UserId) -> Option<MessageRow> {
-    let sides = MessageRow::pair_of(&row.placed, row.sent(), row.version)?;
+pub(super) fn find_side(row: &MessageRow, owner: UserId) -> Option<MessageRow> {
+    let sides = MessageRow::private_pair(&row.placed, row.sent(), row.version)?;
     sides
         .into_iter()
         .find(|side| side.owner == Owner::User(owner))

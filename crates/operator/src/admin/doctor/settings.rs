@@ -13,7 +13,7 @@ use crate::doctor::{Copies, Link};
 
 impl Doctor {
     /// Findings about settings of this role.
-    pub(super) fn said(&self) -> Vec<Finding> {
+    pub(super) fn settings_findings(&self) -> Vec<Finding> {
         let settings = &self.parts.settings;
         let port = AdminPort {
             listen: settings.listen,
@@ -37,12 +37,12 @@ impl Doctor {
         if let Some(listen) = listen {
             let identity = ServiceIdentity {
                 is_on: settings.identity.is_on(),
-                required: settings.identity.required,
+                is_required: settings.identity.required,
                 open: listen.filter(|address| !address.ip().is_loopback()),
             };
             findings.push(identity.finding());
         }
-        if self.parts.access.whole.is_some() {
+        if self.parts.access.backends.is_some() {
             let continuous = settings.audit.continuous;
             findings.push(AuditState { continuous }.finding());
         }
@@ -59,12 +59,12 @@ impl Doctor {
 
     fn token_key(&self) -> TokenKey {
         let settings = &self.parts.settings;
-        let mut served = settings.clients.to_vec();
-        served.extend(settings.station);
-        served.retain(|address| !address.ip().is_loopback());
+        let mut open_addresses = settings.clients.to_vec();
+        open_addresses.extend(settings.station);
+        open_addresses.retain(|address| !address.ip().is_loopback());
         TokenKey {
             is_well_known: settings.is_well_known,
-            open: served,
+            open: open_addresses,
         }
     }
 
@@ -75,7 +75,7 @@ impl Doctor {
             .filter(|address| !address.ip().is_loopback());
         SessionTickets {
             is_on: settings.station.is_none() || settings.has_ticket_keys,
-            required: settings.requires_tickets,
+            is_required: settings.requires_tickets,
             names_proved: settings.identity.required,
             open,
         }
@@ -87,7 +87,7 @@ impl Doctor {
         let access = &self.parts.access;
         let spoken_to = [
             access.queue.is_some(),
-            access.whole.is_some(),
+            access.backends.is_some(),
             access.registry.is_some(),
             access.ledger.is_some(),
             self.parts.settings.has_collector,
@@ -105,7 +105,7 @@ impl Doctor {
         let fewest = rows.datacenters.values().min();
         Copies {
             log: kafka.replication_factor,
-            accepted: kafka.min_insync_replicas,
+            in_sync: kafka.min_insync_replicas,
             rows: fewest.copied().unwrap_or(rows.factor),
         }
     }

@@ -20,14 +20,14 @@ use protocol::presence::{BoatLife, DeniedBoats, SessionEntry};
 use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp, UserId};
 use tokio::time::{Instant, timeout};
 
-use super::scan::{ConversationSide, Scan, side_of};
+use super::scan::{ConversationSide, Scan, find_side};
 use crate::doctor::user::{
     Body, Conversation, ListedConversation, MailEntry, Mailbox, Unread, UnreadReason, UserSnapshot,
 };
 use backend::Backends;
 
 /// Deadline of one call to a store.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Times since the start of a look at which reading mail ends, reading conversations, and comparing
 /// mail with history. A repair takes six looks, and its command waits three minutes.
 const MAIL_UNTIL: Duration = Duration::from_secs(6);
@@ -54,19 +54,19 @@ pub(super) struct Extent {
 }
 
 /// Takes a snapshot of a user, as far as the stores can be read.
-pub(super) async fn chart(backends: &Backends, user: UserId) -> (UserSnapshot, Extent) {
+pub(super) async fn take_snapshot(backends: &Backends, user: UserId) -> (UserSnapshot, Extent) {
     let now = backends.clock.now();
     let mut reader = Reader {
         backends,
         user,
-        began: Instant::now(),
+        start: Instant::now(),
         extent: Extent::default(),
     };
     let (sessions, boats) = reader.presence().await;
-    let waiting = reader.waiting(now).await;
+    let mailboxes = reader.waiting(now).await;
     let conversations = reader.conversations().await;
-    let mail = reader.compared(waiting).await;
-    let chart = UserSnapshot {
+    let mail = reader.compare_all(mailboxes).await;
+    let snapshot = UserSnapshot {
         user,
         now,
         sessions,
@@ -74,13 +74,13 @@ pub(super) async fn chart(backends: &Backends, user: UserId) -> (UserSnapshot, E
         mail,
         conversations,
     };
-    (chart, reader.extent)
+    (snapshot, reader.extent)
 }
 
 struct Reader<'a> {
     backends: &'a Backends,
     user: UserId,
-    began: Instant,
+    start: Instant,
     extent: Extent,
 }
 
@@ -88,7 +88,7 @@ impl Reader<'_> {
     /// Reads sessions and live boats: neither means anything without the other.
     async fn presence(&mut self) -> (Vec<SessionEntry>, Vec<BoatLife>) {
         let one = [self.user];
-        let asked = async {
+        let query = async {
             let answers = self
                 .backends
                 .mailbox
@@ -97,16 +97,16 @@ impl Reader<'_> {
             let silent = || backend::Error::unavailable("mailbox", "it gave no answer");
             answers.into_iter().next().unwrap_or_else(|| Err(silent()))
         };
-        let sessions = match self.ask(MAIL_UNTIL, asked).await {
+        let sessions = match self.ask(MAIL_UNTIL, query).await {
             Ok(sessions) => sessions,
-            Err(why) => return self.unread("sessions", why),
+            Err(reason) => return self.note_unread("sessions", reason),
         };
-        let watched = self.backends.registry.watch(Role::Boat);
-        let roster = match self.ask(MAIL_UNTIL, watched).await {
-            Ok(roster) => roster,
-            Err(why) => return self.unread("the boats that sessions are on", why),
+        let watch_request = self.backends.registry.watch(Role::Boat);
+        let instances = match self.ask(MAIL_UNTIL, watch_request).await {
+            Ok(instances) => instances,
+            Err(reason) => return self.note_unread("the boats that sessions are on", reason),
         };
-        let present = roster.borrow();
+        let present = instances.borrow();
         let boats = present.iter().map(|instance| instance.life.clone());
         (sessions, boats.collect())
     }
@@ -114,7 +114,7 @@ impl Reader<'_> {
     async fn waiting(&mut self, now: Timestamp) -> Vec<Mailbox> {
         let mut mailboxes = Vec::new();
         for platform in Platform::ALL.into_iter().filter(|p| p.keeps_mail()) {
-            let entries = self.waiting_on(platform, now).await;
+            let entries = self.read_mailbox(platform, now).await;
             if !entries.is_empty() {
                 mailboxes.push(Mailbox { platform, entries });
             }
@@ -122,26 +122,26 @@ impl Reader<'_> {
         mailboxes
     }
 
-    async fn waiting_on(&mut self, platform: Platform, now: Timestamp) -> Vec<MailEntry> {
+    async fn read_mailbox(&mut self, platform: Platform, now: Timestamp) -> Vec<MailEntry> {
         let target = Target {
             user: self.user,
             platform,
         };
-        let (mut entries, mut after) = (Vec::new(), None);
+        let (mut entries, mut cursor) = (Vec::new(), None);
         loop {
-            let asked = self.backends.mailbox.page(target, after, PAGE, now);
-            let page = match self.ask(MAIL_UNTIL, asked).await {
+            let query = self.backends.mailbox.page(target, cursor, PAGE, now);
+            let page = match self.ask(MAIL_UNTIL, query).await {
                 Ok(page) => page,
-                Err(why) => {
-                    let what = format!("mail on {platform} after the first {}", entries.len());
-                    self.unread::<()>(what, why);
+                Err(reason) => {
+                    let subject = format!("mail on {platform} after the first {}", entries.len());
+                    self.note_unread::<()>(subject, reason);
                     return entries;
                 }
             };
             entries.extend(page.mails.iter().map(entry));
             entries.extend(page.bodiless.into_iter().map(bodiless));
-            after = page.next;
-            if after.is_none() {
+            cursor = page.next;
+            if cursor.is_none() {
                 return entries;
             }
             if entries.len() >= MAILS {
@@ -159,19 +159,19 @@ impl Reader<'_> {
 
     /// Adds the row in history to each waiting message. Drops the messages that history could not
     /// be asked for.
-    async fn compared(&mut self, mut mailboxes: Vec<Mailbox>) -> Vec<Mailbox> {
+    async fn compare_all(&mut self, mut mailboxes: Vec<Mailbox>) -> Vec<Mailbox> {
         for Mailbox { platform, entries } in &mut mailboxes {
-            let mut done = 0;
+            let mut compared_count = 0;
             for page in entries.chunks_mut(PAGE) {
-                if let Err(why) = self.compare(page).await {
-                    let rest = entries.len() - done;
-                    let what =
+                if let Err(reason) = self.compare(page).await {
+                    let rest = entries.len() - compared_count;
+                    let subject =
                         format!("what history has of {rest} messages that wait on {platform}");
-                    self.unread::<()>(what, why);
-                    entries.truncate(done);
+                    self.note_unread::<()>(subject, reason);
+                    entries.truncate(compared_count);
                     break;
                 }
-                done += page.len();
+                compared_count += page.len();
             }
         }
         mailboxes
@@ -195,7 +195,7 @@ impl Reader<'_> {
         let keys: Vec<_> = rowless.iter().map(|(_, key)| *key).collect();
         let rows = self.rows(&keys).await?;
         for ((entry, _), row) in rowless.into_iter().zip(rows) {
-            entry.copy = row.and_then(|row| side_of(&row, self.user));
+            entry.rebuilt_row = row.and_then(|row| find_side(&row, self.user));
         }
         Ok(())
     }
@@ -204,8 +204,8 @@ impl Reader<'_> {
         &self,
         keys: &[(Owner, MessageId)],
     ) -> Result<Vec<Option<MessageRow>>, UnreadReason> {
-        let asked = self.backends.messages.rows(keys);
-        self.ask(COMPARED_UNTIL, asked).await
+        let query = self.backends.messages.rows(keys);
+        self.ask(COMPARED_UNTIL, query).await
     }
 
     /// Key of the row that a waiting message has. Without a readable body it counts as a private one.
@@ -227,99 +227,100 @@ impl Reader<'_> {
 
     /// Reads the list, then heads, then rows.
     async fn conversations(&mut self) -> Vec<Conversation> {
-        let (mut listed, is_whole) = self.listed().await;
-        let written = self.written_lately().await;
-        let mut unlisted: Vec<_> = written.into_iter().collect();
-        unlisted.retain(|conversation| !listed.contains_key(conversation));
+        let (mut listing, is_whole) = self.read_list().await;
+        let recent_ids = self.read_recent().await;
+        let mut unlisted_ids: Vec<_> = recent_ids.into_iter().collect();
+        unlisted_ids.retain(|conversation| !listing.contains_key(conversation));
         if is_whole {
-            listed.extend(
-                unlisted
+            listing.extend(
+                unlisted_ids
                     .into_iter()
                     .map(|conversation| (conversation, None)),
             );
         } else {
-            listed.extend(self.listed_among(unlisted).await);
+            listing.extend(self.find_listed(unlisted_ids).await);
         }
-        let (mut found, all) = (Vec::new(), listed.len());
-        for (id, listed) in listed {
-            if self.began.elapsed() >= CONVERSATIONS_UNTIL {
-                let what = format!("{} conversations", all - found.len());
-                self.unread::<()>(what, UnreadReason::Late);
+        let (mut conversations, all) = (Vec::new(), listing.len());
+        for (id, listing) in listing {
+            if self.start.elapsed() >= CONVERSATIONS_UNTIL {
+                let subject = format!("{} conversations", all - conversations.len());
+                self.note_unread::<()>(subject, UnreadReason::Late);
                 break;
             }
-            found.push(self.conversation(id, listed).await);
+            conversations.push(self.conversation(id, listing).await);
         }
-        found
+        conversations
     }
 
     /// Reads the conversation list, and tells whether it is complete.
-    async fn listed(&mut self) -> (BTreeMap<ConversationId, Option<ListedConversation>>, bool) {
-        let mut listed = BTreeMap::new();
-        let mut after = None;
+    async fn read_list(&mut self) -> (BTreeMap<ConversationId, Option<ListedConversation>>, bool) {
+        let mut entries = BTreeMap::new();
+        let mut cursor = None;
         loop {
             let (user, list) = (self.user, &self.backends.conversations);
-            let asked = list.changed(user, Timestamp::ZERO, after, PAGE);
-            let page = match self.ask(CONVERSATIONS_UNTIL, asked).await {
+            let query = list.changed(user, Timestamp::ZERO, cursor, PAGE);
+            let page = match self.ask(CONVERSATIONS_UNTIL, query).await {
                 Ok(page) => page,
-                Err(why) => {
-                    let what = format!("the conversation list after the first {}", listed.len());
-                    self.unread::<()>(what, why);
-                    return (listed, false);
+                Err(reason) => {
+                    let subject =
+                        format!("the conversation list after the first {}", entries.len());
+                    self.note_unread::<()>(subject, reason);
+                    return (entries, false);
                 }
             };
             let is_last = page.len() < PAGE;
-            after = page.last().map(|one| one.row.conversation);
+            cursor = page.last().map(|one| one.row.conversation);
             let known =
                 |one: protocol::conversation::ListEntry| (one.row.conversation, Some(known(one)));
-            listed.extend(page.into_iter().map(known));
+            entries.extend(page.into_iter().map(known));
             if is_last {
-                return (listed, true);
+                return (entries, true);
             }
-            if listed.len() >= CONVERSATIONS {
+            if entries.len() >= CONVERSATIONS {
                 let text = format!("conversations beyond the first {CONVERSATIONS}");
                 self.extent.omissions.push(text);
-                return (listed, false);
+                return (entries, false);
             }
         }
     }
 
     /// List entries of these conversations, if they have one.
-    async fn listed_among(
+    async fn find_listed(
         &mut self,
         conversations: Vec<ConversationId>,
     ) -> Vec<(ConversationId, Option<ListedConversation>)> {
         let keys: Vec<_> = conversations.iter().map(|one| (self.user, *one)).collect();
-        let asked = self.backends.conversations.get(&keys);
-        match self.ask(CONVERSATIONS_UNTIL, asked).await {
-            Ok(found) => {
-                let found = found.into_iter().map(|found| found.map(known));
-                conversations.into_iter().zip(found).collect()
+        let query = self.backends.conversations.get(&keys);
+        match self.ask(CONVERSATIONS_UNTIL, query).await {
+            Ok(entries) => {
+                let entries = entries.into_iter().map(|entries| entries.map(known));
+                conversations.into_iter().zip(entries).collect()
             }
-            Err(why) => {
-                let what = format!("{} more conversations of the newest messages", keys.len());
-                self.unread(what, why)
+            Err(reason) => {
+                let subject = format!("{} more conversations of the newest messages", keys.len());
+                self.note_unread(subject, reason)
             }
         }
     }
 
     /// Conversations of the newest messages, listed or not.
-    async fn written_lately(&mut self) -> BTreeSet<ConversationId> {
+    async fn read_recent(&mut self) -> BTreeSet<ConversationId> {
         let all = IdRange::default();
         let messages = &self.backends.messages;
-        let asked = messages.find(Owner::User(self.user), all, Order::Backward, NEWEST);
-        match self.ask(CONVERSATIONS_UNTIL, asked).await {
+        let query = messages.find(Owner::User(self.user), all, Order::Backward, NEWEST);
+        match self.ask(CONVERSATIONS_UNTIL, query).await {
             Ok(rows) => rows.iter().map(|row| row.placed.conversation).collect(),
-            Err(why) => self.unread("the newest messages, which the list may lack", why),
+            Err(reason) => self.note_unread("the newest messages, which the list may lack", reason),
         }
     }
 
     async fn head(&mut self, id: ConversationId) -> (Option<Head>, bool) {
         let one = [id];
-        let asked = self.backends.heads.load(&one);
-        match self.ask(CONVERSATIONS_UNTIL, asked).await {
+        let query = self.backends.heads.load(&one);
+        match self.ask(CONVERSATIONS_UNTIL, query).await {
             Ok(heads) => (heads.into_iter().next().flatten(), false),
-            Err(why) => {
-                self.unread::<()>(format!("the head of {id}"), why);
+            Err(reason) => {
+                self.note_unread::<()>(format!("the head of {id}"), reason);
                 (None, true)
             }
         }
@@ -328,24 +329,24 @@ impl Reader<'_> {
     async fn conversation(
         &mut self,
         id: ConversationId,
-        listed: Option<ListedConversation>,
+        listing: Option<ListedConversation>,
     ) -> Conversation {
         let (head, head_unread) = self.head(id).await;
         let of_head = head.and_then(|head| Some((head.seq, head.last_id?)));
-        let of_list = listed.map(|listed| (listed.row.end.seq, listed.row.last_id));
+        let of_list = listing.map(|listing| (listing.row.end.seq, listing.row.last_id));
         let names: Vec<(Seq, MessageId)> = of_head.into_iter().chain(of_list).collect();
-        let claimed = names.iter().map(|(seq, _)| *seq).max();
-        let claimed = claimed.unwrap_or(Seq::ZERO);
-        let skipped = Seq(claimed.0.saturating_sub(POSITIONS));
-        if skipped > Seq::ZERO {
-            let text = format!("positions up to {skipped} of {id}");
+        let max_seq = names.iter().map(|(seq, _)| *seq).max();
+        let max_seq = max_seq.unwrap_or(Seq::ZERO);
+        let skipped_until = Seq(max_seq.0.saturating_sub(POSITIONS));
+        if skipped_until > Seq::ZERO {
+            let text = format!("positions up to {skipped_until} of {id}");
             self.extent.omissions.push(text);
         }
         let side = ConversationSide {
             messages: self.backends.messages.as_ref(),
             owner: self.user,
             conversation: id,
-            until: self.began + CONVERSATIONS_UNTIL,
+            deadline: self.start + CONVERSATIONS_UNTIL,
         };
         let Scan {
             newest,
@@ -353,69 +354,69 @@ impl Reader<'_> {
             holes,
             rows,
             given_up,
-            stopped,
-            untold,
+            stop,
+            unscanned,
             ..
-        } = side.scan(skipped, claimed, names).await;
+        } = side.scan(skipped_until, max_seq, names).await;
         self.extent.rows += rows;
-        let cut_off = given_up.is_some() || stopped.is_some();
+        let cut_off = given_up.is_some() || stop.is_some();
         if let Some(last) = given_up {
             let text = format!("positions of {id} after {last}, as there are too many holes");
             self.extent.omissions.push(text);
         }
-        if let Some((last, why)) = stopped {
-            self.unread::<()>(format!("positions of {id} after {last}"), why);
+        if let Some((last, reason)) = stop {
+            self.note_unread::<()>(format!("positions of {id} after {last}"), reason);
         }
-        if let Some((count, first, why)) = untold {
-            let what = format!(
+        if let Some((count, first, reason)) = unscanned {
+            let subject = format!(
                 "what is left of {count} positions of {id} that have no message, from {first} on"
             );
-            self.unread::<()>(what, why);
+            self.note_unread::<()>(subject, reason);
         }
         Conversation {
             id,
-            listed,
+            listing,
             head,
             head_unread,
             newest,
             max_id,
             holes,
-            skipped,
+            skipped_until,
             cut_off,
         }
     }
 
-    /// Bounds a call by `PATIENCE`, and by the end of its part of the look.
+    /// Bounds a call by `ANSWER_TIMEOUT`, and by the end of its part of the look.
     async fn ask<T>(
         &self,
-        until: Duration,
+        time_limit: Duration,
         call: impl Future<Output = backend::Result<T>>,
     ) -> Result<T, UnreadReason> {
-        let left = until.saturating_sub(self.began.elapsed());
-        if left.is_zero() {
+        let time_left = time_limit.saturating_sub(self.start.elapsed());
+        if time_left.is_zero() {
             return Err(UnreadReason::Late);
         }
-        match timeout(left.min(PATIENCE), call).await {
+        match timeout(time_left.min(ANSWER_TIMEOUT), call).await {
             Ok(answer) => answer.map_err(why),
-            Err(_) if left < PATIENCE => Err(UnreadReason::Late),
+            Err(_) if time_left < ANSWER_TIMEOUT => Err(UnreadReason::Late),
             Err(_) => Err(UnreadReason::Failed(format!(
-                "no answer within {PATIENCE:?}"
+                "no answer within {ANSWER_TIMEOUT:?}"
             ))),
         }
     }
 
     /// Notes a part as unread, and returns an empty value in its place.
-    fn unread<T: Default>(&mut self, what: impl Into<String>, why: UnreadReason) -> T {
-        self.extent.unread.push(Unread::new(what, why));
+    fn note_unread<T: Default>(&mut self, subject: impl Into<String>, reason: UnreadReason) -> T {
+        self.extent.unread.push(Unread::new(subject, reason));
         T::default()
     }
 }
 
-fn known(listed: protocol::conversation::ListEntry) -> ListedConversation {
+fn known(entry: protocol::conversation::ListEntry) -> ListedConversation {
     ListedConversation {
-        row: listed.row,
-        read_seq: listed.read_seq,
-        received_seq: listed.received_seq,
+        row: entry.row,
+        read_seq: entry.read_seq,
+        received_seq: entry.received_seq,
     }
 }
 
@@ -430,7 +431,7 @@ fn entry(mail: &Mail) -> MailEntry {
         accepted_at: Some(mail.accepted_at),
         body,
         row: None,
-        copy: None,
+        rebuilt_row: None,
     }
 }
 
@@ -440,7 +441,7 @@ fn bodiless(id: MessageId) -> MailEntry {
         accepted_at: None,
         body: Body::Gone,
         row: None,
-        copy: None,
+        rebuilt_row: None,
     }
 }
 

@@ -6,28 +6,28 @@ use backend::clock::{Clock, SystemClock};
 use protocol::UserId;
 use tokio::time::sleep;
 
-use super::report::told;
-use super::snapshot::{Extent, chart};
+use super::report::summarize;
+use super::snapshot::{Extent, take_snapshot};
 use super::{Doctor, ProcessClock, UserReport, VERSION};
-use crate::doctor::user::{Difference, UserSnapshot, lasting};
+use crate::doctor::user::{Difference, UserSnapshot, retain_lasting};
 use backend::Backends;
 
 /// Looks before a difference counts: it may be a write on its way.
-const LOOKS: usize = 3;
+const MAX_LOOKS: usize = 3;
 /// Pause between two looks.
-const PAUSE: Duration = Duration::from_millis(300);
+const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// A user as of the last look, and the differences that every look found.
 pub(super) struct ExaminedUser {
-    chart: UserSnapshot,
+    snapshot: UserSnapshot,
     extent: Extent,
     pub(super) differences: Vec<Difference>,
 }
 
 impl Doctor {
     pub(super) fn clock(&self) -> ProcessClock {
-        let whole = self.parts.access.whole.as_ref();
-        let now = whole.map_or_else(|| SystemClock.now(), |backends| backends.clock.now());
+        let all_backends = self.parts.access.backends.as_ref();
+        let now = all_backends.map_or_else(|| SystemClock.now(), |backends| backends.clock.now());
         ProcessClock {
             version: VERSION.to_owned(),
             now: now.into(),
@@ -37,25 +37,25 @@ impl Doctor {
     /// Compares all data of a user in the stores; `None` if this process does not see them. A part
     /// that does not answer is a finding.
     pub async fn examine(&self, user: UserId) -> Option<UserReport> {
-        let backends = self.parts.access.whole.as_ref()?;
-        Some(examined(backends, user).await.report())
+        let backends = self.parts.access.backends.as_ref()?;
+        Some(examine_user(backends, user).await.report())
     }
 }
 
-/// Looks until no difference is left, `LOOKS` times at most.
-pub(super) async fn examined(backends: &Backends, user: UserId) -> ExaminedUser {
-    let (mut chart_now, mut extent) = chart(backends, user).await;
-    let mut differences = chart_now.differences();
-    for _ in 1..LOOKS {
+/// Looks until no difference is left, `MAX_LOOKS` times at most.
+pub(super) async fn examine_user(backends: &Backends, user: UserId) -> ExaminedUser {
+    let (mut snapshot, mut extent) = take_snapshot(backends, user).await;
+    let mut differences = snapshot.differences();
+    for _ in 1..MAX_LOOKS {
         if differences.is_empty() {
             break;
         }
-        sleep(PAUSE).await;
-        (chart_now, extent) = chart(backends, user).await;
-        differences = lasting(chart_now.differences(), &differences);
+        sleep(LOOK_INTERVAL).await;
+        (snapshot, extent) = take_snapshot(backends, user).await;
+        differences = retain_lasting(snapshot.differences(), &differences);
     }
     ExaminedUser {
-        chart: chart_now,
+        snapshot,
         extent,
         differences,
     }
@@ -63,15 +63,15 @@ pub(super) async fn examined(backends: &Backends, user: UserId) -> ExaminedUser 
 
 impl ExaminedUser {
     pub(super) fn report(self) -> UserReport {
-        let (verdict, differences) = told(&self.extent.unread, &self.differences);
-        let mails = self.chart.mail.iter();
+        let (verdict, differences) = summarize(&self.extent.unread, &self.differences);
+        let mails = self.snapshot.mail.iter();
         UserReport {
-            user: self.chart.user,
+            user: self.snapshot.user,
             verdict,
             differences,
-            sessions: self.chart.sessions.len() as u64,
+            sessions: self.snapshot.sessions.len() as u64,
             mails: mails.map(|mailbox| mailbox.entries.len() as u64).sum(),
-            conversations: self.chart.conversations.len() as u64,
+            conversations: self.snapshot.conversations.len() as u64,
             rows: self.extent.rows,
             omissions: self.extent.omissions,
         }

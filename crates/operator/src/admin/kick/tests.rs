@@ -83,17 +83,17 @@ impl World {
         let entropy = Arc::new(SeededEntropy::new(1));
         let environment = Environment::over(Engine::memory(), Arc::new(SystemClock), entropy);
         let environment = environment.expect("stores in memory");
-        let mut held = Vec::new();
+        let mut services = Vec::new();
         for (number, fake) in stations.iter().cloned().enumerate() {
             let name = format!("station-{number}");
             let router = Router::new().fallback(move |request| fake.clone().answer(request));
-            let served = environment
+            let server = environment
                 .connector
                 .serve_in_process(&name, Routes::from(router));
             let address = format!("inproc:{name}");
-            let registered =
+            let registration =
                 (environment.backends.registry).register(Service::Station, &name, &address);
-            held.push((served, registered.await.expect("registered")));
+            services.push((server, registration.await.expect("registered")));
         }
         let (backends, connector) = (&environment.backends, &environment.connector);
         let operators = Operators::default();
@@ -108,7 +108,7 @@ impl World {
         }
         World {
             desk: Arc::new(desk),
-            _stations: held,
+            _stations: services,
         }
     }
 
@@ -126,7 +126,7 @@ impl World {
         )
     }
 
-    async fn kicked(&self, question: KickQuestion) -> Result<KickAnswer, DeskRefusal> {
+    async fn try_kick(&self, question: KickQuestion) -> Result<KickAnswer, DeskRefusal> {
         self.kick(bob(), "7", question).await.map(|Json(it)| it)
     }
 
@@ -151,9 +151,9 @@ fn bob() -> Operator {
     Operator::with("bob", &[May::View, May::SignOut])
 }
 
-fn because(why: &str) -> KickQuestion {
+fn because(reason: &str) -> KickQuestion {
     KickQuestion {
-        why: why.to_owned(),
+        why: reason.to_owned(),
         ..KickQuestion::default()
     }
 }
@@ -169,9 +169,9 @@ fn revoking() -> KickQuestion {
     }
 }
 
-async fn until<F: Future<Output = bool>>(done: impl Fn() -> F) {
+async fn wait_until<F: Future<Output = bool>>(is_done: impl Fn() -> F) {
     for _ in 0..500 {
-        if done().await {
+        if is_done().await {
             return;
         }
         sleep(Duration::from_millis(10)).await;
@@ -221,9 +221,9 @@ async fn tokens_are_revoked_by_the_clock_of_the_station() {
         _ => Ok(3),
     });
     let world = World::of(std::slice::from_ref(&station)).await;
-    let kicked = world.kicked(revoking()).await.expect("signed out");
-    let before = Some(Time::from_ms(42));
-    assert_eq!((kicked.sessions, kicked.revoked_before), (3, before));
+    let answer = world.try_kick(revoking()).await.expect("signed out");
+    let cutoff = Some(Time::from_ms(42));
+    assert_eq!((answer.sessions, answer.revoked_before), (3, cutoff));
     assert_eq!(station.methods(), ["Revoke", "Kickout"]);
     let (_, revoke) = station.calls.lock()[0].clone();
     // User 7, and behind it the reason: a time would stand between.
@@ -243,14 +243,14 @@ async fn a_request_that_breaks_off_is_done_all_the_same() {
     };
     let world = World::of(std::slice::from_ref(&station)).await;
     let mut request = Box::pin(world.kick(bob(), "7", revoking()));
-    let begun = Instant::now();
+    let start = Instant::now();
     while station.methods().is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(5), "no call");
+        assert!(start.elapsed() < Duration::from_secs(5), "no call");
         let _ = timeout(Duration::from_millis(10), &mut request).await;
     }
     drop(request);
     station.gate.add_permits(2);
-    until(async || world.log().await.len() == 2).await;
+    wait_until(async || world.log().await.len() == 2).await;
     assert_eq!(station.methods(), ["Revoke", "Kickout"]);
     let log = world.log().await;
     let outcome = log[1].as_ref().expect("an outcome");
@@ -264,7 +264,7 @@ async fn users_that_are_signed_out_at_a_time_are_bounded() {
         ..Fake::new(|_| Ok(1))
     };
     let world = World::of(std::slice::from_ref(&station)).await;
-    let mut requests: Vec<_> = (0..AT_ONCE_MAX)
+    let mut requests: Vec<_> = (0..MAX_CONCURRENT_SIGN_OUTS)
         .map(|_| Box::pin(world.kick(bob(), "7", theft())))
         .collect();
     for request in &mut requests {
@@ -274,10 +274,10 @@ async fn users_that_are_signed_out_at_a_time_are_bounded() {
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     station.gate.add_permits(100);
     for request in requests {
-        let Json(kicked) = request.await.expect("signed out");
-        assert_eq!(kicked.sessions, 1);
+        let Json(answer) = request.await.expect("signed out");
+        assert_eq!(answer.sessions, 1);
     }
-    world.kicked(theft()).await.expect("room again");
+    world.try_kick(theft()).await.expect("room again");
 }
 
 // A station without its store, one that drains, an older one: each stopped the search for another.
@@ -285,34 +285,34 @@ async fn users_that_are_signed_out_at_a_time_are_bounded() {
 async fn another_station_is_asked_where_one_cannot() {
     let old = Fake::new(|_| Err(Status::unimplemented("an older version")));
     let well = Fake::new(|_| Ok(2));
-    let (away, drains) = (
+    let (unavailable, drains) = (
         Fake::refusing(Code::Unavailable),
         Fake::refusing(Code::Draining),
     );
-    let world = World::of(&[away.clone(), drains, old, well]).await;
+    let world = World::of(&[unavailable.clone(), drains, old, well]).await;
     for _ in 0..20 {
-        let kicked = world.kicked(theft()).await.expect("signed out");
-        assert_eq!(kicked.sessions, 2);
+        let answer = world.try_kick(theft()).await.expect("signed out");
+        assert_eq!(answer.sessions, 2);
     }
-    let first = away.methods().len();
+    let first = unavailable.methods().len();
     assert!((1..20).contains(&first), "not always the same: {first}");
     // A question that is wrong is wrong everywhere.
     let wrong = Fake::refusing(Code::InvalidArgument);
     let world = World::of(&[wrong.clone(), wrong.clone()]).await;
-    let refused = world.kicked(theft()).await.expect_err("refused");
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    assert_eq!(refused.error.code, "invalid_argument");
+    let refusal = world.try_kick(theft()).await.expect_err("refused");
+    assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
+    assert_eq!(refusal.error.code, "invalid_argument");
     assert_eq!(wrong.methods().len(), 1);
 }
 
 // A boat that leaves takes no order: its `forbidden` came with 409.
 #[test]
-fn what_another_service_does_not_allow_now_is_a_conflict() {
-    let refused = refused(Refusal::new(Code::Forbidden, "this boat ends"));
-    assert_eq!(refused.status, StatusCode::CONFLICT);
-    assert_eq!(refused.error.code, "conflict");
-    assert_eq!(refused.error.message, "this boat ends");
-    assert!(!refused.error.retry);
+fn forbidden_by_another_service_is_a_conflict() {
+    let refusal = refused(Refusal::new(Code::Forbidden, "this boat ends"));
+    assert_eq!(refusal.status, StatusCode::CONFLICT);
+    assert_eq!(refusal.error.code, "conflict");
+    assert_eq!(refusal.error.message, "this boat ends");
+    assert!(!refusal.error.retry);
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,9 +320,9 @@ async fn a_desk_of_a_carrier_says_where_to_ask() {
     let carrier = Caller::new(Role::Carrier, "carrier-1");
     let world = World::called_by(&[Fake::new(|_| Ok(1))], Some(carrier)).await;
     for question in [theft(), revoking()] {
-        let refused = world.kicked(question).await.expect_err("refused");
-        assert_eq!(refused.status, StatusCode::FORBIDDEN);
-        let text = refused.error.message;
+        let refusal = world.try_kick(question).await.expect_err("refused");
+        assert_eq!(refusal.status, StatusCode::FORBIDDEN);
+        let text = refusal.error.message;
         assert!(text.contains("ask the desk of a station"), "{text}");
         assert!(text.contains("carrier carrier-1"), "{text}");
     }

@@ -18,13 +18,13 @@ use protocol::ledger::minute::OffsetRange;
 use protocol::record::{Task, Work};
 use tokio::task::yield_now;
 
-use super::{PAGE, PAGES, Turn, partition_of_messages};
+use super::{PAGE, PAGES, Turn, message_partition};
 
 /// Rest of a minute's stretch in one partition that carriers have not committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::admin) struct MinuteRest {
     pub(in crate::admin) offsets: Range<u64>,
-    /// True if the log has every record of the stretch, and carriers have committed none: all
+    /// Whether the log has every record of the stretch, and carriers have committed none: all
     /// messages that the minute counted there are in flight, without a further look.
     pub(in crate::admin) is_untouched: bool,
 }
@@ -33,8 +33,8 @@ pub(in crate::admin) struct MinuteRest {
 /// another. Reads topics in the order in which a message moves through them.
 pub(in crate::admin) struct CarriedScan<'a> {
     /// Message ids, in ascending order.
-    of: &'a [MessageId],
-    carried: InFlight,
+    ids: &'a [MessageId],
+    in_flight: InFlight,
     /// Partition of topic `message` in which each message was found.
     found_in: BTreeMap<MessageId, usize>,
     /// Ranges of topic `message` to read, the next one last.
@@ -48,8 +48,8 @@ pub(in crate::admin) struct CarriedScan<'a> {
 
 impl<'a> CarriedScan<'a> {
     /// Searches all uncommitted records.
-    pub(in crate::admin) fn of(of: &'a [MessageId]) -> CarriedScan<'a> {
-        let mut scan = CarriedScan::within(of, &[]);
+    pub(in crate::admin) fn of(ids: &'a [MessageId]) -> CarriedScan<'a> {
+        let mut scan = CarriedScan::within(ids, &[]);
         scan.topics.push(Topic::Message);
         scan
     }
@@ -57,14 +57,14 @@ impl<'a> CarriedScan<'a> {
     /// Searches topic `message` only within these ranges of several minutes, and retry topics
     /// whole.
     pub(in crate::admin) fn within(
-        of: &'a [MessageId],
-        left: &[Vec<MinuteRest>],
+        ids: &'a [MessageId],
+        backlogs: &[Vec<MinuteRest>],
     ) -> CarriedScan<'a> {
         CarriedScan {
-            of,
-            carried: InFlight::default(),
+            ids,
+            in_flight: InFlight::default(),
             found_in: BTreeMap::new(),
-            parts: parts(left),
+            parts: parts(backlogs),
             topics: (1..=RETRY_TIERS).rev().map(Topic::Retry).collect(),
             number: 0,
             at: None,
@@ -74,7 +74,7 @@ impl<'a> CarriedScan<'a> {
     /// Result of a finished scan: messages in flight, and the partition of each that was found in
     /// topic `message`.
     pub(in crate::admin) fn end(self) -> (InFlight, BTreeMap<MessageId, usize>) {
-        (self.carried, self.found_in)
+        (self.in_flight, self.found_in)
     }
 
     fn next_partition(&mut self, queue: &dyn Queue) -> Option<Partition> {
@@ -91,16 +91,16 @@ impl<'a> CarriedScan<'a> {
     }
 
     fn add(&mut self, record: Record) {
-        let wanted = |id: MessageId| self.of.binary_search(&id).is_ok();
+        let is_wanted = |id: MessageId| self.ids.binary_search(&id).is_ok();
         match Task::decode(record.value).map(|task| task.work) {
-            Ok(Work::Message(task)) if wanted(task.message.id) => {
+            Ok(Work::Message(task)) if is_wanted(task.message.id) => {
                 let id = task.message.id;
-                self.carried.add_message(id);
+                self.in_flight.add_message(id);
                 self.found_in.insert(id, record.partition.number as usize);
             }
-            Ok(Work::Deliver(task)) if wanted(task.placed.message.id) => {
+            Ok(Work::Deliver(task)) if is_wanted(task.placed.message.id) => {
                 let id = task.placed.message.id;
-                self.carried.add_targets(id, task.targets);
+                self.in_flight.add_targets(id, task.targets);
             }
             _ => {}
         }
@@ -109,18 +109,22 @@ impl<'a> CarriedScan<'a> {
 
 /// Merges the ranges of several minutes, so that each record is read once. Stretches overlap:
 /// records of a minute arrive while the minute before it is still read, too.
-fn parts(left: &[Vec<MinuteRest>]) -> Vec<(Partition, Range<u64>)> {
-    let partitions = left.iter().map(Vec::len).max().unwrap_or(0);
+fn parts(backlogs: &[Vec<MinuteRest>]) -> Vec<(Partition, Range<u64>)> {
+    let partitions = backlogs.iter().map(Vec::len).max().unwrap_or(0);
     let mut parts: Vec<(Partition, Range<u64>)> = Vec::new();
     for number in 0..partitions {
-        let partition = partition_of_messages(number);
-        let of_partition = left.iter().filter_map(|left| left.get(number));
-        let mut ranges: Vec<_> = of_partition.map(|left| left.offsets.clone()).collect();
+        let partition = message_partition(number);
+        let of_partition = backlogs.iter().filter_map(|backlogs| backlogs.get(number));
+        let mut ranges: Vec<_> = of_partition
+            .map(|backlogs| backlogs.offsets.clone())
+            .collect();
         ranges.retain(|range| !range.is_empty());
         ranges.sort_unstable_by_key(|range| range.start);
         for range in ranges {
             match parts.last_mut() {
-                Some((of, last)) if *of == partition && range.start <= last.end => {
+                Some((last_partition, last))
+                    if *last_partition == partition && range.start <= last.end =>
+                {
                     last.end = last.end.max(range.end);
                 }
                 _ => parts.push((partition, range)),
@@ -145,10 +149,10 @@ impl Turn<'_> {
                 };
                 continue;
             };
-            let most = (offsets.end.saturating_sub(offsets.start)).min(PAGE as u64) as usize;
-            let records = match most {
+            let count = (offsets.end.saturating_sub(offsets.start)).min(PAGE as u64) as usize;
+            let records = match count {
                 0 => Vec::new(),
-                most => self.queue.read(*partition, offsets.start, most).await?,
+                count => self.queue.read(*partition, offsets.start, count).await?,
             };
             match records.last() {
                 Some(last) if last.offset + 1 < offsets.end => offsets.start = last.offset + 1,
@@ -162,13 +166,13 @@ impl Turn<'_> {
 
     async fn uncommitted(&self, partition: Partition) -> Result<Range<u64>> {
         let (first, end) = self.queue.bounds(partition).await?;
-        let committed = self.queue.committed(CARRIERS, partition).await?;
-        Ok(committed.unwrap_or(0).max(first)..end)
+        let committed_offset = self.queue.committed(CARRIERS, partition).await?;
+        Ok(committed_offset.unwrap_or(0).max(first)..end)
     }
 
     /// Rest of each stretch of a minute that carriers have not committed; `None` if the offsets
     /// belong to another log.
-    pub(in crate::admin) async fn left(
+    pub(in crate::admin) async fn read_backlog(
         &self,
         epoch: u32,
         stretches: &[OffsetRange],
@@ -176,28 +180,33 @@ impl Turn<'_> {
         if epoch != self.queue.epoch() || stretches.len() != self.partitions() {
             return Ok(None);
         }
-        let mut left = Vec::with_capacity(stretches.len());
+        let mut backlog = Vec::with_capacity(stretches.len());
         for (number, stretch) in stretches.iter().enumerate() {
-            left.push(match stretch.from < stretch.to {
-                true => self.left_of(number, *stretch).await?,
-                false => MinuteRest {
+            backlog.push(if stretch.from < stretch.to {
+                self.read_partition_backlog(number, *stretch).await?
+            } else {
+                MinuteRest {
                     offsets: stretch.to..stretch.to,
                     is_untouched: true,
-                },
+                }
             });
         }
-        Ok(Some(left))
+        Ok(Some(backlog))
     }
 
-    async fn left_of(&self, number: usize, stretch: OffsetRange) -> Result<MinuteRest> {
-        let partition = partition_of_messages(number);
+    async fn read_partition_backlog(
+        &self,
+        number: usize,
+        stretch: OffsetRange,
+    ) -> Result<MinuteRest> {
+        let partition = message_partition(number);
         let (first, end) = self.queue.bounds(partition).await?;
-        let committed = self.queue.committed(CARRIERS, partition).await?;
-        let committed = committed.unwrap_or(0);
+        let committed_offset = self.queue.committed(CARRIERS, partition).await?;
+        let committed_offset = committed_offset.unwrap_or(0);
         let is_there = first <= stretch.from && stretch.to <= end;
         Ok(MinuteRest {
-            offsets: stretch.from.max(committed).max(first)..stretch.to.min(end),
-            is_untouched: is_there && committed <= stretch.from,
+            offsets: stretch.from.max(committed_offset).max(first)..stretch.to.min(end),
+            is_untouched: is_there && committed_offset <= stretch.from,
         })
     }
 }

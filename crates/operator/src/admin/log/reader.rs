@@ -7,16 +7,14 @@ use anyhow::Result;
 use api::task::Value;
 use backend::queue::Record;
 use protocol::ledger::audit::InFlight;
-use protocol::ledger::minute::minute_of;
+use protocol::ledger::minute::minute_start;
 use protocol::record::Task;
 use protocol::{MessageId, SendId, Timestamp};
 use tokio::sync::SemaphorePermit;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use super::{
-    Busy, CarriedScan, Log, PAGE, PAGES, TURN_WAIT, Turn, message_of, partition_of_messages,
-};
+use super::{Busy, CarriedScan, Log, PAGE, PAGES, TURN_WAIT, Turn, message_of, message_partition};
 use crate::admin::audit::MESSAGES_MAX;
 
 /// Limit of ids of one send, normally one.
@@ -26,7 +24,7 @@ const IDS_MAX: usize = 256;
 /// other readers need for theirs. Dropped with the request that asked.
 pub(in crate::admin) struct Reader<'a> {
     log: &'a Log,
-    begun: Option<SemaphorePermit<'a>>,
+    permit: Option<SemaphorePermit<'a>>,
 }
 
 /// Messages that the log accepted in a window of time, oldest first.
@@ -44,7 +42,7 @@ pub(in crate::admin) struct AcceptedMessages {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(log: &'a Log) -> Reader<'a> {
-        Reader { log, begun: None }
+        Reader { log, permit: None }
     }
 
     /// Takes a turn for some pages: give it back soon.
@@ -53,7 +51,7 @@ impl<'a> Reader<'a> {
     /// `Busy`, for the first turn only: other readers need long, or too many questions are under
     /// way.
     pub(in crate::admin) async fn turn(&mut self) -> Result<Turn<'a>, Busy> {
-        if self.begun.is_some() {
+        if self.permit.is_some() {
             return self.log.next_turn().await;
         }
         let begin = async {
@@ -62,21 +60,21 @@ impl<'a> Reader<'a> {
             Ok((place, turn))
         };
         let (place, turn) = timeout(TURN_WAIT, begin).await.unwrap_or(Err(Busy))?;
-        self.begun = Some(place);
+        self.permit = Some(place);
         Ok(turn)
     }
 
-    /// Oldest messages of a window, from records appended before `before`: `most` at most, but
-    /// those of the first minute at least.
+    /// Oldest messages of a window, from records appended before `upper_bound`: `limit` at
+    /// most, but those of the first minute at least.
     pub(in crate::admin) async fn accepted(
         &mut self,
         window: &Range<Timestamp>,
-        before: Timestamp,
-        most: usize,
+        upper_bound: Timestamp,
+        limit: usize,
     ) -> Result<AcceptedMessages> {
-        let mut oldest = OldestIds::new(most, MESSAGES_MAX);
+        let mut oldest = OldestIds::new(limit, MESSAGES_MAX);
         let mut unreadable = 0;
-        self.each_before(window.start, before, |record| {
+        self.each_before(window.start, upper_bound, |record| {
             match Task::decode(record.value) {
                 Ok(task) => {
                     let id = message_of(task).map(|message| message.id);
@@ -96,7 +94,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Finds the messages in flight among these (in order of their ids).
-    pub(in crate::admin) async fn carried(&mut self, of: &[MessageId]) -> Result<InFlight> {
+    pub(in crate::admin) async fn find_in_flight(&mut self, of: &[MessageId]) -> Result<InFlight> {
         let mut scan = CarriedScan::of(of);
         while !self.turn().await?.go_over(&mut scan).await? {}
         Ok(scan.end().0)
@@ -114,38 +112,38 @@ impl<'a> Reader<'a> {
         Ok(ids.into_iter().collect())
     }
 
-    /// True if the log has the message.
+    /// Whether the log has the message.
     pub(in crate::admin) async fn has(&mut self, id: MessageId) -> Result<bool> {
-        let mut found = false;
+        let mut is_found = false;
         self.each(id.timestamp(), |record| {
             let message = Task::decode(record.value).ok().and_then(message_of);
-            found = message.is_some_and(|message| message.id == id);
-            enough(found)
+            is_found = message.is_some_and(|message| message.id == id);
+            enough(is_found)
         })
         .await?;
-        Ok(found)
+        Ok(is_found)
     }
 
-    /// Passes each record that may hold a message accepted at `since` or later to `seen`, oldest
-    /// first in each partition, until `seen` breaks. Only records appended before `before`.
+    /// Passes each record that may hold a message accepted at `start` or later to `visit`, oldest
+    /// first in each partition, until `visit` breaks. Only records appended before `upper_bound`.
     async fn each_before(
         &mut self,
-        since: Timestamp,
-        before: Timestamp,
-        mut seen: impl FnMut(Record) -> ControlFlow<()>,
+        start: Timestamp,
+        upper_bound: Timestamp,
+        mut visit: impl FnMut(Record) -> ControlFlow<()>,
     ) -> Result<()> {
         for number in 0..self.log.partitions() {
-            let (mut next, end) = self.turn().await?.since(number, since).await?;
+            let (mut next, end) = self.turn().await?.since(number, start).await?;
             while next < end {
                 let turn = self.turn().await?;
                 for _ in 0..PAGES {
-                    let partition = partition_of_messages(number);
+                    let partition = message_partition(number);
                     let records = turn.queue.read(partition, next, PAGE).await?;
                     next = records.last().map_or(end, |last| last.offset + 1);
                     for record in records {
-                        if record.appended_at >= before {
+                        if record.appended_at >= upper_bound {
                             next = end;
-                        } else if seen(record).is_break() {
+                        } else if visit(record).is_break() {
                             return Ok(());
                         }
                     }
@@ -162,10 +160,10 @@ impl<'a> Reader<'a> {
     /// Like `each_before`, up to the end of the log.
     async fn each(
         &mut self,
-        since: Timestamp,
-        seen: impl FnMut(Record) -> ControlFlow<()>,
+        start: Timestamp,
+        visit: impl FnMut(Record) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.each_before(since, Timestamp::MAX, seen).await
+        self.each_before(start, Timestamp::MAX, visit).await
     }
 }
 
@@ -173,20 +171,20 @@ impl<'a> Reader<'a> {
 struct OldestIds {
     ids: BTreeSet<MessageId>,
     /// Limit of ids, beyond those of the first minute.
-    most: usize,
+    soft_limit: usize,
     /// Limit of ids, beyond those of the first millisecond.
-    max: usize,
+    hard_limit: usize,
     left_off: u64,
     /// Earliest time of an id left off.
     next: Option<Timestamp>,
 }
 
 impl OldestIds {
-    fn new(most: usize, max: usize) -> OldestIds {
+    fn new(limit: usize, max: usize) -> OldestIds {
         OldestIds {
             ids: BTreeSet::new(),
-            most,
-            max,
+            soft_limit: limit,
+            hard_limit: max,
             left_off: 0,
             next: None,
         }
@@ -195,33 +193,33 @@ impl OldestIds {
     fn insert(&mut self, id: MessageId) {
         self.ids.insert(id);
         while self.is_over() {
-            let left = self.ids.pop_last().map(MessageId::timestamp);
-            self.next = self.next.min(left).or(left);
+            let cut_at = self.ids.pop_last().map(MessageId::timestamp);
+            self.next = self.next.min(cut_at).or(cut_at);
             self.left_off += 1;
         }
     }
 
-    /// True if the newest id is to be left off. The oldest never is, so that a next page goes on.
+    /// Whether the newest id is to be left off. The oldest never is, so that a next page goes on.
     fn is_over(&self) -> bool {
         let count = self.ids.len();
-        if count <= self.most {
+        if count <= self.soft_limit {
             return false;
         }
         let (first, last) = (self.ids.first(), self.ids.last());
         let times = first.zip(last);
         times.is_some_and(|(first, last)| {
             let (first, last) = (first.timestamp(), last.timestamp());
-            minute_of(first) < minute_of(last) || (count > self.max && first < last)
+            minute_start(first) < minute_start(last) || (count > self.hard_limit && first < last)
         })
     }
 
     fn accepted(mut self) -> AcceptedMessages {
-        if let Some(left) = self.next {
+        if let Some(cut_at) = self.next {
             // Cut at a whole minute: a closed one is counted as a whole by the next question.
-            let minute = minute_of(left);
+            let minute = minute_start(cut_at);
             let first = self.ids.first();
             let is_behind = first.is_some_and(|first| first.timestamp() < minute);
-            let next = if is_behind { minute } else { left };
+            let next = if is_behind { minute } else { cut_at };
             self.left_off += self.ids.split_off(&MessageId::floor_of(next)).len() as u64;
             self.next = Some(next);
         }
@@ -253,10 +251,10 @@ mod tests {
     const NOON: Timestamp = Timestamp::from_millis(1_790_000_040_000);
 
     /// Accepts one message at each of these times after noon, in this order.
-    fn read(most: usize, max: usize, after: &[Duration]) -> AcceptedMessages {
-        let mut oldest = OldestIds::new(most, max);
-        for (number, after) in (0..).zip(after) {
-            let floor = MessageId::floor_of(NOON + *after).get();
+    fn read(limit: usize, max: usize, delay: &[Duration]) -> AcceptedMessages {
+        let mut oldest = OldestIds::new(limit, max);
+        for (number, delay) in (0..).zip(delay) {
+            let floor = MessageId::floor_of(NOON + *delay).get();
             oldest.insert(MessageId::new(floor + number).expect("positive"));
         }
         oldest.accepted()
@@ -268,12 +266,12 @@ mod tests {
 
     #[test]
     fn a_page_ends_with_a_minute() {
-        assert_eq!(minute_of(NOON), NOON);
+        assert_eq!(minute_start(NOON), NOON);
         let times = [0, 30, 61, 90, 150].map(secs);
-        for most in [3, 2] {
-            let page = read(most, 9, &times);
-            assert_eq!((page.messages.len(), page.left_off), (2, 3), "{most}");
-            assert_eq!(page.next, Some(NOON + MINUTE), "{most}");
+        for limit in [3, 2] {
+            let page = read(limit, 9, &times);
+            assert_eq!((page.messages.len(), page.left_off), (2, 3), "{limit}");
+            assert_eq!(page.next, Some(NOON + MINUTE), "{limit}");
         }
         let page = read(4, 9, &times);
         assert_eq!((page.messages.len(), page.left_off), (4, 1));
@@ -290,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_that_is_too_much_for_an_audit_is_cut_and_its_first_millisecond_is_not() {
+    fn an_oversized_minute_is_cut_but_its_first_millisecond_is_kept() {
         let page = read(1, 3, &[0, 10, 20, 30, 40].map(secs));
         assert_eq!((page.messages.len(), page.left_off), (3, 2));
         assert_eq!(page.next, Some(NOON + secs(30)));

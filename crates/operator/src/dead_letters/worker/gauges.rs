@@ -10,7 +10,7 @@ use crate::desk::TaskOutcome;
 
 /// Shows the letters that nobody has dealt with.
 pub(super) fn show(index: &Index, now: Timestamp) {
-    tell(|kind, reason| index.open(kind, reason));
+    set_gauges(|kind, reason| index.open(kind, reason));
     let age = index.oldest_open().map(|died_at| now.since(died_at));
     let age = age.unwrap_or_default();
     gauge!("desk_oldest_open_seconds").set(age.as_secs_f64());
@@ -18,11 +18,11 @@ pub(super) fn show(index: &Index, now: Timestamp) {
 
 /// Shows none, while another process works or none does.
 pub(super) fn rest() {
-    tell(|_, _| 0);
+    set_gauges(|_, _| 0);
     gauge!("desk_oldest_open_seconds").set(0.0);
 }
 
-fn tell(count: impl Fn(Kind, DeadReason) -> u64) {
+fn set_gauges(count: impl Fn(Kind, DeadReason) -> u64) {
     for kind in Kind::ALL {
         for reason in DeadReason::ALL {
             let (kind_name, reason_name) = (kind.name(), reason.name());
@@ -33,6 +33,6 @@ fn tell(count: impl Fn(Kind, DeadReason) -> u64) {
 }
 
 /// Counts one letter of a redrive that came to its end.
-pub(super) fn redriven(outcome: TaskOutcome) {
+pub(super) fn count_redriven(outcome: TaskOutcome) {
     counter!("desk_redrives_total", "outcome" => outcome.name()).increment(1);
 }

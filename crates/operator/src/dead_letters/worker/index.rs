@@ -9,7 +9,7 @@ use protocol::Timestamp;
 use protocol::ledger::DeadReason;
 
 use crate::dead_letters::types::{Kind, LetterCursor};
-use crate::dead_letters::{DeadLetters, LocatedLetter, Result, found, read_on};
+use crate::dead_letters::{DeadLetters, LocatedLetter, Result, locate, read_on};
 use crate::desk::{LetterStatus, Operations};
 
 /// Records read at a time.
@@ -35,9 +35,9 @@ pub(super) struct Index {
     /// Open letters, oldest first.
     open: BTreeSet<(Timestamp, Arc<str>)>,
     counts: BTreeMap<(Kind, &'static str), u64>,
-    /// True if there are more letters than are remembered.
+    /// Whether there are more letters than are remembered.
     is_cut_off: bool,
-    /// True if the log has dropped letters that the desk may remember.
+    /// Whether the log has dropped letters that the desk may remember.
     has_dropped: bool,
 }
 
@@ -68,8 +68,8 @@ impl Index {
     pub(super) async fn refresh(
         &mut self,
         letters: &DeadLetters,
-        desk: &Operations,
-        again: &mut Vec<Again>,
+        operations: &Operations,
+        repeat_deaths: &mut Vec<Again>,
     ) -> Result<()> {
         for (kind, partition) in letters.partitions(None) {
             let (first, end) = letters.backends.queue.bounds(partition).await?;
@@ -82,17 +82,17 @@ impl Index {
             self.spans.insert(partition, OffsetSpan { first, next });
             while next < end {
                 let queue = &*letters.backends.queue;
-                let (records, behind) = read_on(queue, partition, next, PAGE).await?;
-                next = behind;
-                again.extend(self.learn(kind, records, desk));
+                let (records, next_offset) = read_on(queue, partition, next, PAGE).await?;
+                next = next_offset;
+                repeat_deaths.extend(self.learn(kind, records, operations));
                 self.spans.insert(partition, OffsetSpan { first, next });
             }
         }
         Ok(())
     }
 
-    fn learn(&mut self, kind: Kind, records: Vec<Record>, desk: &Operations) -> Vec<Again> {
-        let mut again = Vec::new();
+    fn learn(&mut self, kind: Kind, records: Vec<Record>, operations: &Operations) -> Vec<Again> {
+        let mut repeat_deaths = Vec::new();
         for record in records {
             let name = record.header(ID).cloned();
             let cursor = LetterCursor {
@@ -100,33 +100,39 @@ impl Index {
                 partition: record.partition.number,
                 offset: record.offset,
             };
-            match (found(kind, record), name) {
-                (Some(found), _) => again.extend(self.learn_letter(found, desk)),
+            match (locate(kind, record), name) {
+                (Some(located_letter), _) => {
+                    repeat_deaths.extend(self.learn_letter(located_letter, operations))
+                }
                 (None, Some(name)) => self.learn_name(&String::from_utf8_lossy(&name), cursor),
                 (None, None) => {}
             }
         }
-        again
+        repeat_deaths
     }
 
-    fn learn_letter(&mut self, found: LocatedLetter, desk: &Operations) -> Option<Again> {
-        let LocatedLetter { cursor, letter, .. } = found;
+    fn learn_letter(
+        &mut self,
+        located_letter: LocatedLetter,
+        operations: &Operations,
+    ) -> Option<Again> {
+        let LocatedLetter { cursor, letter, .. } = located_letter;
         let name: Arc<str> = letter.id().into();
-        if let Some(lying) = self.letters.get_mut(&name) {
-            lying.come_again(cursor);
+        if let Some(entry) = self.letters.get_mut(&name) {
+            entry.come_again(cursor);
             return None;
         }
         if self.is_full() {
             return None;
         }
-        let lying = IndexedLetter {
+        let entry = IndexedLetter {
             cursor,
             last: cursor,
             reason: letter.reason,
             died_at: letter.last_failed_at,
         };
-        self.letters.insert(name.clone(), lying);
-        self.settle(&name, desk);
+        self.letters.insert(name.clone(), entry);
+        self.settle(&name, operations);
         letter.parent.map(|parent| Again {
             parent,
             letter: name.to_string(),
@@ -151,43 +157,43 @@ impl Index {
         let is_gone = |at: &LetterCursor| {
             (at.kind, at.partition) == (kind, partition.number) && at.offset < first
         };
-        let mut gone: Vec<Arc<str>> = Vec::new();
-        for (name, lying) in &mut self.letters {
-            match (is_gone(&lying.cursor), is_gone(&lying.last)) {
-                (true, true) => gone.push(name.clone()),
-                (true, false) => lying.cursor = lying.last,
-                (false, true) => lying.last = lying.cursor,
+        let mut gone_names: Vec<Arc<str>> = Vec::new();
+        for (name, entry) in &mut self.letters {
+            match (is_gone(&entry.cursor), is_gone(&entry.last)) {
+                (true, true) => gone_names.push(name.clone()),
+                (true, false) => entry.cursor = entry.last,
+                (false, true) => entry.last = entry.cursor,
                 (false, false) => {}
             }
         }
-        for name in &gone {
+        for name in &gone_names {
             self.close(name);
             self.letters.remove(name);
         }
         let unread = self.unread.len();
         self.unread.retain(|_, last| !is_gone(last));
-        self.has_dropped |= !gone.is_empty() || self.unread.len() < unread;
+        self.has_dropped |= !gone_names.is_empty() || self.unread.len() < unread;
     }
 
     /// Updates a letter that something may have been done with.
-    pub(super) fn settle(&mut self, letter: &str, desk: &Operations) {
-        if *desk.status(letter) != LetterStatus::Open {
+    pub(super) fn settle(&mut self, letter: &str, operations: &Operations) {
+        if *operations.status(letter) != LetterStatus::Open {
             return self.close(letter);
         }
-        let Some((name, lying)) = self.letters.get_key_value(letter) else {
+        let Some((name, entry)) = self.letters.get_key_value(letter) else {
             return;
         };
-        if self.open.insert((lying.died_at, name.clone())) {
-            *self.counts.entry(place_of(lying)).or_default() += 1;
+        if self.open.insert((entry.died_at, name.clone())) {
+            *self.counts.entry(count_key(entry)).or_default() += 1;
         }
     }
 
     fn close(&mut self, letter: &str) {
-        let Some((name, lying)) = self.letters.get_key_value(letter) else {
+        let Some((name, entry)) = self.letters.get_key_value(letter) else {
             return;
         };
-        if self.open.remove(&(lying.died_at, name.clone())) {
-            *self.counts.entry(place_of(lying)).or_default() -= 1;
+        if self.open.remove(&(entry.died_at, name.clone())) {
+            *self.counts.entry(count_key(entry)).or_default() -= 1;
         }
     }
 
@@ -202,18 +208,18 @@ impl Index {
         self.open.first().map(|(at, _)| *at)
     }
 
-    /// Letters that the desk remembers and the log has dropped, at most `most` of them, until the
+    /// Letters that the desk remembers and the log has dropped, at most `limit` of them, until the
     /// desk has forgotten them all. To be called after a refresh: every letter that the desk knows
     /// then was in the log before.
-    pub(super) fn forgotten(&mut self, desk: &Operations, most: usize) -> Vec<String> {
+    pub(super) fn find_forgotten(&mut self, operations: &Operations, limit: usize) -> Vec<String> {
         if self.is_cut_off || !self.has_dropped {
             return Vec::new();
         }
         let lies = |name: &str| self.letters.contains_key(name) || self.unread.contains_key(name);
-        let gone = desk.remembered().filter(|name| !lies(name));
-        let gone: Vec<String> = gone.take(most).map(str::to_owned).collect();
-        self.has_dropped = !gone.is_empty();
-        gone
+        let gone_names = operations.remembered_letters().filter(|name| !lies(name));
+        let gone_names: Vec<String> = gone_names.take(limit).map(str::to_owned).collect();
+        self.has_dropped = !gone_names.is_empty();
+        gone_names
     }
 
     pub(super) async fn has(&self, letters: &DeadLetters, letter: &str) -> Result<bool> {
@@ -226,7 +232,7 @@ impl Index {
         letter: &str,
     ) -> Result<Option<LocatedLetter>> {
         match self.letters.get(letter) {
-            Some(lying) => letters.at(lying.cursor).await,
+            Some(entry) => letters.at(entry.cursor).await,
             None if self.is_cut_off => letters.find(letter).await,
             None => Ok(None),
         }
@@ -242,6 +248,6 @@ impl IndexedLetter {
     }
 }
 
-fn place_of(lying: &IndexedLetter) -> (Kind, &'static str) {
-    (lying.cursor.kind, lying.reason.name())
+fn count_key(entry: &IndexedLetter) -> (Kind, &'static str) {
+    (entry.cursor.kind, entry.reason.name())
 }

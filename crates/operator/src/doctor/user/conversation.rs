@@ -13,9 +13,9 @@ use super::{Damage, Difference, Mend};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversation {
     pub id: ConversationId,
-    pub listed: Option<ListedConversation>,
+    pub listing: Option<ListedConversation>,
     pub head: Option<Head>,
-    /// True if the head could not be read, so there may be one.
+    /// Whether the head could not be read, so there may be one.
     pub head_unread: bool,
     /// Newest row read of the owner.
     pub newest: Option<Newest>,
@@ -24,8 +24,8 @@ pub struct Conversation {
     /// Positions without a row of the owner, in order, up to the furthest of list, head and newest.
     pub holes: Vec<Gap>,
     /// Positions up to here were skipped.
-    pub skipped: Seq,
-    /// True if rows behind `newest` may exist: the look ended there.
+    pub skipped_until: Seq,
+    /// Whether rows behind `newest` may exist: the look ended there.
     pub cut_off: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct ListedConversation {
 pub struct Newest {
     pub position: Position,
     /// Number of messages by others than the owner, up to this position.
-    pub incoming: u64,
+    pub incoming_count: u64,
     pub id: MessageId,
     pub version: Version,
 }
@@ -60,7 +60,7 @@ impl Gap {
         (self.first..=self.last).contains(&seq)
     }
 
-    /// True if `next` follows directly and is likewise repairable or not.
+    /// Whether `next` follows directly and is likewise repairable or not.
     fn joins(&self, next: &Gap) -> bool {
         self.last.next() == next.first && self.rows.is_empty() == next.rows.is_empty()
     }
@@ -70,7 +70,7 @@ impl From<&MessageRow> for Newest {
     fn from(row: &MessageRow) -> Newest {
         Newest {
             position: row.placed.position,
-            incoming: row.tally().incoming,
+            incoming_count: row.tally().incoming,
             id: row.id(),
             version: row.version,
         }
@@ -91,7 +91,7 @@ impl Conversation {
     }
 
     fn listed_seq(&self) -> Option<Seq> {
-        self.listed.map(|listed| listed.row.end.seq)
+        self.listing.map(|listing| listing.row.end.seq)
     }
 
     fn head_seq(&self) -> Seq {
@@ -100,48 +100,47 @@ impl Conversation {
 }
 
 fn holes(one: &Conversation) -> Vec<Difference> {
-    let mut joined: Vec<Gap> = Vec::new();
+    let mut gaps: Vec<Gap> = Vec::new();
     for hole in &one.holes {
-        match joined.last_mut() {
+        match gaps.last_mut() {
             Some(last) if last.joins(hole) => {
                 last.last = hole.last;
                 last.rows.extend_from_slice(&hole.rows);
             }
-            _ => joined.push(hole.clone()),
+            _ => gaps.push(hole.clone()),
         }
     }
-    let joined = joined.into_iter();
-    joined
-        .map(|hole| Difference {
-            damage: Damage::Hole {
-                conversation: one.id,
-                first: hole.first,
-                last: hole.last,
-            },
-            mend: (!hole.rows.is_empty()).then_some(Mend::WriteRows(hole.rows)),
-        })
-        .collect()
+    let gaps = gaps.into_iter();
+    gaps.map(|hole| Difference {
+        damage: Damage::Hole {
+            conversation: one.id,
+            first: hole.first,
+            last: hole.last,
+        },
+        mend: (!hole.rows.is_empty()).then_some(Mend::WriteRows(hole.rows)),
+    })
+    .collect()
 }
 
 fn head(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference> {
     if one.head_unread {
         return None;
     }
-    let (newest, standing) = (one.newest?, one.head_seq());
-    if standing >= newest.position.seq {
+    let (newest, head_seq) = (one.newest?, one.head_seq());
+    if head_seq >= newest.position.seq {
         return None;
     }
     let head = one.head.unwrap_or_default();
     // Without a head, the largest id is known only if all rows were read.
-    let is_known = !one.cut_off && (one.head.is_some() || one.skipped == Seq::ZERO);
-    let mended = Head {
+    let is_known = !one.cut_off && (one.head.is_some() || one.skipped_until == Seq::ZERO);
+    let new_head = Head {
         seq: newest.position.seq,
         rev: head.rev,
         last_id: Some(newest.id),
         max_id: head.max_id.max(one.max_id).max(Some(newest.id)),
         from_low: match one.id.side_of(owner)? {
-            Side::Low => newest.position.seq.0.saturating_sub(newest.incoming),
-            Side::High => newest.incoming,
+            Side::Low => newest.position.seq.0.saturating_sub(newest.incoming_count),
+            Side::High => newest.incoming_count,
         },
         stamp: now,
         version: newest.version,
@@ -150,10 +149,10 @@ fn head(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference>
     Some(Difference {
         damage: Damage::HeadBehind {
             conversation: one.id,
-            head: standing,
+            head: head_seq,
             last: newest.position.seq,
         },
-        mend: may.then_some(Mend::WriteHead(one.id, mended)),
+        mend: may.then_some(Mend::WriteHead(one.id, new_head)),
     })
 }
 
@@ -167,7 +166,7 @@ fn list(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference>
         conversation: one.id,
         end: Tally {
             seq: newest.position.seq,
-            incoming: newest.incoming,
+            incoming: newest.incoming_count,
         },
         rev: one.head.map_or(0, |head| head.rev),
         last_id: newest.id,
@@ -186,16 +185,16 @@ fn list(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference>
 
 /// Registers are read before head and rows, so messages that arrive meanwhile only move the end up.
 fn registers(one: &Conversation) -> Vec<Difference> {
-    let Some(listed) = one.listed.filter(|_| !one.head_unread) else {
+    let Some(listing) = one.listing.filter(|_| !one.head_unread) else {
         return Vec::new();
     };
-    let last = one.last().max(one.head_seq()).max(listed.row.end.seq);
+    let last = one.last().max(one.head_seq()).max(listing.row.end.seq);
     let registers = [
-        (ReceiptKind::Received, listed.received_seq),
-        (ReceiptKind::Read, listed.read_seq),
+        (ReceiptKind::Received, listing.received_seq),
+        (ReceiptKind::Read, listing.read_seq),
     ];
-    let ahead = registers.into_iter().filter(|(_, at)| *at > last);
-    ahead
+    let registers_ahead = registers.into_iter().filter(|(_, at)| *at > last);
+    registers_ahead
         .map(|(kind, at)| Difference {
             damage: Damage::RegisterAhead {
                 conversation: one.id,

@@ -14,7 +14,7 @@ pub enum Damage {
     /// The session's boat has a later life.
     SessionOfEndedLife {
         session: SessionEntry,
-        later: BoatLife,
+        newer_life: BoatLife,
     },
     /// The session's boat is not in discovery.
     SessionOfAbsentBoat { session: SessionEntry },
@@ -34,8 +34,8 @@ pub enum Damage {
     MailMisplaced {
         platform: Platform,
         message: MessageId,
-        says: (ConversationId, Seq),
-        stands: (ConversationId, Seq),
+        mail_position: (ConversationId, Seq),
+        history_position: (ConversationId, Seq),
     },
     /// Mail whose body is no frame; history has the message.
     MailUnreadable {
@@ -132,11 +132,11 @@ impl Damage {
         }
     }
 
-    /// True if an earlier look saw the same inconsistency. The far end does not count: the source
+    /// Whether an earlier look saw the same inconsistency. The far end does not count: the source
     /// of a lagging value may have grown, and a look that walks holes one by one may have got
     /// further.
-    pub fn is_same(&self, earlier: &Damage) -> bool {
-        match (self, earlier) {
+    pub fn is_same(&self, previous: &Damage) -> bool {
+        match (self, previous) {
             (
                 Damage::Hole {
                     conversation,
@@ -145,20 +145,20 @@ impl Damage {
                 },
                 Damage::Hole {
                     conversation: other,
-                    first: before,
+                    first: old_value,
                     ..
                 },
-            ) => (conversation, first) == (other, before),
+            ) => (conversation, first) == (other, old_value),
             (
                 Damage::HeadBehind {
                     conversation, head, ..
                 },
                 Damage::HeadBehind {
                     conversation: other,
-                    head: before,
+                    head: old_value,
                     ..
                 },
-            ) => (conversation, head) == (other, before),
+            ) => (conversation, head) == (other, old_value),
             (
                 Damage::ListBehind {
                     conversation,
@@ -167,10 +167,10 @@ impl Damage {
                 },
                 Damage::ListBehind {
                     conversation: other,
-                    listed: before,
+                    listed: old_value,
                     ..
                 },
-            ) => (conversation, listed) == (other, before),
+            ) => (conversation, listed) == (other, old_value),
             (
                 Damage::RegisterAhead {
                     conversation,
@@ -180,16 +180,16 @@ impl Damage {
                 },
                 Damage::RegisterAhead {
                     conversation: other,
-                    kind: of,
-                    at: before,
+                    kind: other_kind,
+                    at: old_value,
                     ..
                 },
-            ) => (conversation, kind, at) == (other, of, before),
-            _ => self == earlier,
+            ) => (conversation, kind, at) == (other, other_kind, old_value),
+            _ => self == previous,
         }
     }
 
-    /// True if both are holes, and this one ends first.
+    /// Whether both are holes, and this one ends first.
     pub(super) fn ends_before(&self, other: &Damage) -> bool {
         match (self, other) {
             (Damage::Hole { last, .. }, Damage::Hole { last: end, .. }) => last < end,
@@ -233,7 +233,10 @@ impl Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Damage::SessionOfEndedLife { session, later } => write!(
+            Damage::SessionOfEndedLife {
+                session,
+                newer_life: later,
+            } => write!(
                 f,
                 "session {} on {} is registered with life {} of {}, which has ended: life {} is there",
                 session.session,
@@ -302,13 +305,13 @@ impl fmt::Display for Damage {
                 at,
                 last,
             } => {
-                let done = match kind {
+                let state = match kind {
                     ReceiptKind::Received => "received",
                     ReceiptKind::Read => "read",
                 };
                 write!(
                     f,
-                    "{conversation} counts as {done} up to position {at}, and ends at {last}"
+                    "{conversation} counts as {state} up to position {at}, and ends at {last}"
                 )
             }
         }
@@ -335,8 +338,8 @@ impl Damage {
             Damage::MailMisplaced {
                 platform,
                 message,
-                says: (conversation, seq),
-                stands: (truly, at),
+                mail_position: (conversation, seq),
+                history_position: (truly, at),
             } => write!(
                 f,
                 "message {message} waits for {platform} as position {seq} of {conversation}; history has it at position \

@@ -29,7 +29,7 @@ pub struct MailEntry {
     /// Position of the owner's row.
     pub row: Option<(ConversationId, Seq)>,
     /// Row rebuilt from the other side's, if the owner has none.
-    pub copy: Option<MessageRow>,
+    pub rebuilt_row: Option<MessageRow>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +40,26 @@ pub enum Body {
     Says(ConversationId, Seq),
 }
 
-pub(super) fn differences(chart: &UserSnapshot, mailbox: &Mailbox) -> Vec<Difference> {
+pub(super) fn differences(snapshot: &UserSnapshot, mailbox: &Mailbox) -> Vec<Difference> {
     let entries = mailbox.entries.iter();
-    let entries = entries.filter_map(|entry| difference(chart, mailbox.platform, entry));
-    stuck(chart, mailbox).into_iter().chain(entries).collect()
+    let entries = entries.filter_map(|entry| difference(snapshot, mailbox.platform, entry));
+    find_stuck(snapshot, mailbox)
+        .into_iter()
+        .chain(entries)
+        .collect()
 }
 
-fn difference(chart: &UserSnapshot, platform: Platform, entry: &MailEntry) -> Option<Difference> {
+fn difference(
+    snapshot: &UserSnapshot,
+    platform: Platform,
+    entry: &MailEntry,
+) -> Option<Difference> {
     let message = entry.id;
     let target = Target {
-        user: chart.user,
+        user: snapshot.user,
         platform,
     };
-    let away = Some(Mend::Acknowledge(target, message));
+    let acknowledgement = Some(Mend::Acknowledge(target, message));
     let (damage, mend) = match (entry.row, entry.body) {
         (Some(stands), Body::Says(conversation, seq)) if stands == (conversation, seq) => {
             return None;
@@ -61,16 +68,23 @@ fn difference(chart: &UserSnapshot, platform: Platform, entry: &MailEntry) -> Op
             let damage = Damage::MailMisplaced {
                 platform,
                 message,
-                says: (conversation, seq),
-                stands,
+                mail_position: (conversation, seq),
+                history_position: stands,
             };
-            (damage, away)
+            (damage, acknowledgement)
         }
         (Some(_), Body::Gone) => (Damage::MailBodiless { platform, message }, None),
-        (Some(_), Body::Unreadable) => (Damage::MailUnreadable { platform, message }, away),
-        (None, Body::Gone | Body::Unreadable) => (Damage::MailLost { platform, message }, away),
+        (Some(_), Body::Unreadable) => (
+            Damage::MailUnreadable { platform, message },
+            acknowledgement,
+        ),
+        (None, Body::Gone | Body::Unreadable) => {
+            (Damage::MailLost { platform, message }, acknowledgement)
+        }
         // Reported once, as a hole of the conversation.
-        (None, Body::Says(conversation, seq)) if is_hole(chart, conversation, seq) => return None,
+        (None, Body::Says(conversation, seq)) if is_hole(snapshot, conversation, seq) => {
+            return None;
+        }
         (None, Body::Says(conversation, seq)) => {
             let damage = Damage::MailUnknown {
                 platform,
@@ -78,39 +92,41 @@ fn difference(chart: &UserSnapshot, platform: Platform, entry: &MailEntry) -> Op
                 conversation,
                 seq,
             };
-            let copy = entry.copy.clone();
+            let copy = entry.rebuilt_row.clone();
             (damage, copy.map(|row| Mend::WriteRows(vec![row])))
         }
     };
     Some(Difference { damage, mend })
 }
 
-fn is_hole(chart: &UserSnapshot, conversation: ConversationId, seq: Seq) -> bool {
-    let mut all = chart.conversations.iter();
-    let found = all.find(|one| one.id == conversation);
-    found.is_some_and(|found| found.holes.iter().any(|hole| hole.covers(seq)))
+fn is_hole(snapshot: &UserSnapshot, conversation: ConversationId, seq: Seq) -> bool {
+    let mut all = snapshot.conversations.iter();
+    let owner_conversation = all.find(|one| one.id == conversation);
+    owner_conversation.is_some_and(|owner_conversation| {
+        owner_conversation.holes.iter().any(|hole| hole.covers(seq))
+    })
 }
 
 /// Mail that waits although a session is connected all the while.
-fn stuck(chart: &UserSnapshot, mailbox: &Mailbox) -> Option<Difference> {
-    let bound = chart.now - STUCK;
-    let is_old = |at: Timestamp| at < bound;
-    let since = mailbox
+fn find_stuck(snapshot: &UserSnapshot, mailbox: &Mailbox) -> Option<Difference> {
+    let cutoff = snapshot.now - STUCK;
+    let is_old = |at: Timestamp| at < cutoff;
+    let oldest_at = mailbox
         .entries
         .iter()
         .find_map(|entry| entry.accepted_at)
         .filter(|at| is_old(*at))?;
     // A login number is the login's time, or later.
     let login = |login: u64| Timestamp::from_millis(i64::try_from(login).unwrap_or(i64::MAX));
-    let is_there = chart.sessions.iter().any(|session| {
+    let is_there = snapshot.sessions.iter().any(|session| {
         session.platform == mailbox.platform
             && is_old(login(session.login))
-            && chart.boats.contains(&session.life)
+            && snapshot.boats.contains(&session.life)
     });
     is_there.then_some(Difference {
         damage: Damage::MailStuck {
             platform: mailbox.platform,
-            since,
+            since: oldest_at,
         },
         mend: None,
     })

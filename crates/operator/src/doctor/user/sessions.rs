@@ -5,26 +5,26 @@ use protocol::presence::SessionEntry;
 use super::{Damage, Difference, Mend, UserSnapshot};
 
 /// Reports nothing if discovery lists no boat at all: then discovery itself is at fault.
-pub(super) fn differences(chart: &UserSnapshot) -> Vec<Difference> {
-    if chart.boats.is_empty() {
+pub(super) fn differences(snapshot: &UserSnapshot) -> Vec<Difference> {
+    if snapshot.boats.is_empty() {
         return Vec::new();
     }
-    let sessions = chart.sessions.iter();
+    let sessions = snapshot.sessions.iter();
     sessions
-        .filter_map(|session| difference(chart, session))
+        .filter_map(|session| difference(snapshot, session))
         .collect()
 }
 
-fn difference(chart: &UserSnapshot, session: &SessionEntry) -> Option<Difference> {
-    let mut lives = chart.boats.iter();
+fn difference(snapshot: &UserSnapshot, session: &SessionEntry) -> Option<Difference> {
+    let mut lives = snapshot.boats.iter();
     match lives.find(|life| life.boat == session.life.boat) {
         // Incarnations are never reused, and a name has one lease: a later life ended this one.
         Some(life) if life.incarnation > session.life.incarnation => Some(Difference {
             damage: Damage::SessionOfEndedLife {
                 session: session.clone(),
-                later: life.clone(),
+                newer_life: life.clone(),
             },
-            mend: Some(Mend::Disconnect(session.clone().into_key(chart.user))),
+            mend: Some(Mend::Disconnect(session.clone().into_key(snapshot.user))),
         }),
         Some(_) => None,
         None => Some(Difference {

@@ -62,7 +62,7 @@ fn row(seq: u64) -> MessageRow {
         options: Options::CHAT,
         content: Content::text("x"),
     };
-    let placed = Placed {
+    let placed_message = Placed {
         conversation: ours(),
         position: Position {
             seq: Seq(seq),
@@ -70,8 +70,9 @@ fn row(seq: u64) -> MessageRow {
         },
         message,
     };
-    let [_, incoming] = MessageRow::pair_of(&placed, seq, version(seq)).expect("private");
-    incoming
+    let [_, incoming_row] =
+        MessageRow::private_pair(&placed_message, seq, version(seq)).expect("private");
+    incoming_row
 }
 
 /// A conversation whose history, head and list agree on `last` messages.
@@ -79,7 +80,7 @@ fn whole(last: u64) -> Conversation {
     let newest = row(last);
     Conversation {
         id: ours(),
-        listed: Some(ListedConversation {
+        listing: Some(ListedConversation {
             row: ConversationRow {
                 owner: user(2),
                 conversation: ours(),
@@ -105,7 +106,7 @@ fn whole(last: u64) -> Conversation {
         newest: Some(Newest::from(&newest)),
         max_id: Some(newest.id()),
         holes: Vec::new(),
-        skipped: Seq::ZERO,
+        skipped_until: Seq::ZERO,
         cut_off: false,
     }
 }
@@ -116,7 +117,7 @@ fn entry(seq: u64) -> MailEntry {
         accepted_at: Some(NOW),
         body: Body::Says(ours(), Seq(seq)),
         row: Some((ours(), Seq(seq))),
-        copy: None,
+        rebuilt_row: None,
     }
 }
 
@@ -142,7 +143,7 @@ fn only(chart: &UserSnapshot) -> Difference {
 }
 
 #[test]
-fn nothing_is_wrong_with_the_healthy() {
+fn a_healthy_user_has_no_differences() {
     assert_eq!(chart().differences(), []);
     let nobody = UserSnapshot {
         sessions: Vec::new(),
@@ -157,23 +158,23 @@ fn nothing_is_wrong_with_the_healthy() {
 fn a_session_of_an_ended_life_is_removed_exactly() {
     let mut chart = chart();
     chart.sessions = vec![session("boat-1", 4)];
-    let found = only(&chart);
-    assert_eq!(found.damage.name(), "session_of_ended_life");
+    let difference = only(&chart);
+    assert_eq!(difference.damage.name(), "session_of_ended_life");
     let key = SessionKey {
         user: user(2),
         session: SessionId::new(7).expect("positive"),
         life: life("boat-1", 4),
     };
-    assert_eq!(found.mend, Some(Mend::Disconnect(key)));
+    assert_eq!(difference.mend, Some(Mend::Disconnect(key)));
 }
 
 #[test]
 fn unknown_means_alive() {
     let mut chart = chart();
     chart.sessions = vec![session("boat-2", 4)];
-    let found = only(&chart);
+    let difference = only(&chart);
     assert_eq!(
-        (found.damage.name(), found.mend),
+        (difference.damage.name(), difference.mend),
         ("session_of_absent_boat", None)
     );
     // The boat list is older than the session.
@@ -191,14 +192,24 @@ fn each_kind_of_bad_mail_is_told_apart() {
         user: user(2),
         platform: Platform::Ios,
     };
-    let away = || Some(Mend::Acknowledge(target, id(5)));
-    let elsewhere = Some((ours(), Seq(4)));
+    let acknowledge = || Some(Mend::Acknowledge(target, id(5)));
+    let other_position = Some((ours(), Seq(4)));
     let cases = [
         (Body::Gone, entry(5).row, "mail_bodiless", None),
-        (Body::Unreadable, entry(5).row, "mail_unreadable", away()),
-        (entry(5).body, elsewhere, "mail_misplaced", away()),
-        (Body::Gone, None, "mail_lost", away()),
-        (Body::Unreadable, None, "mail_lost", away()),
+        (
+            Body::Unreadable,
+            entry(5).row,
+            "mail_unreadable",
+            acknowledge(),
+        ),
+        (
+            entry(5).body,
+            other_position,
+            "mail_misplaced",
+            acknowledge(),
+        ),
+        (Body::Gone, None, "mail_lost", acknowledge()),
+        (Body::Unreadable, None, "mail_lost", acknowledge()),
         (entry(5).body, None, "mail_unknown", None),
     ];
     for (body, row, name, mend) in cases {
@@ -209,8 +220,8 @@ fn each_kind_of_bad_mail_is_told_apart() {
             ..entry(5)
         };
         chart.mail[0].entries = vec![entry(4), bad];
-        let found = only(&chart);
-        assert_eq!((found.damage.name(), found.mend), (name, mend));
+        let difference = only(&chart);
+        assert_eq!((difference.damage.name(), difference.mend), (name, mend));
     }
 }
 
@@ -218,7 +229,7 @@ fn each_kind_of_bad_mail_is_told_apart() {
 fn mail_that_history_lost_is_written_again_from_the_other_side() {
     let mut chart = chart();
     chart.mail[0].entries[1].row = None;
-    chart.mail[0].entries[1].copy = Some(row(5));
+    chart.mail[0].entries[1].rebuilt_row = Some(row(5));
     assert_eq!(only(&chart).mend, Some(Mend::WriteRows(vec![row(5)])));
     // The hole itself is reported, once.
     chart.conversations[0].holes = vec![Gap {
@@ -236,14 +247,17 @@ fn mail_that_nobody_fetches_is_told_of() {
     chart.mail[0].entries[0].accepted_at = Some(long_ago);
     assert_eq!(chart.differences(), [], "it has just signed in");
     chart.sessions[0].login = long_ago.millis() as u64;
-    let found = only(&chart);
-    assert_eq!((found.damage.name(), found.mend), ("mail_stuck", None));
+    let difference = only(&chart);
+    assert_eq!(
+        (difference.damage.name(), difference.mend),
+        ("mail_stuck", None)
+    );
     chart.sessions[0].platform = Platform::Web;
     assert_eq!(chart.differences(), [], "somebody else is there");
 }
 
 #[test]
-fn holes_that_follow_each_other_are_one_and_are_written_together_or_not_at_all() {
+fn adjacent_holes_are_joined_and_written_together() {
     let hole = |seq: u64, is_left: bool| Gap {
         first: Seq(seq),
         last: Seq(seq),
@@ -251,36 +265,42 @@ fn holes_that_follow_each_other_are_one_and_are_written_together_or_not_at_all()
     };
     let mut chart = chart();
     chart.conversations[0].holes = vec![hole(2, true), hole(3, true), hole(4, false)];
-    let found = chart.differences();
+    let differences = chart.differences();
     let damage = |first, last| Damage::Hole {
         conversation: ours(),
         first: Seq(first),
         last: Seq(last),
     };
-    assert_eq!(found.len(), 2, "{found:?}");
-    assert_eq!(found[0].damage, damage(2, 3));
-    assert_eq!(found[0].mend, Some(Mend::WriteRows(vec![row(2), row(3)])));
-    assert_eq!((&found[1].damage, &found[1].mend), (&damage(4, 4), &None));
+    assert_eq!(differences.len(), 2, "{differences:?}");
+    assert_eq!(differences[0].damage, damage(2, 3));
+    assert_eq!(
+        differences[0].mend,
+        Some(Mend::WriteRows(vec![row(2), row(3)]))
+    );
+    assert_eq!(
+        (&differences[1].damage, &differences[1].mend),
+        (&damage(4, 4), &None)
+    );
 }
 
 #[test]
 fn a_list_that_lags_is_written_from_the_newest_row() {
     let mut chart = chart();
-    let listed = chart.conversations[0].listed.as_mut().expect("listed");
-    let right = listed.row;
-    listed.row.end.seq = Seq(3);
-    listed.received_seq = Seq(3);
-    let found = only(&chart);
-    assert_eq!(found.damage.name(), "list_behind");
-    assert_eq!(found.mend, Some(Mend::WriteListed(right)));
-    chart.conversations[0].listed = None;
-    assert_eq!(only(&chart).mend, Some(Mend::WriteListed(right)));
+    let listing = chart.conversations[0].listing.as_mut().expect("listed");
+    let expected_row = listing.row;
+    listing.row.end.seq = Seq(3);
+    listing.received_seq = Seq(3);
+    let difference = only(&chart);
+    assert_eq!(difference.damage.name(), "list_behind");
+    assert_eq!(difference.mend, Some(Mend::WriteListed(expected_row)));
+    chart.conversations[0].listing = None;
+    assert_eq!(only(&chart).mend, Some(Mend::WriteListed(expected_row)));
 }
 
 #[test]
 fn a_head_that_lags_is_set_where_all_ids_are_known() {
     let mut chart = chart();
-    let right = chart.conversations[0].head;
+    let expected_head = chart.conversations[0].head;
     let standing = Head {
         seq: Seq(3),
         rev: 8,
@@ -291,23 +311,23 @@ fn a_head_that_lags_is_set_where_all_ids_are_known() {
         version: version(3),
     };
     chart.conversations[0].head = Some(standing);
-    let found = only(&chart);
-    assert_eq!(found.damage.name(), "head_behind");
-    let mended = Head {
+    let difference = only(&chart);
+    assert_eq!(difference.damage.name(), "head_behind");
+    let new_head = Head {
         rev: 8,
         max_id: Some(id(900)),
-        ..right.expect("a head")
+        ..expected_head.expect("a head")
     };
-    assert_eq!(found.mend, Some(Mend::WriteHead(ours(), mended)));
+    assert_eq!(difference.mend, Some(Mend::WriteHead(ours(), new_head)));
 
     chart.conversations[0].head = None;
-    let found = only(&chart);
+    let difference = only(&chart);
     assert_eq!(
-        found.mend,
-        right.map(|head| Mend::WriteHead(ours(), head)),
+        difference.mend,
+        expected_head.map(|head| Mend::WriteHead(ours(), head)),
         "all rows were read"
     );
-    chart.conversations[0].skipped = Seq(2);
+    chart.conversations[0].skipped_until = Seq(2);
     assert_eq!(
         only(&chart).mend,
         None,
@@ -318,21 +338,21 @@ fn a_head_that_lags_is_set_where_all_ids_are_known() {
 #[test]
 fn a_register_beyond_the_end_is_told_of() {
     let mut chart = chart();
-    let listed = chart.conversations[0].listed.as_mut().expect("listed");
-    (listed.read_seq, listed.received_seq) = (Seq(5), Seq(6));
-    let found = only(&chart);
+    let listing = chart.conversations[0].listing.as_mut().expect("listed");
+    (listing.read_seq, listing.received_seq) = (Seq(5), Seq(6));
+    let difference = only(&chart);
     let damage = Damage::RegisterAhead {
         conversation: ours(),
         kind: ReceiptKind::Received,
         at: Seq(6),
         last: Seq(5),
     };
-    assert_eq!((found.damage, found.mend), (damage, None));
+    assert_eq!((difference.damage, difference.mend), (damage, None));
 }
 
 #[test]
-fn what_is_on_its_way_does_not_last() {
-    let behind = |listed: u64, last: u64| Difference {
+fn transient_differences_do_not_last() {
+    let list_behind = |listed: u64, last: u64| Difference {
         damage: Damage::ListBehind {
             conversation: ours(),
             listed: Some(Seq(listed)),
@@ -340,9 +360,12 @@ fn what_is_on_its_way_does_not_last() {
         },
         mend: None,
     };
-    assert_eq!(lasting(vec![behind(4, 5)], &[behind(3, 4)]), []);
-    let stands = lasting(vec![behind(3, 9)], &[behind(3, 4)]);
-    assert_eq!(stands, [behind(3, 9)]);
+    assert_eq!(
+        retain_lasting(vec![list_behind(4, 5)], &[list_behind(3, 4)]),
+        []
+    );
+    let differences = retain_lasting(vec![list_behind(3, 9)], &[list_behind(3, 4)]);
+    assert_eq!(differences, [list_behind(3, 9)]);
 }
 
 #[test]
@@ -351,7 +374,7 @@ fn each_damage_has_a_sentence_a_name_and_something_to_do() {
     let all = [
         Damage::SessionOfEndedLife {
             session: session("boat-1", 4),
-            later: life("boat-1", 5),
+            newer_life: life("boat-1", 5),
         },
         Damage::SessionOfAbsentBoat {
             session: session("boat-1", 4),
@@ -366,8 +389,8 @@ fn each_damage_has_a_sentence_a_name_and_something_to_do() {
         Damage::MailMisplaced {
             platform,
             message,
-            says: (conversation, Seq(5)),
-            stands: (conversation, Seq(6)),
+            mail_position: (conversation, Seq(5)),
+            history_position: (conversation, Seq(6)),
         },
         Damage::MailUnreadable { platform, message },
         Damage::MailBodiless { platform, message },
@@ -406,7 +429,7 @@ fn each_damage_has_a_sentence_a_name_and_something_to_do() {
 
 /// An unreadable head yields no position, and is never overwritten.
 #[test]
-fn what_was_not_read_is_neither_damaged_nor_mended() {
+fn unread_data_is_neither_damaged_nor_mended() {
     let chart = |one: Conversation| UserSnapshot {
         user: user(2),
         now: NOW,
@@ -417,14 +440,14 @@ fn what_was_not_read_is_neither_damaged_nor_mended() {
     };
     let mut unread = whole(5);
     unread.head = None;
-    assert_eq!(kinds_of(&chart(unread.clone())), ["head_behind"]);
+    assert_eq!(difference_kinds(&chart(unread.clone())), ["head_behind"]);
     unread.head_unread = true;
-    assert_eq!(kinds_of(&chart(unread)), [""; 0]);
+    assert_eq!(difference_kinds(&chart(unread)), [""; 0]);
 
     // Rows behind the newest seen row may exist, so the head would be set wrongly.
     let mut cut_off = whole(5);
     cut_off.head = None;
-    cut_off.listed = None;
+    cut_off.listing = None;
     cut_off.cut_off = true;
     let differences = chart(cut_off).differences();
     assert_eq!(differences.len(), 2);
@@ -435,18 +458,18 @@ fn what_was_not_read_is_neither_damaged_nor_mended() {
     );
 }
 
-fn kinds_of(chart: &UserSnapshot) -> Vec<&'static str> {
+fn difference_kinds(chart: &UserSnapshot) -> Vec<&'static str> {
     let differences = chart.differences();
     differences.iter().map(|one| one.damage.name()).collect()
 }
 
 #[test]
-fn what_cannot_be_read_is_worse_than_what_was_not_reached() {
-    let unread = |why| Unread::new("the head of p:1:2", why);
+fn unreadable_data_is_worse_than_data_not_reached() {
+    let unread = |reason| Unread::new("the head of p:1:2", reason);
     let late = unread(UnreadReason::Late);
-    let away = unread(UnreadReason::Failed("no answer within 5s".to_owned()));
+    let no_answer = unread(UnreadReason::Failed("no answer within 5s".to_owned()));
     let corrupt = unread(UnreadReason::Corrupt("heads: corrupt: no head".to_owned()));
-    let verdicts = [&late, &away, &corrupt].map(Unread::verdict);
+    let verdicts = [&late, &no_answer, &corrupt].map(Unread::verdict);
     let [warning, failure] = [CheckVerdict::Warning, CheckVerdict::Failure];
     assert_eq!(verdicts, [warning, warning, failure]);
     assert_eq!(

@@ -8,8 +8,8 @@ use super::super::CheckVerdict;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
     /// Name of the part, such as `the head of p:1:2`.
-    pub what: String,
-    pub why: UnreadReason,
+    pub subject: String,
+    pub reason: UnreadReason,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,20 +26,20 @@ impl Unread {
     /// Kind of finding, for machines.
     pub const NAME: &'static str = "not_looked_at";
 
-    pub fn new(what: impl Into<String>, why: UnreadReason) -> Unread {
-        let what = what.into();
-        Unread { what, why }
+    pub fn new(subject: impl Into<String>, reason: UnreadReason) -> Unread {
+        let subject = subject.into();
+        Unread { subject, reason }
     }
 
     pub const fn verdict(&self) -> CheckVerdict {
-        match self.why {
+        match self.reason {
             UnreadReason::Late | UnreadReason::Failed(_) => CheckVerdict::Warning,
             UnreadReason::Corrupt(_) => CheckVerdict::Failure,
         }
     }
 
     pub const fn advice(&self) -> &'static str {
-        match self.why {
+        match self.reason {
             UnreadReason::Late => {
                 "there is more than one examination looks at, or the store is slow: ask again when it has less to do"
             }
@@ -56,11 +56,11 @@ impl Unread {
 
 impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = &self.what;
-        match &self.why {
-            UnreadReason::Late => write!(f, "{what}: not looked at, as it took too long"),
-            UnreadReason::Failed(why) => write!(f, "{what}: not looked at: {why}"),
-            UnreadReason::Corrupt(why) => write!(f, "{what}: cannot be read: {why}"),
+        let subject = &self.subject;
+        match &self.reason {
+            UnreadReason::Late => write!(f, "{subject}: not looked at, as it took too long"),
+            UnreadReason::Failed(reason) => write!(f, "{subject}: not looked at: {reason}"),
+            UnreadReason::Corrupt(reason) => write!(f, "{subject}: cannot be read: {reason}"),
         }
     }
 }

@@ -18,7 +18,7 @@ struct Writer {
     /// The record of each message; its id is the offset.
     messages: Vec<u64>,
     offset: u64,
-    cleared: Tally,
+    cleared_tally: Tally,
 }
 
 impl Writer {
@@ -36,14 +36,14 @@ impl Writer {
         })
     }
 
-    fn around(&self, seen: NewestSeen) -> Neighbours {
-        let index = seen.seq.0 as usize;
+    fn around(&self, newest_seen: NewestSeen) -> Neighbours {
+        let index = newest_seen.seq.0 as usize;
         let tally = Tally {
-            seq: seen.seq,
-            incoming: seen.seq.0,
+            seq: newest_seen.seq,
+            incoming: newest_seen.seq.0,
         };
         Neighbours {
-            seen: self
+            newest_seen: self
                 .messages
                 .get(index - 1)
                 .map(|&offset| (id(offset), tally)),
@@ -51,21 +51,26 @@ impl Writer {
         }
     }
 
-    fn clear(&mut self, seen: NewestSeen) -> ClearResult {
+    fn clear(&mut self, newest_seen: NewestSeen) -> ClearResult {
         self.offset += 1;
-        self.clear_at(self.offset, seen)
+        self.clear_at(self.offset, newest_seen)
     }
 
-    fn clear_at(&mut self, offset: u64, seen: NewestSeen) -> ClearResult {
-        let clearing = clear(at(offset), seen, self.around(seen), self.cleared);
-        if let ClearResult::Cleared(cleared) = clearing {
-            self.cleared = cleared;
+    fn clear_at(&mut self, offset: u64, newest_seen: NewestSeen) -> ClearResult {
+        let result = clear(
+            at(offset),
+            newest_seen,
+            self.around(newest_seen),
+            self.cleared_tally,
+        );
+        if let ClearResult::Cleared(tally) = result {
+            self.cleared_tally = tally;
         }
-        clearing
+        result
     }
 
     fn is_listed(&self) -> bool {
-        is_listed(Seq(self.messages.len() as u64), self.cleared)
+        is_listed(Seq(self.messages.len() as u64), self.cleared_tally)
     }
 }
 
@@ -84,9 +89,9 @@ fn a_chat_that_went_on_meanwhile_stays() {
 #[test]
 fn a_message_before_the_delete_is_handled_keeps_it() {
     let mut writer = Writer::default();
-    let seen = writer.message();
+    let newest_seen = writer.message();
     writer.message();
-    assert_eq!(writer.clear(seen), ClearResult::Expired);
+    assert_eq!(writer.clear(newest_seen), ClearResult::Expired);
     assert!(writer.is_listed());
 }
 
@@ -94,28 +99,39 @@ fn a_message_before_the_delete_is_handled_keeps_it() {
 #[test]
 fn it_goes_and_comes_back_with_the_next_message() {
     let mut writer = Writer::default();
-    let seen = writer.message();
-    assert!(matches!(writer.clear(seen), ClearResult::Cleared(_)));
+    let newest_seen = writer.message();
+    assert!(matches!(writer.clear(newest_seen), ClearResult::Cleared(_)));
     assert!(!writer.is_listed());
-    let up_to = writer.cleared;
-    let again = writer.clear(seen);
-    assert_eq!(again, ClearResult::Cleared(up_to), "asked again: the same");
+    let cleared_tally = writer.cleared_tally;
+    let second_result = writer.clear(newest_seen);
+    assert_eq!(
+        second_result,
+        ClearResult::Cleared(cleared_tally),
+        "asked again: the same"
+    );
     writer.message();
     assert!(writer.is_listed());
-    assert_eq!(writer.clear(seen), ClearResult::Expired, "a late repeat");
+    assert_eq!(
+        writer.clear(newest_seen),
+        ClearResult::Expired,
+        "a late repeat"
+    );
 }
 
 #[test]
-fn who_has_another_history_clears_nothing() {
+fn clear_with_unknown_history_is_expired() {
     let mut writer = Writer::default();
-    let seen = writer.message();
-    let elsewhere = NewestSeen { id: id(99), ..seen };
-    assert_eq!(writer.clear(elsewhere), ClearResult::Expired);
-    let ahead = NewestSeen {
+    let newest_seen = writer.message();
+    let unknown_message = NewestSeen {
+        id: id(99),
+        ..newest_seen
+    };
+    assert_eq!(writer.clear(unknown_message), ClearResult::Expired);
+    let beyond_end = NewestSeen {
         seq: Seq(9),
         id: id(99),
     };
-    assert_eq!(writer.clear(ahead), ClearResult::Expired);
+    assert_eq!(writer.clear(beyond_end), ClearResult::Expired);
 }
 
 /// A crash after the next message was placed and before the clear was written: the redelivered
@@ -123,21 +139,21 @@ fn who_has_another_history_clears_nothing() {
 #[test]
 fn a_record_that_comes_again_is_judged_as_before() {
     let mut writer = Writer::default();
-    let seen = writer.message();
+    let newest_seen = writer.message();
     writer.offset += 1;
     let record = writer.offset;
-    let mut undisturbed = writer.clone();
+    let mut expected = writer.clone();
     assert!(matches!(
-        undisturbed.clear_at(record, seen),
+        expected.clear_at(record, newest_seen),
         ClearResult::Cleared(_)
     ));
-    undisturbed.message();
+    expected.message();
     writer.message();
     assert!(matches!(
-        writer.clear_at(record, seen),
+        writer.clear_at(record, newest_seen),
         ClearResult::Cleared(_)
     ));
-    assert_eq!(writer.cleared, undisturbed.cleared);
+    assert_eq!(writer.cleared_tally, expected.cleared_tally);
     assert!(writer.is_listed());
 }
 
@@ -147,36 +163,36 @@ proptest! {
     #[test]
     fn only_what_was_seen_goes(
         steps in vec((0..4_u8, 0..4_usize), 0..60),
-        again in vec(any::<prop::sample::Index>(), 0..6),
+        redelivered in vec(any::<prop::sample::Index>(), 0..6),
     ) {
         let mut writer = Writer::default();
-        let mut seen: [Option<NewestSeen>; 4] = [None; 4];
-        let mut seen_by_any = Seq::ZERO;
-        let mut asked = Vec::new();
+        let mut newest_seen: [Option<NewestSeen>; 4] = [None; 4];
+        let mut last_seen_seq = Seq::ZERO;
+        let mut clears = Vec::new();
         for (step, device) in steps {
-            match (step, seen[device]) {
+            match (step, newest_seen[device]) {
                 (0, _) => _ = writer.message(),
                 (1, _) => {
-                    seen[device] = writer.end();
-                    seen_by_any = writer.end().map_or(Seq::ZERO, |end| end.seq);
+                    newest_seen[device] = writer.end();
+                    last_seen_seq = writer.end().map_or(Seq::ZERO, |end| end.seq);
                 }
-                (_, Some(seen)) => {
-                    let (before, end) = (writer.cleared, writer.messages.len() as u64);
-                    let clearing = writer.clear(seen);
-                    prop_assert_eq!(clearing == ClearResult::Expired, seen.seq.0 < end);
-                    prop_assert!(writer.cleared >= before, "it only grows");
-                    asked.push((writer.offset, seen));
+                (_, Some(newest_seen)) => {
+                    let (previous, end) = (writer.cleared_tally, writer.messages.len() as u64);
+                    let result = writer.clear(newest_seen);
+                    prop_assert_eq!(result == ClearResult::Expired, newest_seen.seq.0 < end);
+                    prop_assert!(writer.cleared_tally >= previous, "it only grows");
+                    clears.push((writer.offset, newest_seen));
                 }
                 (_, None) => {}
             }
-            prop_assert!(writer.cleared.seq <= seen_by_any);
+            prop_assert!(writer.cleared_tally.seq <= last_seen_seq);
         }
-        let cleared = writer.cleared;
-        for index in again {
-            if !asked.is_empty() {
-                let (record, seen) = asked[index.index(asked.len())];
-                writer.clear_at(record, seen);
-                prop_assert_eq!(writer.cleared, cleared, "coming again changes nothing");
+        let final_tally = writer.cleared_tally;
+        for index in redelivered {
+            if !clears.is_empty() {
+                let (record, newest_seen) = clears[index.index(clears.len())];
+                writer.clear_at(record, newest_seen);
+                prop_assert_eq!(writer.cleared_tally, final_tally, "coming again changes nothing");
             }
         }
     }
@@ -187,9 +203,9 @@ proptest! {
 #[test]
 fn a_comparison_with_the_end_loses_a_clear_that_comes_again() {
     let mut writer = Writer::default();
-    let seen = writer.message();
-    let by_the_end = |writer: &Writer| writer.end() == Some(seen);
-    assert!(by_the_end(&writer), "the first time it is cleared");
+    let newest_seen = writer.message();
+    let is_at_end = |writer: &Writer| writer.end() == Some(newest_seen);
+    assert!(is_at_end(&writer), "the first time it is cleared");
     writer.message();
-    assert!(!by_the_end(&writer), "the second time it is expired");
+    assert!(!is_at_end(&writer), "the second time it is expired");
 }

@@ -13,7 +13,7 @@ fn at(offset: u64) -> Version {
     Version { epoch: 1, offset }
 }
 
-fn standing(offset: u64, seq: u64, prev: Option<i64>) -> StoredPosition {
+fn stored_position(offset: u64, seq: u64, prev: Option<i64>) -> StoredPosition {
     StoredPosition {
         version: at(offset),
         position: Position {
@@ -57,7 +57,7 @@ fn the_next_message_follows_the_last_one_not_the_largest_id() {
 fn a_redelivery_keeps_its_position() {
     let head = skewed();
     assert_eq!(head.place(at(10), id(500)), Placement::Redelivery);
-    let row = standing(10, 1, None);
+    let row = stored_position(10, 1, None);
     assert_eq!(
         head.compare(at(10), Some(row)),
         PlaceRuling::Keep(row.position)
@@ -74,13 +74,13 @@ fn an_id_behind_the_largest_is_compared_with_its_row() {
         PlaceRuling::Place(head.next_position())
     );
     // The same record: rows written, head not.
-    let half = standing(12, 3, Some(300));
+    let own_row = stored_position(12, 3, Some(300));
     assert_eq!(
-        head.compare(at(12), Some(half)),
-        PlaceRuling::Place(half.position)
+        head.compare(at(12), Some(own_row)),
+        PlaceRuling::Place(own_row.position)
     );
     // An earlier record: published twice.
-    let first = standing(10, 1, None);
+    let first = stored_position(10, 1, None);
     assert_eq!(
         head.compare(at(12), Some(first)),
         PlaceRuling::Repeat(first.position)
@@ -88,15 +88,15 @@ fn an_id_behind_the_largest_is_compared_with_its_row() {
 }
 
 #[test]
-fn what_was_handled_and_left_no_row_gets_no_position_later() {
+fn handled_record_without_row_gets_no_position_later() {
     assert_eq!(skewed().compare(at(9), None), PlaceRuling::Unplaced);
 }
 
 #[test]
 fn a_row_where_the_head_cannot_have_put_it_means_another_writer() {
-    let elsewhere = standing(12, 7, Some(300));
+    let misplaced = stored_position(12, 7, Some(300));
     assert_eq!(
-        skewed().compare(at(12), Some(elsewhere)),
+        skewed().compare(at(12), Some(misplaced)),
         PlaceRuling::Overtaken
     );
 }
@@ -104,14 +104,20 @@ fn a_row_where_the_head_cannot_have_put_it_means_another_writer() {
 #[test]
 fn a_refused_record_is_a_repeat_once_its_id_was_placed_later() {
     let head = skewed();
-    let placed_later = standing(11, 2, Some(500));
+    let later_row = stored_position(11, 2, Some(500));
     assert_eq!(
-        head.compare(at(9), Some(placed_later)),
-        PlaceRuling::Repeat(placed_later.position)
+        head.compare(at(9), Some(later_row)),
+        PlaceRuling::Repeat(later_row.position)
     );
     // The head of that row is not saved yet, or this one was read before.
-    for beyond in [standing(12, 3, Some(300)), standing(11, 3, Some(300))] {
-        assert_eq!(head.compare(at(9), Some(beyond)), PlaceRuling::PlacedLater);
+    for beyond_head in [
+        stored_position(12, 3, Some(300)),
+        stored_position(11, 3, Some(300)),
+    ] {
+        assert_eq!(
+            head.compare(at(9), Some(beyond_head)),
+            PlaceRuling::PlacedLater
+        );
     }
 }
 
@@ -146,7 +152,7 @@ enum Bug {
 #[derive(Clone, Copy, Debug)]
 struct SentRecord {
     id: MessageId,
-    refused: bool,
+    is_refused: bool,
 }
 
 /// One conversation's store, as a crash leaves it.
@@ -154,9 +160,9 @@ struct SentRecord {
 struct World {
     rows: BTreeMap<MessageId, StoredPosition>,
     head: Head,
-    committed: usize,
+    committed_offset: usize,
     /// Every position that receivers ever saw of each id.
-    shown: BTreeMap<MessageId, Vec<Position>>,
+    shown_positions: BTreeMap<MessageId, Vec<Position>>,
 }
 
 /// One life of the writer. It ends after so many effects, at any point.
@@ -181,12 +187,12 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
 /// Records in the order of the log: clocks differ, some ids were published more than once, and some
 /// were refused at one place of the log and accepted at another.
 fn log() -> impl Strategy<Value = Vec<SentRecord>> {
-    let sent =
-        (1..40i64, proptest::bool::weighted(0.15)).prop_map(|(number, refused)| SentRecord {
+    let record =
+        (1..40i64, proptest::bool::weighted(0.15)).prop_map(|(number, is_refused)| SentRecord {
             id: id(number),
-            refused,
+            is_refused,
         });
-    proptest::collection::vec(sent, 1..40)
+    proptest::collection::vec(record, 1..40)
 }
 
 impl World {
@@ -197,17 +203,17 @@ impl World {
             mut effects,
             batches_a_commit,
         } = life;
-        let mut dies = || {
-            let dead = effects == 0;
+        let mut is_dead = || {
+            let has_ended = effects == 0;
             effects = effects.saturating_sub(1);
-            dead
+            has_ended
         };
         let mut head = self.head;
-        let start = self.committed;
+        let start = self.committed_offset;
         for (n, records) in log[start..].chunks(batch).enumerate() {
             let first = start + n * batch;
             let next = first + records.len();
-            for (offset, &SentRecord { id, refused }) in (first as u64..).zip(records) {
+            for (offset, &SentRecord { id, is_refused }) in (first as u64..).zip(records) {
                 let ruling = self.ruling(&head, at(offset), id, bug);
                 // A new id's row is never read.
                 let is_new = matches!(head.place(at(offset), id), Placement::New(_));
@@ -215,12 +221,12 @@ impl World {
                     Some(_) if !is_new => ruling == PlaceRuling::PlacedLater,
                     _ => true,
                 };
-                if refused && is_unplaced {
+                if is_refused && is_unplaced {
                     continue;
                 }
                 match ruling {
                     PlaceRuling::Place(position) => {
-                        if dies() {
+                        if is_dead() {
                             return Ok(());
                         }
                         let version = at(offset);
@@ -232,31 +238,33 @@ impl World {
                                 sent: 0,
                             },
                         );
-                        self.shown.entry(id).or_default().push(position);
+                        self.shown_positions.entry(id).or_default().push(position);
                         head = moved(&head, version, id, bug);
                     }
-                    PlaceRuling::Keep(position) => self.shown.entry(id).or_default().push(position),
+                    PlaceRuling::Keep(position) => {
+                        self.shown_positions.entry(id).or_default().push(position)
+                    }
                     PlaceRuling::Repeat(_) => {}
-                    lost @ (PlaceRuling::Unplaced
+                    unexpected @ (PlaceRuling::Unplaced
                     | PlaceRuling::PlacedLater
                     | PlaceRuling::Overtaken) => {
-                        return Err(format!("{lost:?}: {id} of record {offset}"));
+                        return Err(format!("{unexpected:?}: {id} of record {offset}"));
                     }
                 }
             }
-            let commits = (n + 1) % batches_a_commit == 0 || next == log.len();
-            if bug == Bug::CommitBeforeHead && commits {
-                self.committed = next;
+            let is_commit = (n + 1) % batches_a_commit == 0 || next == log.len();
+            if bug == Bug::CommitBeforeHead && is_commit {
+                self.committed_offset = next;
             }
-            if dies() {
+            if is_dead() {
                 return Ok(());
             }
             self.head = head;
-            if dies() {
+            if is_dead() {
                 return Ok(());
             }
-            if commits {
-                self.committed = next;
+            if is_commit {
+                self.committed_offset = next;
             }
         }
         Ok(())
@@ -282,23 +290,23 @@ impl World {
     fn check(&self, log: &[SentRecord]) -> Result<(), String> {
         let mut prev = None;
         let mut seq = Seq::ZERO;
-        let welcome: Vec<MessageId> = (log.iter().filter(|sent| !sent.refused))
-            .map(|sent| sent.id)
+        let accepted_ids: Vec<MessageId> = (log.iter().filter(|record| !record.is_refused))
+            .map(|record| record.id)
             .collect();
-        for (n, id) in welcome.iter().enumerate() {
-            if welcome[..n].contains(id) {
+        for (n, id) in accepted_ids.iter().enumerate() {
+            if accepted_ids[..n].contains(id) {
                 continue;
             }
             seq = seq.next();
-            let wanted = Position { seq, prev };
+            let expected = Position { seq, prev };
             prev = Some(*id);
             let row = self.rows.get(id).ok_or_else(|| format!("{id}: no row"))?;
-            if row.position != wanted {
-                return Err(format!("{id}: {:?} for {wanted:?}", row.position));
+            if row.position != expected {
+                return Err(format!("{id}: {:?} for {expected:?}", row.position));
             }
-            let shown = &self.shown[id];
-            if shown.iter().any(|&position| position != wanted) {
-                return Err(format!("{id}: shown at {shown:?} for {wanted:?}"));
+            let positions = &self.shown_positions[id];
+            if positions.iter().any(|&position| position != expected) {
+                return Err(format!("{id}: shown at {positions:?} for {expected:?}"));
             }
         }
         Ok(())
@@ -319,7 +327,7 @@ fn moved(head: &Head, version: Version, id: MessageId, bug: Bug) -> Head {
 }
 
 /// Lives and dies as given, then lives for good.
-fn history_of(log: &[SentRecord], lives: &[Life], bug: Bug) -> Result<(), String> {
+fn check_history(log: &[SentRecord], lives: &[Life], bug: Bug) -> Result<(), String> {
     let last = Life {
         batch: 3,
         effects: usize::MAX,
@@ -334,28 +342,28 @@ fn history_of(log: &[SentRecord], lives: &[Life], bug: Bug) -> Result<(), String
 
 fn finds(bug: Bug) -> bool {
     let mut runner = TestRunner::deterministic();
-    let found = runner.run(&(log(), lives()), |(log, lives)| {
-        history_of(&log, &lives, bug).map_err(TestCaseError::fail)
+    let result = runner.run(&(log(), lives()), |(log, lives)| {
+        check_history(&log, &lives, bug).map_err(TestCaseError::fail)
     });
-    matches!(found, Err(TestError::Fail(..)))
+    matches!(result, Err(TestError::Fail(..)))
 }
 
 proptest! {
     /// Positions are dense, follow the log and never change, whatever crashes, clocks and repeats do.
     #[test]
     fn positions_are_a_function_of_the_log(log in log(), lives in lives()) {
-        prop_assert_eq!(history_of(&log, &lives, Bug::None), Ok(()));
+        prop_assert_eq!(check_history(&log, &lives, Bug::None), Ok(()));
     }
 }
 
 /// A refused id is placed later, and the rows of that batch exist without the head: the id is new
 /// to the head then, and refused again.
 #[test]
-fn what_is_refused_is_refused_again_where_only_the_row_is_there() {
+fn refused_record_is_refused_again_if_only_its_row_exists() {
     let log =
-        [(1, false), (35, true), (2, false), (35, false)].map(|(number, refused)| SentRecord {
+        [(1, false), (35, true), (2, false), (35, false)].map(|(number, is_refused)| SentRecord {
             id: id(number),
-            refused,
+            is_refused,
         });
     for effects in 0..12 {
         for batch in 1..5 {
@@ -365,7 +373,7 @@ fn what_is_refused_is_refused_again_where_only_the_row_is_there() {
                 batches_a_commit: 2,
             };
             let lives = [life, life];
-            assert_eq!(history_of(&log, &lives, Bug::None), Ok(()), "{life:?}");
+            assert_eq!(check_history(&log, &lives, Bug::None), Ok(()), "{life:?}");
         }
     }
 }

@@ -12,13 +12,13 @@ const ROUTES_MAX: usize = 1024;
 /// Pushes of all kinds above which no further member is looked up.
 const PUSHES_MAX: usize = 8192;
 /// Members of one audience before the next audience's turn.
-const TURN: usize = 64;
+const MEMBERS_PER_TURN: usize = 64;
 
 /// Records with members of their audience left to look up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Audiences {
     /// Records per conversation, oldest first: one after the other.
-    waiting: BTreeMap<ConversationId, VecDeque<Key>>,
+    queues: BTreeMap<ConversationId, VecDeque<Key>>,
     /// Conversations in the order of their turns.
     turns: VecDeque<ConversationId>,
     /// Open routes of members.
@@ -27,45 +27,45 @@ pub(super) struct Audiences {
 
 impl Audiences {
     fn add(&mut self, conversation: ConversationId, record: Key) {
-        let waiting = self.waiting.entry(conversation).or_default();
-        if waiting.is_empty() {
+        let queue = self.queues.entry(conversation).or_default();
+        if queue.is_empty() {
             self.turns.push_back(conversation);
         }
-        waiting.push_back(record);
+        queue.push_back(record);
     }
 
     /// Record whose turn it is.
     fn next(&mut self) -> Option<(ConversationId, Key)> {
         let conversation = *self.turns.front()?;
-        let record = self.waiting.get(&conversation)?.front()?;
+        let record = self.queues.get(&conversation)?.front()?;
         Some((conversation, *record))
     }
 
-    /// Ends the turn of the front conversation, and with `ended` also its record.
-    fn turn(&mut self, ended: bool) {
+    /// Ends the turn of the front conversation, and if `is_done` also its record.
+    fn turn(&mut self, is_done: bool) {
         let Some(conversation) = self.turns.pop_front() else {
             return;
         };
-        let Some(waiting) = self.waiting.get_mut(&conversation) else {
+        let Some(queue) = self.queues.get_mut(&conversation) else {
             return;
         };
-        if ended {
-            waiting.pop_front();
+        if is_done {
+            queue.pop_front();
         }
-        if waiting.is_empty() {
-            self.waiting.remove(&conversation);
+        if queue.is_empty() {
+            self.queues.remove(&conversation);
         } else {
             self.turns.push_back(conversation);
         }
     }
 
     pub(super) fn abandon(&mut self, is_gone: impl Fn(Key) -> bool) {
-        self.waiting.retain(|_, records| {
+        self.queues.retain(|_, records| {
             records.retain(|record| !is_gone(*record));
             !records.is_empty()
         });
-        let waiting = &self.waiting;
-        self.turns.retain(|turn| waiting.contains_key(turn));
+        let queues = &self.queues;
+        self.turns.retain(|turn| queues.contains_key(turn));
     }
 }
 
@@ -89,8 +89,8 @@ impl Delivery {
             let Some((_, key)) = self.audiences.next() else {
                 return;
             };
-            let room = (ROUTES_MAX - self.audiences.routes).min(TURN);
-            let (members, ended) = self.next_members(key, room);
+            let room = (ROUTES_MAX - self.audiences.routes).min(MEMBERS_PER_TURN);
+            let (members, is_last) = self.next_members(key, room);
             for user in members {
                 self.audiences.routes += 1;
                 self.route(
@@ -102,8 +102,8 @@ impl Delivery {
                     None,
                 );
             }
-            self.audiences.turn(ended);
-            if ended {
+            self.audiences.turn(is_last);
+            if is_last {
                 self.close_one(now, key);
             }
         }
@@ -115,12 +115,12 @@ impl Delivery {
             return (Vec::new(), true);
         };
         let from = record.task.placed.message.from;
-        let behind = record.task.audience.iter();
-        let behind = behind.flat_map(|audience| audience.behind(record.reached));
-        let members: Vec<_> = behind.take(room).collect();
-        let ended = members.len() < room;
-        record.reached = members.last().copied().or(record.reached);
+        let next_members = record.task.audience.iter();
+        let next_members = next_members.flat_map(|audience| audience.behind(record.last_member));
+        let members: Vec<_> = next_members.take(room).collect();
+        let is_last = members.len() < room;
+        record.last_member = members.last().copied().or(record.last_member);
         let members = members.into_iter().filter(|user| *user != from);
-        (members.collect(), ended)
+        (members.collect(), is_last)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::record::{Leg, keeping_mail, mail};
+use super::record::{Leg, mail, mail_platforms};
 use super::{Delivery, OpenPush, RouteKind};
 use crate::delivery::arena::Key;
 use crate::delivery::lanes::{LaneEntry, LegKey};
@@ -63,14 +63,14 @@ impl Delivery {
         &mut self,
         key: Key,
         target: Target,
-        mirror: bool,
+        is_mirror: bool,
         sessions: Vec<SessionEntry>,
     ) -> Option<LegKey> {
         let record = self.records.get_mut(key)?;
         record.open += 1;
         record.legs.push(Leg {
             target,
-            mirror,
+            is_mirror,
             sessions,
             reroutes: 0,
         });
@@ -87,11 +87,11 @@ impl Delivery {
         };
         let (target, newest) = (leg.target, leg.sessions[0].clone());
         let (window, most) = (self.limits.lane_window, self.limits.lane_max);
-        let lane = self.lanes.of(target);
-        if lane.waiting.is_empty() && lane.takes(window) {
+        let lane = self.lanes.lane_mut(target);
+        if lane.queue.is_empty() && lane.has_room(window) {
             self.push(now, key);
-        } else if lane.waiting.len() + lane.outstanding < most {
-            lane.waiting.push_back(LaneEntry {
+        } else if lane.queue.len() + lane.outstanding_pushes < most {
+            lane.queue.push_back(LaneEntry {
                 key,
                 session: newest.session,
                 life: newest.life,
@@ -154,7 +154,7 @@ impl Delivery {
         }
         // The leg itself is counted already; each further session counts as one more.
         record.open += leg.sessions.len() - 1;
-        self.lanes.of(target).outstanding += 1;
+        self.lanes.lane_mut(target).outstanding_pushes += 1;
         self.forget_old_deadlines();
     }
 
@@ -176,7 +176,7 @@ impl Delivery {
         let latency = needs_ack.then(|| now.timer.since(push.sent_at));
         let event = match latency {
             Some(latency) => {
-                self.budget.acked(now.timer, latency);
+                self.budget.record_ack(now.timer, latency);
                 LedgerEvent::Acked { session }
             }
             None => LedgerEvent::Written { session },
@@ -220,16 +220,16 @@ impl Delivery {
         }
         self.session_failed(now, push.leg, outcome);
         // The session's failure applies to all legs that wait for it.
-        let waiting = self
+        let waiting_legs = self
             .lanes
-            .take_waiting(push.target, |waiting| match outcome {
-                PushOutcome::Unreachable => waiting.life == session.life,
+            .remove_waiting(push.target, |entry| match outcome {
+                PushOutcome::Unreachable => entry.life == session.life,
                 PushOutcome::Done
                 | PushOutcome::NoAck
                 | PushOutcome::NoSession
-                | PushOutcome::Full => waiting.session == session.session,
+                | PushOutcome::Full => entry.session == session.session,
             });
-        for key in waiting {
+        for key in waiting_legs {
             self.session_failed(now, key, outcome);
         }
     }
@@ -250,7 +250,7 @@ impl Delivery {
             PushOutcome::Full => FailureCause::SessionFull,
             PushOutcome::Unreachable => FailureCause::BoatUnreachable,
         };
-        if leg.mirror {
+        if leg.is_mirror {
             return self.mirror_failed(now, key, cause);
         }
         let stores = options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail();
@@ -259,10 +259,17 @@ impl Delivery {
                 leg.reroutes += 1;
                 let mail = stores.then(|| mail(&record.task));
                 record.note_failed(now, Some(target), cause);
-                self.lanes.of(target).rerouting += 1;
-                let again = RouteKind::Again(key.leg);
-                let platforms = keeping_mail(&[target.platform]);
-                self.route(key.record, again, target.user, platforms, Vec::new(), mail);
+                self.lanes.lane_mut(target).reroute_count += 1;
+                let route_kind = RouteKind::Again(key.leg);
+                let platforms = mail_platforms(&[target.platform]);
+                self.route(
+                    key.record,
+                    route_kind,
+                    target.user,
+                    platforms,
+                    Vec::new(),
+                    mail,
+                );
             }
             PushOutcome::Full if stores => {
                 let mail = Some(mail(&record.task));
@@ -320,6 +327,6 @@ pub(super) fn resync(life: BoatLife, session: SessionId) -> Action {
     Action::Notice(Notice {
         life,
         session,
-        word: SessionEvent::Resync,
+        event: SessionEvent::Resync,
     })
 }

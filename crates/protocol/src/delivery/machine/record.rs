@@ -17,9 +17,9 @@ pub(super) struct Record {
     /// Routes, legs and further pushes that have not ended.
     pub(super) open: usize,
     /// Member of the audience that was looked up last.
-    pub(super) reached: Option<UserId>,
+    pub(super) last_member: Option<UserId>,
     /// True once the ledger says that some recipient gets the message by sync alone.
-    pub(super) synced: bool,
+    pub(super) is_sync_noted: bool,
     pub(super) failures: Vec<PartFailure>,
     pub(super) notifications: Vec<Notification>,
     pub(super) ledger: Vec<LedgerEntry>,
@@ -30,7 +30,7 @@ pub(super) struct Leg {
     pub(super) target: Target,
     /// True for a leg to the sender's own other sessions: never stored. One whose window is full is
     /// told to sync; one whose boat does not answer is tried again.
-    pub(super) mirror: bool,
+    pub(super) is_mirror: bool,
     /// Sessions of the platform, newest first; the first one decides.
     pub(super) sessions: Vec<SessionEntry>,
     pub(super) reroutes: u8,
@@ -58,7 +58,7 @@ impl Record {
 
     /// Notes that a device acknowledged it a short while ago; the ledger has that from the receiver
     /// of the ack.
-    pub(super) fn note_had(&mut self, now: Moment, target: Target) {
+    pub(super) fn note_acknowledged(&mut self, now: Moment, target: Target) {
         self.note(now, Some(target), LedgerEvent::ReachableBySync);
     }
 
@@ -112,18 +112,18 @@ impl Record {
     }
 
     /// Notes that the user could not be routed at all.
-    pub(super) fn fail_all(&mut self, now: Moment, owed: &Obligation, failure: RouteFailure) {
-        let cause = cause_of(failure);
-        for target in targets(owed.user, &owed.platforms) {
+    pub(super) fn fail_all(&mut self, now: Moment, obligation: &Obligation, failure: RouteFailure) {
+        let cause = failure_cause(failure);
+        for target in targets(obligation.user, &obligation.platforms) {
             self.fail(now, target, cause);
         }
-        if owed.live {
+        if obligation.live {
             self.note_failed(now, None, cause);
         }
-        let mirror = self.task.is_only_told(owed.user);
-        if owed.live && (mirror || self.stays_owed(cause)) {
+        let is_mirror = self.task.is_live_only(obligation.user);
+        if obligation.live && (is_mirror || self.stays_owed(cause)) {
             self.failures.push(PartFailure {
-                user: owed.user,
+                user: obligation.user,
                 platform: None,
                 cause,
             });
@@ -139,7 +139,7 @@ pub(super) fn targets<'a>(
     platforms.map(move |platform| Target { user, platform })
 }
 
-pub(super) fn keeping_mail(platforms: &[Platform]) -> Vec<Platform> {
+pub(super) fn mail_platforms(platforms: &[Platform]) -> Vec<Platform> {
     let platforms = platforms.iter().copied();
     platforms.filter(|platform| platform.keeps_mail()).collect()
 }
@@ -152,7 +152,7 @@ pub(super) fn mail(task: &DeliveryTask) -> Mail {
     }
 }
 
-pub(super) fn cause_of(failure: RouteFailure) -> FailureCause {
+pub(super) fn failure_cause(failure: RouteFailure) -> FailureCause {
     match failure {
         RouteFailure::Unavailable => FailureCause::MailboxUnavailable,
         RouteFailure::Refused => FailureCause::MailboxRefused,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::record::{cause_of, keeping_mail, mail, targets};
+use super::record::{failure_cause, mail, mail_platforms, targets};
 use super::{Delivery, OpenRoute, RouteKind, pushing};
 use crate::cache::{self, Invalidation};
 use crate::delivery::arena::Key;
@@ -26,7 +26,7 @@ pub struct Route {
     /// The question itself, still to be [stamped](Route::stamp).
     pub request: RouteRequest,
     /// Cache entries to invalidate before the look for sessions: see [`crate::cache`].
-    pub outdated: Vec<Invalidation>,
+    pub invalidations: Vec<Invalidation>,
     /// On a retry, the time of the record's first attempt.
     pub first_at: Option<Timestamp>,
     /// Trace of the message.
@@ -35,9 +35,9 @@ pub struct Route {
 
 impl Route {
     /// Dates the question as it is asked: now, while these boats are known to have ended.
-    pub fn stamp(&mut self, now: Timestamp, denied: &DeniedBoats) {
+    pub fn stamp(&mut self, now: Timestamp, denied_boats: &DeniedBoats) {
         self.request.now = now;
-        self.request.denied = denied.clone();
+        self.request.denied_boats = denied_boats.clone();
     }
 }
 
@@ -51,27 +51,31 @@ pub enum RouteFailure {
 }
 
 impl Delivery {
-    pub(super) fn begin_user(&mut self, now: Moment, record: Key, index: usize, offline: bool) {
+    pub(super) fn begin_user(&mut self, now: Moment, record: Key, index: usize, is_offline: bool) {
         let Some(task) = self.records.get(record).map(|record| &record.task) else {
             return;
         };
         let Obligation {
             user, platforms, ..
-        } = &task.owed[index];
-        let mirror = task.is_only_told(*user);
+        } = &task.obligations[index];
+        let is_mirror = task.is_live_only(*user);
         let stores = task.placed.message.options.has(Options::STORE_OFFLINE);
-        let keeping = || keeping_mail(platforms);
+        let mail_platforms = || mail_platforms(platforms);
         // Without a platform that keeps it the body would travel for nothing.
-        let mail = (stores && !mirror && !keeping().is_empty()).then(|| mail(task));
-        let (kind, platforms, forced) = match (mirror, offline) {
+        let mail = (stores && !is_mirror && !mail_platforms().is_empty()).then(|| mail(task));
+        let (kind, platforms, forced_platforms) = match (is_mirror, is_offline) {
             (true, true) => (RouteKind::Renew(index), Vec::new(), Vec::new()),
             (true, false) => (RouteKind::First(index), Vec::new(), Vec::new()),
-            (false, false) => (RouteKind::First(index), keeping(), Vec::new()),
-            (false, true) if stores => (RouteKind::Offline(index), keeping(), keeping()),
+            (false, false) => (RouteKind::First(index), mail_platforms(), Vec::new()),
+            (false, true) if stores => (
+                RouteKind::Offline(index),
+                mail_platforms(),
+                mail_platforms(),
+            ),
             (false, true) => {
-                let absent: Vec<Target> = targets(*user, platforms).collect();
+                let absent_targets: Vec<Target> = targets(*user, platforms).collect();
                 if let Some(record) = self.records.get_mut(record) {
-                    absent
+                    absent_targets
                         .into_iter()
                         .for_each(|target| record.note_absent(now, target));
                 }
@@ -79,7 +83,7 @@ impl Delivery {
             }
         };
         let user = *user;
-        self.route(record, kind, user, platforms, forced, mail);
+        self.route(record, kind, user, platforms, forced_platforms, mail);
     }
 
     pub(super) fn route(
@@ -88,37 +92,37 @@ impl Delivery {
         kind: RouteKind,
         user: UserId,
         platforms: Vec<Platform>,
-        forced: Vec<Platform>,
+        forced_platforms: Vec<Platform>,
         mail: Option<Mail>,
     ) {
-        let (mut trace, mut outdated, mut first_at) = (None, Vec::new(), None);
+        let (mut trace, mut invalidations, mut first_at) = (None, Vec::new(), None);
         if let Some(record) = self.records.get_mut(record) {
             record.open += 1;
             let task = &record.task;
             trace = task.trace;
             let is_retry = matches!(record.source.topic, Topic::Retry(_));
             first_at = is_retry.then_some(task.first_at);
-            outdated = cache::outdated(&task.placed, task.rev, user);
+            invalidations = cache::outdated(&task.placed, task.rev, user);
         }
         let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
         let request = RouteRequest {
             user,
             platforms,
-            forced,
+            forced_platforms,
             mail,
-            denied: self.denied.clone(),
+            denied_boats: self.no_denied_boats.clone(),
             now: Timestamp::ZERO,
         };
         self.actions.push_back(Action::Route(Route {
             token,
             request,
-            outdated,
+            invalidations,
             first_at,
             trace,
         }));
     }
 
-    pub(super) fn routed_first(
+    pub(super) fn handle_first_route(
         &mut self,
         now: Moment,
         key: Key,
@@ -128,47 +132,47 @@ impl Delivery {
         let Some(record) = self.records.get(key) else {
             return;
         };
-        let owed = record.task.owed[index].clone();
-        self.routed(now, key, &owed, answer);
+        let obligation = record.task.obligations[index].clone();
+        self.handle_route_answer(now, key, &obligation, answer);
     }
 
     /// Takes the answer for a member of the audience.
-    pub(super) fn routed_member(
+    pub(super) fn handle_member_route(
         &mut self,
         now: Moment,
         key: Key,
         user: UserId,
         answer: Result<RouteAnswer, RouteFailure>,
     ) {
-        self.routed(now, key, &live_only(user), answer);
+        self.handle_route_answer(now, key, &live_only(user), answer);
     }
 
-    fn routed(
+    fn handle_route_answer(
         &mut self,
         now: Moment,
         key: Key,
-        owed: &Obligation,
+        obligation: &Obligation,
         answer: Result<RouteAnswer, RouteFailure>,
     ) {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
-        let mirror = record.task.is_only_told(owed.user);
+        let is_mirror = record.task.is_live_only(obligation.user);
         let mut answer = match answer {
             Ok(answer) => answer,
-            Err(failure) => return record.fail_all(now, owed, failure),
+            Err(failure) => return record.fail_all(now, obligation, failure),
         };
-        if mirror && let Some(origin) = &record.task.origin {
+        if is_mirror && let Some(origin) = &record.task.origin {
             answer.live.retain(|entry| entry.session != origin.session);
         }
-        let nobody = owed.platforms.is_empty() && answer.live.is_empty();
+        let is_unreached = obligation.platforms.is_empty() && answer.live.is_empty();
         // Noted once for a whole audience: the entry names no user.
-        let is_said = record.task.audience.is_some() && record.synced;
-        if nobody && !mirror && !is_said {
-            record.synced = true;
+        let is_noted = record.task.audience.is_some() && record.is_sync_noted;
+        if is_unreached && !is_mirror && !is_noted {
+            record.is_sync_noted = true;
             record.note(now, None, LedgerEvent::ReachableBySync);
         }
-        self.start_legs(now, key, owed, &answer, mirror);
+        self.start_legs(now, key, obligation, &answer, is_mirror);
     }
 
     /// Starts a leg for each platform with sessions, and ends the others.
@@ -176,39 +180,39 @@ impl Delivery {
         &mut self,
         now: Moment,
         key: Key,
-        owed: &Obligation,
+        obligation: &Obligation,
         answer: &RouteAnswer,
-        mirror: bool,
+        is_mirror: bool,
     ) {
-        let also = answer.live.iter().map(|entry| entry.platform);
-        let wanted: BTreeSet<Platform> = owed
+        let live_platforms = answer.live.iter().map(|entry| entry.platform);
+        let platforms: BTreeSet<Platform> = obligation
             .platforms
             .iter()
             .copied()
-            .chain(also.filter(|_| owed.live))
+            .chain(live_platforms.filter(|_| obligation.live))
             .collect();
-        for target in targets(owed.user, &wanted) {
-            match PlatformAnswer::of(answer, target.platform) {
+        for target in targets(obligation.user, &platforms) {
+            match PlatformAnswer::from_answer(answer, target.platform) {
                 PlatformAnswer::Live(sessions) => {
-                    let Some(leg) = self.add_leg(key, target, mirror, sessions) else {
+                    let Some(leg) = self.add_leg(key, target, is_mirror, sessions) else {
                         return;
                     };
                     self.enter_lane(now, leg);
                 }
-                ended => self.note_end(now, key, target, ended),
+                end => self.note_end(now, key, target, end),
             }
         }
     }
 
     /// Notes the end that the mailbox's answer gives a target, unless a session lives there.
-    fn note_end(&mut self, now: Moment, key: Key, target: Target, answered: PlatformAnswer) {
+    fn note_end(&mut self, now: Moment, key: Key, target: Target, answer: PlatformAnswer) {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
-        match answered {
+        match answer {
             PlatformAnswer::Live(_) => {}
             PlatformAnswer::Stored => record.note_stored(now, target),
-            PlatformAnswer::Acknowledged => record.note_had(now, target),
+            PlatformAnswer::Acknowledged => record.note_acknowledged(now, target),
             // The mailbox was asked to store, and reports neither a stored copy nor a live session.
             PlatformAnswer::Nobody if record.stores_for(target) => {
                 record.fail(now, target, FailureCause::MailboxRefused);
@@ -217,7 +221,7 @@ impl Delivery {
         }
     }
 
-    pub(super) fn routed_offline(
+    pub(super) fn handle_offline_route(
         &mut self,
         now: Moment,
         key: Key,
@@ -227,14 +231,14 @@ impl Delivery {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
-        let mut owed = record.task.owed[index].clone();
+        let mut obligation = record.task.obligations[index].clone();
         let answer = match answer {
             Ok(answer) => answer,
-            Err(failure) => return record.fail_all(now, &owed, failure),
+            Err(failure) => return record.fail_all(now, &obligation, failure),
         };
-        for target in targets(owed.user, &owed.platforms) {
+        for target in targets(obligation.user, &obligation.platforms) {
             if target.platform.keeps_mail() {
-                self.after_forced_store(now, key, target, &answer);
+                self.handle_forced_store(now, key, target, &answer);
             } else if let Some(record) = self.records.get_mut(key) {
                 record.note_absent(now, target);
             }
@@ -242,18 +246,18 @@ impl Delivery {
         // Sessions on platforms without stored mail.
         let rest = RouteAnswer {
             live: (answer.live.iter())
-                .filter(|entry| !owed.platforms.contains(&entry.platform))
+                .filter(|entry| !obligation.platforms.contains(&entry.platform))
                 .cloned()
                 .collect(),
-            stored: Vec::new(),
-            acknowledged: answer.acknowledged,
-            dropped: 0,
+            stored_platforms: Vec::new(),
+            acknowledged_platforms: answer.acknowledged_platforms,
+            dropped_count: 0,
         };
-        owed.platforms.clear();
-        self.start_legs(now, key, &owed, &rest, false);
+        obligation.platforms.clear();
+        self.start_legs(now, key, &obligation, &rest, false);
     }
 
-    pub(super) fn routed_renew(
+    pub(super) fn handle_renew_route(
         &mut self,
         now: Moment,
         key: Key,
@@ -263,14 +267,14 @@ impl Delivery {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
-        let owed = record.task.owed[index].clone();
+        let obligation = record.task.obligations[index].clone();
         let answer = match answer {
             Ok(answer) => answer,
-            Err(failure) => return record.fail_all(now, &owed, failure),
+            Err(failure) => return record.fail_all(now, &obligation, failure),
         };
         for entry in answer.live {
             let target = Target {
-                user: owed.user,
+                user: obligation.user,
                 platform: entry.platform,
             };
             record.note(now, Some(target), LedgerEvent::ReachableBySync);
@@ -278,7 +282,7 @@ impl Delivery {
         }
     }
 
-    pub(super) fn routed_again(
+    pub(super) fn handle_reroute(
         &mut self,
         now: Moment,
         key: Key,
@@ -291,22 +295,22 @@ impl Delivery {
         };
         let target = state.target;
         match answer {
-            Ok(answer) => match PlatformAnswer::of(&answer, target.platform) {
+            Ok(answer) => match PlatformAnswer::from_answer(&answer, target.platform) {
                 PlatformAnswer::Live(sessions) => {
                     state.sessions = sessions;
                     self.push(now, LegKey { record: key, leg });
                 }
-                ended => {
-                    self.note_end(now, key, target, ended);
+                end => {
+                    self.note_end(now, key, target, end);
                     self.close_one(now, key);
                 }
             },
-            Err(failure) => self.fail_leg(now, key, target, cause_of(failure)),
+            Err(failure) => self.fail_leg(now, key, target, failure_cause(failure)),
         }
         self.pump(now, target);
     }
 
-    pub(super) fn routed_store(
+    pub(super) fn handle_store_route(
         &mut self,
         now: Moment,
         key: Key,
@@ -318,30 +322,30 @@ impl Delivery {
         };
         match answer {
             Ok(answer) => {
-                self.after_forced_store(now, key, target, &answer);
+                self.handle_forced_store(now, key, target, &answer);
                 self.close_one(now, key);
             }
-            Err(failure) => self.fail_leg(now, key, target, cause_of(failure)),
+            Err(failure) => self.fail_leg(now, key, target, failure_cause(failure)),
         }
     }
 
     /// Takes the answer to a forced store: stored, already acknowledged by the device, or refused.
-    fn after_forced_store(&mut self, now: Moment, key: Key, target: Target, answer: &RouteAnswer) {
+    fn handle_forced_store(&mut self, now: Moment, key: Key, target: Target, answer: &RouteAnswer) {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
-        if answer.stored.contains(&target.platform) {
+        if answer.stored_platforms.contains(&target.platform) {
             record.note_stored(now, target);
             let live = answer.live.iter();
             for entry in live.filter(|entry| entry.platform == target.platform) {
                 self.actions.push_back(Action::Notice(Notice {
                     life: entry.life.clone(),
                     session: entry.session,
-                    word: SessionEvent::Hint,
+                    event: SessionEvent::Hint,
                 }));
             }
-        } else if answer.acknowledged.contains(&target.platform) {
-            record.note_had(now, target);
+        } else if answer.acknowledged_platforms.contains(&target.platform) {
+            record.note_acknowledged(now, target);
         } else {
             record.fail(now, target, FailureCause::MailboxRefused);
         }
@@ -358,8 +362,8 @@ enum PlatformAnswer {
 }
 
 impl PlatformAnswer {
-    fn of(answer: &RouteAnswer, platform: Platform) -> PlatformAnswer {
-        if answer.acknowledged.contains(&platform) {
+    fn from_answer(answer: &RouteAnswer, platform: Platform) -> PlatformAnswer {
+        if answer.acknowledged_platforms.contains(&platform) {
             return PlatformAnswer::Acknowledged;
         }
         let live = answer.live.iter();
@@ -371,7 +375,7 @@ impl PlatformAnswer {
             sessions.sort_by_key(|entry| std::cmp::Reverse((entry.login, entry.session)));
             return PlatformAnswer::Live(sessions);
         }
-        if answer.stored.contains(&platform) {
+        if answer.stored_platforms.contains(&platform) {
             PlatformAnswer::Stored
         } else {
             PlatformAnswer::Nobody

@@ -18,7 +18,7 @@ const PUSHES_MAX: usize = 8192;
 
 /// A group of the users 1 to `members`.
 fn group(members: i64) -> Arc<Group> {
-    let made = Version {
+    let version = Version {
         epoch: 1,
         offset: 1,
     };
@@ -29,14 +29,14 @@ fn group(members: i64) -> Arc<Group> {
             Role::Member
         }),
         since: Seq::ZERO,
-        version: made,
+        version,
     };
     Arc::new(Group {
         settings: GroupSettings {
             open_history: false,
             open_door: false,
         },
-        version: made,
+        version,
         members: (1..=members)
             .map(|number| (user(number), member(number)))
             .collect(),
@@ -44,23 +44,23 @@ fn group(members: i64) -> Arc<Group> {
 }
 
 fn task(group: &Arc<Group>, number: i64, n: i64) -> DeliveryTask {
-    let of = GroupId::new(number).expect("a group");
-    let mut placed = placed(n, BOB, Options::CHAT);
-    placed.message.to = Recipient::Group(of);
-    placed.conversation = ConversationId::Group(of);
+    let group_id = GroupId::new(number).expect("a group");
+    let mut message = placed(n, BOB, Options::CHAT);
+    message.message.to = Recipient::Group(group_id);
+    message.conversation = ConversationId::Group(group_id);
     let version = Version {
         epoch: 1,
         offset: 100,
     };
     DeliveryTask {
         rev: 0,
-        owed: vec![live_only(user(OWNER))],
-        audience: Some(Audience::of_message(
+        obligations: vec![live_only(user(OWNER))],
+        audience: Some(Audience::for_message(
             group.clone(),
             version,
-            placed.position.seq,
+            message.position.seq,
         )),
-        placed,
+        placed: message,
         frame: Bytes::from_static(b"frame"),
         own_frames: Default::default(),
         retry_count: 0,
@@ -68,7 +68,7 @@ fn task(group: &Arc<Group>, number: i64, n: i64) -> DeliveryTask {
         origin: None,
         letter: None,
         trace: None,
-        noted: Vec::new(),
+        earlier_entries: Vec::new(),
     }
 }
 
@@ -76,7 +76,7 @@ fn task(group: &Arc<Group>, number: i64, n: i64) -> DeliveryTask {
 struct RouteMachine {
     delivery: Delivery,
     routes: VecDeque<Route>,
-    settled: usize,
+    settled_count: usize,
     ledger: usize,
 }
 
@@ -85,7 +85,7 @@ impl RouteMachine {
         RouteMachine {
             delivery: Delivery::new(DeliveryLimits::default()),
             routes: VecDeque::new(),
-            settled: 0,
+            settled_count: 0,
             ledger: 0,
         }
     }
@@ -103,7 +103,7 @@ impl RouteMachine {
             match action {
                 Action::Route(route) => self.routes.push_back(route),
                 Action::Settled(settlement) => {
-                    self.settled += 1;
+                    self.settled_count += 1;
                     self.ledger += settlement.ledger.len();
                 }
                 Action::Forget(_) | Action::Push { .. } | Action::Notice(_) => {}
@@ -115,9 +115,9 @@ impl RouteMachine {
         let route = self.routes.pop_front().expect("a route");
         let answer = RouteAnswer {
             live: live(route.request.user),
-            stored: Vec::new(),
-            acknowledged: Vec::new(),
-            dropped: 0,
+            stored_platforms: Vec::new(),
+            acknowledged_platforms: Vec::new(),
+            dropped_count: 0,
         };
         let now = Timestamp::from_millis(1);
         self.delivery.handle_routed(now, route.token, Ok(answer));
@@ -129,81 +129,81 @@ impl RouteMachine {
 #[test]
 fn each_member_is_asked_for_once_and_few_at_a_time() {
     const MEMBERS: i64 = 20_000;
-    let (group, mut asked) = (group(MEMBERS), RouteMachine::new());
+    let (group, mut machine) = (group(MEMBERS), RouteMachine::new());
     for n in 1..=3 {
-        asked.submit(n as u64, task(&group, 7, n));
+        machine.submit(n as u64, task(&group, 7, n));
     }
     let mut times: BTreeMap<UserId, usize> = BTreeMap::new();
-    while !asked.routes.is_empty() {
+    while !machine.routes.is_empty() {
         // In addition, one route a message for the sender's other sessions.
         assert!(
-            asked.routes.len() <= ROUTES_MAX + 3,
+            machine.routes.len() <= ROUTES_MAX + 3,
             "{}",
-            asked.routes.len()
+            machine.routes.len()
         );
         assert!(
-            asked
+            machine
                 .routes
                 .iter()
                 .all(|route| route.request.mail.is_none()),
             "no body for nobody"
         );
-        *times.entry(asked.answer(|_| Vec::new())).or_default() += 1;
+        *times.entry(machine.answer(|_| Vec::new())).or_default() += 1;
     }
     assert_eq!(times.len() as i64, MEMBERS);
     assert!(times.values().all(|count| *count == 3));
-    assert_eq!(asked.settled, 3);
+    assert_eq!(machine.settled_count, 3);
     assert!(
-        asked.ledger < 12,
+        machine.ledger < 12,
         "that sync serves them is said once a message"
     );
-    assert!(asked.delivery.is_idle());
+    assert!(machine.delivery.is_idle());
 }
 
 #[test]
 fn a_private_message_waits_behind_one_call_at_most() {
-    let (group, mut asked) = (group(100_000), RouteMachine::new());
+    let (group, mut machine) = (group(100_000), RouteMachine::new());
     for n in 1..=512 {
-        asked.submit(n as u64, task(&group, 7, n));
+        machine.submit(n as u64, task(&group, 7, n));
     }
-    let placed = placed(1_000, BOB, Options::CHAT);
+    let message = placed(1_000, BOB, Options::CHAT);
     let private = DeliveryTask {
-        owed: obligations(&placed, vec![Platform::Web]),
+        obligations: obligations(&message, vec![Platform::Web]),
         audience: None,
-        placed,
+        placed: message,
         ..task(&group, 7, 1_000)
     };
-    asked.submit(1_000, private);
-    let before = asked
+    machine.submit(1_000, private);
+    let position = machine
         .routes
         .iter()
         .position(|route| !route.request.platforms.is_empty());
     let senders = 512;
-    assert!(before.expect("it is asked for") <= ROUTES_MAX + senders);
+    assert!(position.expect("it is asked for") <= ROUTES_MAX + senders);
 }
 
 #[test]
 fn groups_take_turns() {
-    let (large, small, mut asked) = (group(100_000), group(2_000), RouteMachine::new());
+    let (large, small, mut machine) = (group(100_000), group(2_000), RouteMachine::new());
     for n in 1..=16 {
-        asked.submit(n as u64, task(&large, 7, n));
+        machine.submit(n as u64, task(&large, 7, n));
     }
-    asked.submit(100, task(&small, 8, 100));
-    let mut answered = 0;
-    while asked.settled == 0 {
-        asked.answer(|_| Vec::new());
-        answered += 1;
+    machine.submit(100, task(&small, 8, 100));
+    let mut answer_count = 0;
+    while machine.settled_count == 0 {
+        machine.answer(|_| Vec::new());
+        answer_count += 1;
     }
     assert!(
-        answered < 6_000,
-        "{answered}: the small one does not wait for the large one"
+        answer_count < 6_000,
+        "{answer_count}: the small one does not wait for the large one"
     );
 }
 
 #[test]
 fn pushes_that_are_open_hold_back_further_members() {
-    let (group, mut asked) = (group(50_000), RouteMachine::new());
-    asked.submit(1, task(&group, 7, 1));
+    let (group, mut machine) = (group(50_000), RouteMachine::new());
+    machine.submit(1, task(&group, 7, 1));
     let live = |user: UserId| {
         vec![SessionEntry {
             session: session(user.get()),
@@ -212,34 +212,37 @@ fn pushes_that_are_open_hold_back_further_members() {
             login: 1,
         }]
     };
-    let mut answered = 0;
-    while !asked.routes.is_empty() {
-        asked.answer(live);
-        answered += 1;
+    let mut answer_count = 0;
+    while !machine.routes.is_empty() {
+        machine.answer(live);
+        answer_count += 1;
     }
     assert!(
-        (PUSHES_MAX..=PUSHES_MAX + ROUTES_MAX + 1).contains(&answered),
-        "{answered}"
+        (PUSHES_MAX..=PUSHES_MAX + ROUTES_MAX + 1).contains(&answer_count),
+        "{answer_count}"
     );
     // Unanswered pushes time out, and further members are looked up.
     let late = Timestamp::from_millis(1) + DeliveryLimits::default().push_deadline();
-    asked.delivery.handle_timeout(late);
-    asked.drain();
-    assert!(!asked.routes.is_empty());
+    machine.delivery.handle_timeout(late);
+    machine.drain();
+    assert!(!machine.routes.is_empty());
 }
 
 #[test]
 fn partitions_given_away_take_their_audiences_along() {
-    let (group, mut asked) = (group(5_000), RouteMachine::new());
-    asked.submit(1, task(&group, 7, 1));
-    asked.submit(2, task(&group, 8, 2));
+    let (group, mut machine) = (group(5_000), RouteMachine::new());
+    machine.submit(1, task(&group, 7, 1));
+    machine.submit(2, task(&group, 8, 2));
     let partition = (at(1).topic, at(1).partition);
-    asked
+    machine
         .delivery
         .handle_revoked(Timestamp::from_millis(2), &[partition]);
-    asked.drain();
-    assert!(asked.delivery.is_idle());
-    asked.routes.clear();
-    asked.submit(3, task(&group, 7, 3));
-    assert!(asked.routes.len() >= ROUTES_MAX, "their room is given back");
+    machine.drain();
+    assert!(machine.delivery.is_idle());
+    machine.routes.clear();
+    machine.submit(3, task(&group, 7, 3));
+    assert!(
+        machine.routes.len() >= ROUTES_MAX,
+        "their room is given back"
+    );
 }

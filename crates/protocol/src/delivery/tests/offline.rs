@@ -13,9 +13,9 @@ fn an_absent_user_is_stored_for_and_told() {
     assert!(world.is_stored(BOB, Platform::Ios, 1));
     assert!(world.is_stored(BOB, Platform::Web, 1));
     let settlement = world.only_settlement();
-    let told: Vec<Target> = settlement.notifications.iter().map(|n| n.target).collect();
+    let notified_targets: Vec<Target> = settlement.notifications.iter().map(|n| n.target).collect();
     assert_eq!(
-        told,
+        notified_targets,
         [target(BOB, Platform::Ios), target(BOB, Platform::Web)]
     );
 }
@@ -24,25 +24,25 @@ fn an_absent_user_is_stored_for_and_told() {
 fn whom_nobody_knows_finds_it_by_sync() {
     let mut world = World::new();
     world.send(1, BOB, &[], Options::CHAT);
-    assert!(world.stored.is_empty());
+    assert!(world.stored_mail.is_empty());
     let settlement = world.only_settlement();
     assert_eq!(ends(settlement), [(None, &LedgerEvent::ReachableBySync)]);
     assert_eq!(settlement.notifications, []);
 }
 
 #[test]
-fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
+fn acknowledged_messages_are_neither_pushed_nor_notified() {
     let mut world = World::new();
     world.sign_in(BOB, Platform::Web, 20);
-    let placed = placed(1, BOB, Options::CHAT);
+    let message = placed(1, BOB, Options::CHAT);
     let task = DeliveryTask {
         rev: 0,
-        owed: vec![Obligation {
+        obligations: vec![Obligation {
             user: user(BOB),
             platforms: vec![Platform::Web],
             live: false,
         }],
-        placed,
+        placed: message,
         frame: Bytes::new(),
         audience: None,
         own_frames: Default::default(),
@@ -51,7 +51,7 @@ fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
         origin: None,
         letter: None,
         trace: None,
-        noted: Vec::new(),
+        earlier_entries: Vec::new(),
     };
     world
         .delivery
@@ -61,7 +61,7 @@ fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
         panic!("routed first");
     };
     let mut answer = world.route(&route).expect("the mailbox is well");
-    answer.acknowledged = vec![Platform::Web];
+    answer.acknowledged_platforms = vec![Platform::Web];
     world
         .delivery
         .handle_routed(world.now, route.token, Ok(answer));
@@ -83,7 +83,7 @@ fn after_three_retries_the_receiver_counts_as_offline() {
             world.only_settlement().retries[0].retry_count,
             retry_count,
             "{:?}",
-            world.settled
+            world.settlements
         );
         world.notices.clear();
         world.retry_all();
@@ -96,7 +96,7 @@ fn after_three_retries_the_receiver_counts_as_offline() {
     assert!(matches!(
         &world.notices[..],
         [Notice {
-            word: SessionEvent::Hint,
+            event: SessionEvent::Hint,
             ..
         }]
     ));
@@ -126,36 +126,36 @@ fn a_mailbox_that_always_refuses_ends_in_a_dead_letter() {
     assert_eq!(letter.reason, DeadReason::MaxRetries);
     assert_eq!(letter.cause, FailureCause::MailboxRefused);
     assert_eq!(letter.name, at(6).letter(&[target(BOB, Platform::Web)]));
-    assert_eq!(letter.owed[0].user, user(BOB));
-    assert_eq!(letter.owed[0].platforms, [Platform::Web]);
+    assert_eq!(letter.obligations[0].user, user(BOB));
+    assert_eq!(letter.obligations[0].platforms, [Platform::Web]);
 }
 
 // The sender's other session is on an unreachable boat, and the receiver's mailbox is away: two
 // retries, one of which dies.
 #[test]
-fn a_dead_retry_of_the_senders_sessions_leaves_the_receiver_in_flight() {
+fn a_dead_retry_of_the_sender_leaves_the_receiver_in_flight() {
     let (limits, now) = (DeliveryLimits::default(), Timestamp::from_millis(10_000));
     let web = target(BOB, Platform::Web);
-    let failed = |user_number, platform, cause| PartFailure {
+    let failure = |user_number, platform, cause| PartFailure {
         user: user(user_number),
         platform,
         cause,
     };
-    let mirror = failed(ALICE, None, FailureCause::BoatUnreachable);
-    let untried = failed(BOB, Some(web.platform), FailureCause::MailboxUnavailable);
-    let placed = placed(1, BOB, Options::CHAT);
+    let mirror = failure(ALICE, None, FailureCause::BoatUnreachable);
+    let untried_failure = failure(BOB, Some(web.platform), FailureCause::MailboxUnavailable);
+    let message = placed(1, BOB, Options::CHAT);
     let event = LedgerEvent::Placed {
-        conversation: placed.conversation,
-        seq: placed.position.seq,
-        from: placed.message.from,
-        send_id: placed.message.send_id,
+        conversation: message.conversation,
+        seq: message.position.seq,
+        from: message.message.from,
+        send_id: message.message.send_id,
         partition: 0,
         offset: 0,
     };
     let task = DeliveryTask {
         rev: 0,
-        owed: obligations(&placed, vec![web.platform]),
-        placed,
+        obligations: obligations(&message, vec![web.platform]),
+        placed: message,
         frame: Bytes::new(),
         audience: None,
         own_frames: Default::default(),
@@ -164,10 +164,10 @@ fn a_dead_retry_of_the_senders_sessions_leaves_the_receiver_in_flight() {
         origin: None,
         letter: None,
         trace: None,
-        noted: Vec::new(),
+        earlier_entries: Vec::new(),
     };
-    let first = settle(at(0), &task, &[mirror, untried], now, &limits);
-    let [_, carrying] = &first.retries[..] else {
+    let first = settle(at(0), &task, &[mirror, untried_failure], now, &limits);
+    let [_, carrying_retry] = &first.retries[..] else {
         panic!("{first:?}");
     };
     let last = DeliveryTask {
@@ -194,9 +194,15 @@ fn a_dead_retry_of_the_senders_sessions_leaves_the_receiver_in_flight() {
     entries.push(entry(LedgerEvent::Settled));
     let life = MessageLife::of(id(1), &entries);
     assert_eq!(life.open(), [OpenObligation::Target(web)]);
-    let mut carried = InFlight::default();
-    carried.add_targets(id(1), carrying.owed.iter().flat_map(Obligation::targets));
-    assert_eq!(MessageFate::of(&life, &carried), MessageFate::InFlight);
+    let mut in_flight = InFlight::default();
+    in_flight.add_targets(
+        id(1),
+        carrying_retry
+            .obligations
+            .iter()
+            .flat_map(Obligation::targets),
+    );
+    assert_eq!(MessageFate::of(&life, &in_flight), MessageFate::InFlight);
 }
 
 #[test]
@@ -269,8 +275,8 @@ fn all_eight_options_do_what_they_name() {
         world.sign_in(BOB, Platform::Web, 20);
         world.send(1, BOB, &[Platform::Web], options);
         world.answer(20, PushOutcome::Unreachable);
-        let again = world.only_settlement().retries.len();
-        assert_eq!(again, usize::from(acks || stores), "{bits}");
+        let retry_count = world.only_settlement().retries.len();
+        assert_eq!(retry_count, usize::from(acks || stores), "{bits}");
 
         // A session that stays unreachable: the message ends as if no session lived.
         for _ in 0..3 {

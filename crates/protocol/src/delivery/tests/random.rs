@@ -28,7 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-const KNOWN: [Platform; 2] = [Platform::Ios, Platform::Web];
+const PLATFORMS: [Platform; 2] = [Platform::Ios, Platform::Web];
 
 struct Judge {
     world: World,
@@ -46,11 +46,11 @@ impl Judge {
             Step::Send { to, options } => {
                 self.next_message += 1;
                 let options = Options::from_bits(options).expect("three bits");
-                world.send(self.next_message, to, &KNOWN, options);
+                world.send(self.next_message, to, &PLATFORMS, options);
             }
             Step::SignIn { user, platform } => {
                 self.next_session += 1;
-                world.sign_in(user, KNOWN[usize::from(platform)], self.next_session);
+                world.sign_in(user, PLATFORMS[usize::from(platform)], self.next_session);
             }
             Step::SignOut { nth } => {
                 let all: Vec<i64> = (world.live.values().flatten())
@@ -90,18 +90,20 @@ impl Judge {
 
     fn retry(&mut self) {
         self.read();
-        let mut due = Vec::new();
+        let mut due_tasks = Vec::new();
         for settlement in self.history.values_mut().flatten() {
             // Every retry is submitted once.
             for retry in std::mem::take(&mut settlement.retries) {
-                due.push(World::retried(settlement, &retry));
+                due_tasks.push(World::retry_task(settlement, &retry));
             }
         }
-        due.into_iter().for_each(|task| self.world.submit(task));
+        due_tasks
+            .into_iter()
+            .for_each(|task| self.world.submit(task));
     }
 
     fn read(&mut self) {
-        for settlement in std::mem::take(&mut self.world.settled) {
+        for settlement in std::mem::take(&mut self.world.settlements) {
             assert!(self.sources.insert(settlement.source), "settled twice");
             let message = settlement.task.placed.message.id;
             for retry in &settlement.retries {
@@ -158,9 +160,9 @@ proptest! {
             prop_assert!(counts.values().all(|count| *count == 1), "{:?}: {:#?}", message, settlements);
             // `StoredOffline` in the ledger if and only if the mailbox has it.
             for target in counts.keys() {
-                let says = settlements.iter().flat_map(ends)
+                let is_noted = settlements.iter().flat_map(ends)
                     .any(|(t, event)| t == Some(*target) && *event == LedgerEvent::StoredOffline);
-                prop_assert_eq!(says, judge.world.stored.contains(&(*target, *message)));
+                prop_assert_eq!(is_noted, judge.world.stored_mail.contains(&(*target, *message)));
             }
         }
     }

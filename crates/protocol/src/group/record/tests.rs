@@ -68,8 +68,8 @@ impl Store {
             Record::Message(_) => {}
             Record::Command(by, command) => {
                 let group = self.group();
-                let ruled = rule(group.as_ref(), version, *by, command, self.end(), &limits());
-                if let Ok(outcome) = ruled {
+                let result = rule(group.as_ref(), version, *by, command, self.end(), &limits());
+                if let Ok(outcome) = result {
                     self.save(outcome, effects);
                 }
             }
@@ -80,13 +80,16 @@ impl Store {
         let Some(group) = self.group() else { return };
         if self.rows.last().is_some_and(|(last, _)| *last >= version) {
             let rows = (1..).map(Seq).zip(&self.rows);
-            for (seq, (_, then)) in rows.filter(|(_, (row, _))| *row == version) {
+            for (seq, (_, stored_readers)) in rows.filter(|(_, (row, _))| *row == version) {
                 // The same readers, without those who left and came back behind it.
-                let came_back =
+                let has_rejoined =
                     |user: &UserId| group.members.get(*user).is_none_or(|it| it.since >= seq);
-                let those = then.iter().filter(|user| !came_back(user)).copied();
-                let again: Vec<_> = group.readers(version, seq).collect();
-                assert_eq!(again, those.collect::<Vec<_>>());
+                let expected = stored_readers
+                    .iter()
+                    .filter(|user| !has_rejoined(user))
+                    .copied();
+                let repeated_readers: Vec<_> = group.readers(version, seq).collect();
+                assert_eq!(repeated_readers, expected.collect::<Vec<_>>());
             }
             return;
         }
@@ -97,42 +100,40 @@ impl Store {
     }
 
     fn save(&mut self, outcome: GroupUpdate, effects: usize) {
-        let all = outcome.members.len();
+        let member_count = outcome.members.len();
         for (user, member) in outcome.members.into_iter().take(effects) {
-            let standing = self.members.entry(user).or_insert(member);
-            if standing.version <= member.version {
-                *standing = member;
+            let current = self.members.entry(user).or_insert(member);
+            if current.version <= member.version {
+                *current = member;
             }
         }
         if let Some((settings, version)) = outcome.settings
-            && effects > all
-            && self
-                .settings
-                .is_none_or(|(_, standing)| standing <= version)
+            && effects > member_count
+            && self.settings.is_none_or(|(_, current)| current <= version)
         {
             self.settings = Some((settings, version));
         }
     }
 }
 
-const ALL: usize = usize::MAX;
+const ALL_EFFECTS: usize = usize::MAX;
 
 /// Runs lives of the writer. Each of `crashes` gives the reach of a life, the effects of its last
 /// record before it ends, and how far back the next one starts.
 fn run(records: &[Record], crashes: &[(usize, usize, usize)], rule: Rule) -> Store {
     let mut store = Store::default();
     let mut first = 0;
-    for (until, effects, back) in crashes {
-        let last = first + until % (records.len() - first);
-        for (place, record) in records.iter().enumerate().take(last + 1).skip(first) {
-            let effects = if place == last { *effects } else { ALL };
-            store.handle(at(place as u64 + 1), record, effects, rule);
+    for (reach, effects, step_back) in crashes {
+        let last = first + reach % (records.len() - first);
+        for (index, record) in records.iter().enumerate().take(last + 1).skip(first) {
+            let effects = if index == last { *effects } else { ALL_EFFECTS };
+            store.handle(at(index as u64 + 1), record, effects, rule);
         }
         // Committed records are never redelivered.
-        first += back % (last - first + 1);
+        first += step_back % (last - first + 1);
     }
-    for (place, record) in records.iter().enumerate().skip(first) {
-        store.handle(at(place as u64 + 1), record, ALL, rule);
+    for (index, record) in records.iter().enumerate().skip(first) {
+        store.handle(at(index as u64 + 1), record, ALL_EFFECTS, rule);
     }
     store
 }
@@ -178,8 +179,8 @@ proptest! {
         records in any_log(),
         crashes in vec((any::<usize>(), 0..6_usize, any::<usize>()), 0..8),
     ) {
-        let undisturbed = run(&records, &[], rule);
-        prop_assert_eq!(run(&records, &crashes, rule), undisturbed);
+        let expected = run(&records, &[], rule);
+        prop_assert_eq!(run(&records, &crashes, rule), expected);
     }
 }
 
@@ -195,11 +196,11 @@ fn a_writer_that_does_not_know_its_own_work_is_found_out() {
         Record::Command(user(1), create),
         Record::Command(user(1), GroupCommand::HandOver(user(2))),
     ];
-    let undisturbed = run(&records, &[], rule);
+    let expected = run(&records, &[], rule);
     // The old owner is written, the new one is not.
-    let between_two = [(1, 1, 1)];
-    assert_eq!(run(&records, &between_two, rule), undisturbed);
-    assert_ne!(run(&records, &between_two, forgetful), undisturbed);
+    let crashes = [(1, 1, 1)];
+    assert_eq!(run(&records, &crashes, rule), expected);
+    assert_ne!(run(&records, &crashes, forgetful), expected);
 }
 
 /// A number in use is refused, unless this very record made the group.
@@ -210,7 +211,7 @@ fn a_group_is_made_once() {
         members: vec![user(2)],
     };
     let mut store = Store::default();
-    let rule_of = |store: &Store, offset, by| {
+    let judge = |store: &Store, offset, by| {
         let group = store.group();
         rule(
             group.as_ref(),
@@ -221,32 +222,36 @@ fn a_group_is_made_once() {
             &limits(),
         )
     };
-    let made = rule_of(&store, 1, 1).expect("there is none");
+    let update = judge(&store, 1, 1).expect("there is none");
     // Without its settings there is no group yet.
-    store.save(made.clone(), 1);
-    assert_eq!(rule_of(&store, 1, 1).expect("broken off"), made);
-    store.save(made.clone(), ALL);
-    assert_eq!(rule_of(&store, 1, 1).expect("its own"), made);
-    let refused = rule_of(&store, 2, 3).map_err(|refusal| refusal.code);
-    assert_eq!(refused, Err(Code::InvalidArgument));
+    store.save(update.clone(), 1);
+    assert_eq!(judge(&store, 1, 1).expect("broken off"), update);
+    store.save(update.clone(), ALL_EFFECTS);
+    assert_eq!(judge(&store, 1, 1).expect("its own"), update);
+    let result = judge(&store, 2, 3).map_err(|refusal| refusal.code);
+    assert_eq!(result, Err(Code::InvalidArgument));
 }
 
 /// One of two members was saved when the writer died.
 #[test]
-fn what_was_broken_off_is_made_whole() {
+fn interrupted_command_is_completed() {
     for command in [
         GroupCommand::HandOver(user(2)),
         GroupCommand::Add(vec![user(4), user(5), user(2)]),
     ] {
         let group = crate::group::tests::group();
-        let whole = rule(Some(&group), at(9), user(1), &command, Seq(5), &limits());
-        let whole = whole.expect("allowed");
-        assert_eq!(whole.members.len(), 2);
-        for saved in &whole.members {
-            let mut half = group.clone();
-            half.members.insert(*saved.0, *saved.1);
-            let again = rule(Some(&half), at(9), user(1), &command, Seq(7), &limits());
-            assert_eq!(again.expect("granted before"), whole, "{command:?}");
+        let complete = rule(Some(&group), at(9), user(1), &command, Seq(5), &limits());
+        let complete = complete.expect("allowed");
+        assert_eq!(complete.members.len(), 2);
+        for saved_member in &complete.members {
+            let mut partial = group.clone();
+            partial.members.insert(*saved_member.0, *saved_member.1);
+            let redelivered = rule(Some(&partial), at(9), user(1), &command, Seq(7), &limits());
+            assert_eq!(
+                redelivered.expect("granted before"),
+                complete,
+                "{command:?}"
+            );
         }
     }
 }

@@ -58,7 +58,7 @@ enum Fate {
 
 fn entries(n: u64, fate: Fate) -> Vec<LedgerEntry> {
     let id = message(n);
-    let of_web = |event| entry(id, Some(web()), event);
+    let web_entry = |event| entry(id, Some(web()), event);
     let letter = || "a".to_owned();
     let dead = || LedgerEvent::Dead {
         reason: DeadReason::MaxRetries,
@@ -68,28 +68,28 @@ fn entries(n: u64, fate: Fate) -> Vec<LedgerEntry> {
     match fate {
         Fate::Untouched => return Vec::new(),
         Fate::Unsettled => return entries,
-        Fate::Acked => entries.push(of_web(LedgerEvent::Acked {
+        Fate::Acked => entries.push(web_entry(LedgerEvent::Acked {
             session: SessionId::new(1).expect("positive"),
         })),
-        Fate::Stored => entries.push(of_web(LedgerEvent::StoredOffline)),
-        Fate::Retrying => entries.push(of_web(LedgerEvent::Retried {
+        Fate::Stored => entries.push(web_entry(LedgerEvent::StoredOffline)),
+        Fate::Retrying => entries.push(web_entry(LedgerEvent::Retried {
             attempt: 1,
             tier: 1,
         })),
-        Fate::Dead => entries.push(of_web(dead())),
+        Fate::Dead => entries.push(web_entry(dead())),
         Fate::Redriven => {
-            entries.push(of_web(dead()));
-            entries.push(of_web(LedgerEvent::Redriven { letter: letter() }));
+            entries.push(web_entry(dead()));
+            entries.push(web_entry(LedgerEvent::Redriven { letter: letter() }));
         }
     }
     entries.push(entry(id, None, LedgerEvent::Settled));
     entries
 }
 
-fn audit(fates: &[Fate], carried: &InFlight) -> Audit {
+fn audit(fates: &[Fate], in_flight: &InFlight) -> Audit {
     let mut audit = Audit::default();
     for (n, &fate) in (0..).zip(fates) {
-        audit.add(&MessageLife::of(message(n), &entries(n, fate)), carried);
+        audit.add(&MessageLife::of(message(n), &entries(n, fate)), in_flight);
     }
     audit
 }
@@ -104,12 +104,12 @@ fn is_open(fate: Fate) -> bool {
 #[test]
 fn a_retry_is_in_flight_only_while_a_record_carries_it() {
     let fates = [Fate::Retrying];
-    let mut carried = InFlight::default();
-    carried.add_targets(message(0), [web()]);
-    assert_eq!(audit(&fates, &carried).total().in_flight, 1);
-    let lost = audit(&fates, &InFlight::default());
-    assert_eq!(lost.total().missing, [message(0)]);
-    assert!(!lost.is_even());
+    let mut in_flight = InFlight::default();
+    in_flight.add_targets(message(0), [web()]);
+    assert_eq!(audit(&fates, &in_flight).total().in_flight_count, 1);
+    let lost_audit = audit(&fates, &InFlight::default());
+    assert_eq!(lost_audit.total().missing_ids, [message(0)]);
+    assert!(!lost_audit.is_even());
     // A record for another target does not carry this one.
     let mut other = InFlight::default();
     other.add_targets(
@@ -119,13 +119,13 @@ fn a_retry_is_in_flight_only_while_a_record_carries_it() {
             ..web()
         }],
     );
-    assert_eq!(audit(&fates, &other).total().missing, [message(0)]);
+    assert_eq!(audit(&fates, &other).total().missing_ids, [message(0)]);
 }
 
 #[test]
 fn minutes_are_summed_by_the_id() {
     let audit = audit(&[Fate::Acked; 9], &InFlight::default());
-    let counts: Vec<u64> = audit.minutes().map(|(_, b)| b.accepted).collect();
+    let counts: Vec<u64> = audit.minutes().map(|(_, b)| b.accepted_count).collect();
     assert_eq!(counts, [6, 3]);
 }
 
@@ -135,7 +135,7 @@ fn a_message_that_the_log_has_twice_counts_once() {
     let life = MessageLife::of(message(0), &entries(0, Fate::Acked));
     audit.add(&life, &InFlight::default());
     audit.add(&life, &InFlight::default());
-    assert_eq!(audit.total().accepted, 1);
+    assert_eq!(audit.total().accepted_count, 1);
 }
 
 #[test]
@@ -147,11 +147,11 @@ fn two_messages_at_one_position_contradict() {
             &InFlight::default(),
         );
     }
-    let found: Vec<_> = audit.contradictions().collect();
+    let contradictions: Vec<_> = audit.contradictions().collect();
     assert!(
-        matches!(found[..], [Contradiction::SeqReused { seq: Seq(1), first, second, .. }]
+        matches!(contradictions[..], [Contradiction::SeqReused { seq: Seq(1), first, second, .. }]
             if (*first, *second) == (message(0), message(1))),
-        "{found:?}"
+        "{contradictions:?}"
     );
     assert!(!audit.is_even());
 }
@@ -167,21 +167,24 @@ fn a_second_look_counts_what_had_moved() {
         ],
         &InFlight::default(),
     );
-    assert_eq!(audit.total().missing, [message(1), message(2), message(3)]);
-    let mut carried = InFlight::default();
-    carried.add_message(message(2));
+    assert_eq!(
+        audit.total().missing_ids,
+        [message(1), message(2), message(3)]
+    );
+    let mut in_flight = InFlight::default();
+    in_flight.add_message(message(2));
     let mut second = Audit::default();
     for (n, fate) in [(1, Fate::Stored), (2, Fate::Retrying), (3, Fate::Untouched)] {
-        second.add(&MessageLife::of(message(n), &entries(n, fate)), &carried);
+        second.add(&MessageLife::of(message(n), &entries(n, fate)), &in_flight);
     }
     audit.look_again(second);
     let total = audit.total();
     assert_eq!(
         (
-            total.accepted,
-            total.settled,
-            total.in_flight,
-            total.missing
+            total.accepted_count,
+            total.settled_count,
+            total.in_flight_count,
+            total.missing_ids
         ),
         (4, 2, 1, vec![message(3)])
     );
@@ -202,26 +205,26 @@ proptest! {
             0..40,
         ),
     ) {
-        let mut carried = InFlight::default();
-        for (n, &(_, kept)) in (0..).zip(&fates) {
-            if kept {
-                carried.add_message(message(n));
+        let mut in_flight = InFlight::default();
+        for (n, &(_, is_carried)) in (0..).zip(&fates) {
+            if is_carried {
+                in_flight.add_message(message(n));
             }
         }
-        let missing: Vec<MessageId> = (0..)
+        let missing_ids: Vec<MessageId> = (0..)
             .zip(&fates)
-            .filter(|(_, (fate, kept))| is_open(*fate) && !kept)
+            .filter(|(_, (fate, is_carried))| is_open(*fate) && !is_carried)
             .map(|(n, _)| message(n))
             .collect();
         let only_fates: Vec<Fate> = fates.iter().map(|&(fate, _)| fate).collect();
-        let audit = audit(&only_fates, &carried);
+        let audit = audit(&only_fates, &in_flight);
         let total = audit.total();
-        prop_assert_eq!(total.accepted, fates.len() as u64);
+        prop_assert_eq!(total.accepted_count, fates.len() as u64);
         prop_assert_eq!(
-            total.accepted,
-            total.settled + total.in_flight + total.missing.len() as u64
+            total.accepted_count,
+            total.settled_count + total.in_flight_count + total.missing_ids.len() as u64
         );
-        prop_assert_eq!(&total.missing, &missing);
-        prop_assert_eq!(audit.is_even(), missing.is_empty());
+        prop_assert_eq!(&total.missing_ids, &missing_ids);
+        prop_assert_eq!(audit.is_even(), missing_ids.is_empty());
     }
 }

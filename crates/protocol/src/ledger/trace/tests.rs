@@ -112,22 +112,22 @@ fn the_verdict_tells_how_long_it_waited_offline() {
 
 /// The ledger learns of a fetch late, or never: the mailbox knows better.
 #[test]
-fn what_the_mailbox_knows_is_newer_than_what_the_ledger_says() {
+fn the_mailbox_overrules_the_ledger() {
     let [two, three] = [target(2, WEB), target(3, WEB)];
-    let taken = LedgerEvent::NotificationSent {
+    let notification = LedgerEvent::NotificationSent {
         provider: "webhook".to_owned(),
         ok: true,
     };
     let life = life(&[
         entry(2, None, placed(5)),
         entry(100, Some(two), LedgerEvent::StoredOffline),
-        entry(101, Some(two), taken),
+        entry(101, Some(two), notification),
         entry(102, None, LedgerEvent::Settled),
         entry(103, Some(three), LedgerEvent::StoredOffline),
         entry(104, Some(three), LedgerEvent::Acked { session: session() }),
     ]);
     assert_eq!(Vec::from_iter(life.stored_for()), [two]);
-    for (found, said) in [
+    for (location, phrase) in [
         (Some(MailLocation::Waits), "not fetched yet"),
         (
             Some(MailLocation::Acknowledged),
@@ -143,16 +143,19 @@ fn what_the_mailbox_knows_is_newer_than_what_the_ledger_says() {
             "and whether it still waits is not known: the mailbox does not answer",
         ),
     ] {
-        let mailboxes = found.map(|found| (two, found)).into_iter().collect();
+        let mailboxes = location
+            .map(|location| (two, location))
+            .into_iter()
+            .collect();
         let verdict = life.verdict(&mailboxes);
-        let expected = format!("stored offline for 2/web after 100 ms, told by webhook, {said}");
+        let expected = format!("stored offline for 2/web after 100 ms, told by webhook, {phrase}");
         assert_eq!(verdict[1], expected);
         assert_eq!(verdict[2], "delivered to 3/web after 104 ms");
     }
 }
 
 #[test]
-fn nothing_known_means_open() {
+fn a_message_without_entries_is_open() {
     assert_eq!(life(&[]).open(), [OpenObligation::Message]);
     assert_eq!(verdict(&life(&[])), ["accepted, not placed yet"]);
     // Left behind by a commit before the record settled.
@@ -349,13 +352,13 @@ fn two_positions_of_one_message_are_told() {
         entry(3, None, placed(2)),
         entry(4, None, LedgerEvent::Settled),
     ]);
-    assert_eq!(life.placed_again.len(), 1);
+    assert_eq!(life.further_places.len(), 1);
     assert!(verdict(&life)[0].starts_with("BROKEN"));
 }
 
 fn any_event() -> impl Strategy<Value = (Option<Target>, LedgerEvent)> {
     let someone = (2..4i64).prop_map(|n| target(n, WEB));
-    let of_target = prop_oneof![
+    let target_event = prop_oneof![
         Just(pushed(0)),
         Just(LedgerEvent::Failed {
             cause: FailureCause::NoAck,
@@ -371,7 +374,7 @@ fn any_event() -> impl Strategy<Value = (Option<Target>, LedgerEvent)> {
         Just(redriven("a")),
     ];
     prop_oneof![
-        4 => (someone, of_target).prop_map(|(target, event)| (Some(target), event)),
+        4 => (someone, target_event).prop_map(|(target, event)| (Some(target), event)),
         1 => Just((None, placed(1))),
         1 => Just((None, LedgerEvent::Settled)),
         1 => Just((None, dead("a"))),
@@ -383,19 +386,19 @@ proptest! {
     /// The verdict depends neither on the order of simultaneous entries nor on duplicates.
     #[test]
     fn order_and_repeats_change_nothing_that_is_open(
-        (events, shuffled) in proptest::collection::vec(any_event(), 0..12)
+        (events, other_order) in proptest::collection::vec(any_event(), 0..12)
             .prop_flat_map(|events| (Just(events.clone()), Just(events).prop_shuffle())),
-        again in any::<prop::sample::Index>(),
+        repeat_index in any::<prop::sample::Index>(),
     ) {
         let at_once = |events: &[(Option<Target>, LedgerEvent)]| -> Vec<LedgerEntry> {
             events.iter().map(|(target, event)| entry(5, *target, event.clone())).collect()
         };
         let open = life(&at_once(&events)).open();
-        prop_assert_eq!(&life(&at_once(&shuffled)).open(), &open);
+        prop_assert_eq!(&life(&at_once(&other_order)).open(), &open);
         if !events.is_empty() {
-            let mut twice = at_once(&events);
-            twice.push(twice[again.index(events.len())].clone());
-            prop_assert_eq!(&life(&twice).open(), &open);
+            let mut with_repeat = at_once(&events);
+            with_repeat.push(with_repeat[repeat_index.index(events.len())].clone());
+            prop_assert_eq!(&life(&with_repeat).open(), &open);
         }
     }
 

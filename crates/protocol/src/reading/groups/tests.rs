@@ -47,10 +47,10 @@ fn head(seq: u64) -> Head {
     }
 }
 
-fn member(role: Option<Role>, since: u64) -> Member {
+fn member(role: Option<Role>, since_seq: u64) -> Member {
     Member {
         role,
-        since: Seq(since),
+        since: Seq(since_seq),
         version: Version {
             epoch: 1,
             offset: 1,
@@ -58,26 +58,27 @@ fn member(role: Option<Role>, since: u64) -> Member {
     }
 }
 
-fn newest(before: Option<u64>) -> HistoryRange {
+fn newest(cursor: Option<u64>) -> HistoryRange {
     HistoryRange::Backward {
-        before: before.map(Seq),
+        before: cursor.map(Seq),
     }
 }
 
 // proves S0-15: who came later may read what was before, where the group says so.
 #[test]
-fn who_came_later_reads_from_where_the_group_allows() {
+fn late_members_read_from_where_the_group_allows() {
     let open = GroupSettings {
         open_history: true,
         ..SETTINGS
     };
-    let since = |settings, member| readable_after(settings, Some(&member)).map_err(|r| r.code);
-    let late = member(Some(Role::Member), 40);
-    assert_eq!(since(SETTINGS, late), Ok(Seq(40)));
-    assert_eq!(since(open, late), Ok(Seq::ZERO));
-    assert_eq!(since(open, member(None, 40)), Err(Code::Forbidden));
-    let nobody = readable_after(open, None).map_err(|r| r.code);
-    assert_eq!(nobody, Err(Code::Forbidden));
+    let readable_from =
+        |settings, member| readable_after(settings, Some(&member)).map_err(|r| r.code);
+    let late_member = member(Some(Role::Member), 40);
+    assert_eq!(readable_from(SETTINGS, late_member), Ok(Seq(40)));
+    assert_eq!(readable_from(open, late_member), Ok(Seq::ZERO));
+    assert_eq!(readable_from(open, member(None, 40)), Err(Code::Forbidden));
+    let no_member = readable_after(open, None).map_err(|r| r.code);
+    assert_eq!(no_member, Err(Code::Forbidden));
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn a_page_ends_where_its_reader_came() {
         let messages: Vec<Placed> = seqs.iter().copied().map(placed).collect();
         let page = dense_page(&messages, range, Seq(9)).expect("dense");
         let page = page_behind(page, range, Seq(floor));
-        let seqs = page.messages.iter().map(|placed| placed.position.seq.0);
+        let seqs = page.messages.iter().map(|message| message.position.seq.0);
         (seqs.collect::<Vec<_>>(), page.more)
     };
     assert_eq!(cut(newest(None), &[9, 8, 7], 5), (vec![9, 8, 7], true));
@@ -104,7 +105,7 @@ fn a_page_ends_where_its_reader_came() {
 
 #[test]
 fn an_edit_of_what_may_not_be_read_says_nothing() {
-    let changed = |rev, seq, change| OrderedChange {
+    let ordered_change = |rev, seq, change| OrderedChange {
         rev,
         seq: Seq(seq),
         asked: ChangeRequest {
@@ -116,43 +117,84 @@ fn an_edit_of_what_may_not_be_read_says_nothing() {
             change,
         },
     };
-    let edit = |rev, seq| changed(rev, seq, MessageChange::Edit(Content::text("secret")));
-    let mut changes = [edit(1, 4), edit(2, 5), changed(3, 2, MessageChange::Recall)];
-    changes_behind(&mut changes, Seq(4));
-    let wanted = [
-        changed(1, 4, MessageChange::Edit(Content::text(""))),
+    let edit = |rev, seq| ordered_change(rev, seq, MessageChange::Edit(Content::text("secret")));
+    let mut changes = [
+        edit(1, 4),
         edit(2, 5),
-        changed(3, 2, MessageChange::Recall),
+        ordered_change(3, 2, MessageChange::Recall),
     ];
-    assert_eq!(changes, wanted);
+    changes_behind(&mut changes, Seq(4));
+    let expected = [
+        ordered_change(1, 4, MessageChange::Edit(Content::text(""))),
+        edit(2, 5),
+        ordered_change(3, 2, MessageChange::Recall),
+    ];
+    assert_eq!(changes, expected);
 }
 
-fn reached(kept: &[u64], range: HistoryRange, last: u64, limit: usize) -> Option<Vec<u64>> {
-    let kept = kept.iter().copied().map(placed).collect();
-    let page = from_timeline(kept, range, &head(last), limit, 1000)?;
+fn reached_seqs(
+    messages: &[u64],
+    range: HistoryRange,
+    last: u64,
+    limit: usize,
+) -> Option<Vec<u64>> {
+    let messages = messages.iter().copied().map(placed).collect();
+    let page = from_timeline(messages, range, &head(last), limit, 1000)?;
     Some(page.iter().map(|placed| placed.position.seq.0).collect())
 }
 
 #[test]
 fn the_newest_answer_what_they_reach() {
-    let kept = [9, 8, 7, 6];
-    assert_eq!(reached(&kept, newest(None), 9, 3), Some(vec![9, 8, 7]));
-    assert_eq!(reached(&kept, newest(None), 8, 3), Some(vec![8, 7, 6]));
-    assert_eq!(reached(&kept, newest(None), 10, 3), None, "it lags");
-    assert_eq!(reached(&kept, newest(Some(8)), 9, 2), Some(vec![7, 6]));
-    assert_eq!(reached(&kept, newest(Some(8)), 9, 3), None, "too few");
-    assert_eq!(reached(&kept, newest(Some(6)), 9, 9), None);
-    assert_eq!(reached(&kept, newest(Some(1)), 9, 9), Some(vec![]));
-    assert_eq!(reached(&[], newest(None), 0, 9), Some(vec![]));
-    let after = |seq| HistoryRange::Forward { after: Seq(seq) };
-    assert_eq!(reached(&kept, after(6), 9, 2), Some(vec![7, 8]));
-    assert_eq!(reached(&kept, after(4), 9, 2), None);
-    assert_eq!(reached(&kept, after(9), 9, 2), Some(vec![]));
-    assert_eq!(reached(&[9, 8, 6], newest(None), 9, 2), Some(vec![9, 8]));
-    assert_eq!(reached(&[9, 8, 6], newest(None), 9, 3), None);
-    assert_eq!(reached(&[2, 1], newest(None), 2, 9), Some(vec![2, 1]));
-    assert_eq!(reached(&kept, after(7), 9, 9), Some(vec![8, 9]));
-    let large = kept.iter().copied().map(placed).collect();
+    let cached_seqs = [9, 8, 7, 6];
+    assert_eq!(
+        reached_seqs(&cached_seqs, newest(None), 9, 3),
+        Some(vec![9, 8, 7])
+    );
+    assert_eq!(
+        reached_seqs(&cached_seqs, newest(None), 8, 3),
+        Some(vec![8, 7, 6])
+    );
+    assert_eq!(
+        reached_seqs(&cached_seqs, newest(None), 10, 3),
+        None,
+        "it lags"
+    );
+    assert_eq!(
+        reached_seqs(&cached_seqs, newest(Some(8)), 9, 2),
+        Some(vec![7, 6])
+    );
+    assert_eq!(
+        reached_seqs(&cached_seqs, newest(Some(8)), 9, 3),
+        None,
+        "too few"
+    );
+    assert_eq!(reached_seqs(&cached_seqs, newest(Some(6)), 9, 9), None);
+    assert_eq!(
+        reached_seqs(&cached_seqs, newest(Some(1)), 9, 9),
+        Some(vec![])
+    );
+    assert_eq!(reached_seqs(&[], newest(None), 0, 9), Some(vec![]));
+    let forward_from = |seq| HistoryRange::Forward { after: Seq(seq) };
+    assert_eq!(
+        reached_seqs(&cached_seqs, forward_from(6), 9, 2),
+        Some(vec![7, 8])
+    );
+    assert_eq!(reached_seqs(&cached_seqs, forward_from(4), 9, 2), None);
+    assert_eq!(
+        reached_seqs(&cached_seqs, forward_from(9), 9, 2),
+        Some(vec![])
+    );
+    assert_eq!(
+        reached_seqs(&[9, 8, 6], newest(None), 9, 2),
+        Some(vec![9, 8])
+    );
+    assert_eq!(reached_seqs(&[9, 8, 6], newest(None), 9, 3), None);
+    assert_eq!(reached_seqs(&[2, 1], newest(None), 2, 9), Some(vec![2, 1]));
+    assert_eq!(
+        reached_seqs(&cached_seqs, forward_from(7), 9, 9),
+        Some(vec![8, 9])
+    );
+    let large = cached_seqs.iter().copied().map(placed).collect();
     let page = from_timeline(large, newest(None), &head(9), 9, 4);
     assert_eq!(
         page.map(|page| page.len()),
@@ -163,15 +205,18 @@ fn the_newest_answer_what_they_reach() {
 
 /// An overtaken writer may have put other messages there.
 #[test]
-fn what_does_not_hang_together_is_not_believed() {
+fn unlinked_messages_are_not_believed() {
     let mut other_end = placed(9);
     other_end.message.id = id(77);
-    let kept = vec![other_end, placed(8)];
-    assert_eq!(from_timeline(kept, newest(None), &head(9), 2, 1000), None);
+    let messages = vec![other_end, placed(8)];
+    assert_eq!(
+        from_timeline(messages, newest(None), &head(9), 2, 1000),
+        None
+    );
     let mut other = placed(8);
     other.message.id = id(78);
-    let kept = vec![placed(9), other, placed(7)];
-    let page = |limit| from_timeline(kept.clone(), newest(None), &head(9), limit, 1000);
+    let messages = vec![placed(9), other, placed(7)];
+    let page = |limit| from_timeline(messages.clone(), newest(None), &head(9), limit, 1000);
     assert_eq!(page(1), Some(vec![placed(9)]));
     assert_eq!(page(2), None);
 }
@@ -206,31 +251,31 @@ proptest! {
             role: None,
             end: Seq::ZERO,
             stamp: Timestamp::ZERO,
-            touched: Timestamp::ZERO,
-            cleared: Tally::default(),
+            touched_at: Timestamp::ZERO,
+            cleared_tally: Tally::default(),
         };
-        let (mut read, mut known, mut asked) = (0, None, Timestamp::ZERO);
+        let (mut read_seq, mut known_state, mut asked_at) = (0, None, Timestamp::ZERO);
         for (now, step) in (1..).zip(steps) {
             match step {
                 GroupStep::Say => (row.end, row.stamp) = (row.end.next(), at(now)),
                 GroupStep::Come if row.role.is_none() => {
-                    (row.role, row.touched) = (Some(Role::Member), at(now));
+                    (row.role, row.touched_at) = (Some(Role::Member), at(now));
                 }
                 // The carrier touches the row of a user who joins or leaves.
-                GroupStep::Leave => (row.role, row.touched) = (None, at(now)),
-                GroupStep::Read => (read, row.touched) = (row.end.0, at(now)),
+                GroupStep::Leave => (row.role, row.touched_at) = (None, at(now)),
+                GroupStep::Read => (read_seq, row.touched_at) = (row.end.0, at(now)),
                 GroupStep::Come | GroupStep::Ask => {}
             }
             if matches!(step, GroupStep::Ask) {
-                let is_told = row.is_told(asked, asked);
-                let present = row.role.map(|_| (row.end, read));
+                let is_told = row.is_told(asked_at, asked_at);
+                let current_state = row.role.map(|_| (row.end, read_seq));
                 if is_told {
-                    known = present;
+                    known_state = current_state;
                 }
-                prop_assert_eq!(known, present);
-                let was_quiet = row.stamp.max(row.touched) < asked;
-                prop_assert!(!(was_quiet && asked > Timestamp::ZERO && is_told));
-                asked = at(now);
+                prop_assert_eq!(known_state, current_state);
+                let was_quiet = row.stamp.max(row.touched_at) < asked_at;
+                prop_assert!(!(was_quiet && asked_at > Timestamp::ZERO && is_told));
+                asked_at = at(now);
             }
         }
     }
@@ -250,10 +295,10 @@ fn a_row_of_a_former_member_tells_nothing_of_the_group() {
             },
             changed_to: Seq::ZERO,
             read_seq: Seq::ZERO,
-            cleared: Tally::default(),
-            touched: Timestamp::from_millis(5),
-            arranged: ListArrangement::default(),
-            hidden: 0,
+            cleared_tally: Tally::default(),
+            touched_at: Timestamp::from_millis(5),
+            arrangement: ListArrangement::default(),
+            hide_mark: 0,
         };
         entry.summary()
     };

@@ -31,7 +31,7 @@ enum Step {
     /// A change of a conversation, and the delay from its stamp until it can be read.
     Write {
         conversation: u8,
-        what: WriteKind,
+        kind: WriteKind,
         late: i64,
     },
     /// A device asks for changes.
@@ -44,10 +44,10 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let what = prop_oneof![3 => Just(WriteKind::Message), 1 => Just(WriteKind::Clear)];
+    let kind = prop_oneof![3 => Just(WriteKind::Message), 1 => Just(WriteKind::Clear)];
     prop_oneof![
-        5 => (0..6_u8, what, 0..=LATE_MAX)
-            .prop_map(|(conversation, what, late)| Step::Write { conversation, what, late }),
+        5 => (0..6_u8, kind, 0..=LATE_MAX)
+            .prop_map(|(conversation, kind, late)| Step::Write { conversation, kind, late }),
         3 => (0..3_usize).prop_map(|device| Step::Sync { device }),
         3 => (1..120_i64).prop_map(|millis| Step::Wait { millis }),
     ]
@@ -57,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Row {
     seq: u64,
-    cleared: u64,
+    cleared_seq: u64,
     message_version: i64,
     clear_version: i64,
 }
@@ -68,7 +68,7 @@ impl Row {
     }
 
     fn contents(&self) -> (u64, u64) {
-        (self.seq, self.cleared)
+        (self.seq, self.cleared_seq)
     }
 }
 
@@ -77,37 +77,40 @@ struct Server {
     now: i64,
     rows: BTreeMap<u8, Row>,
     /// Decided rows that have not landed, each with the time from which it can be read.
-    coming: Vec<(i64, u8, Row)>,
-    decided: BTreeMap<u8, Row>,
+    pending_rows: Vec<(i64, u8, Row)>,
+    decided_rows: BTreeMap<u8, Row>,
 }
 
 impl Server {
     /// The single writer decides in order, and its rows land in that order, too.
-    fn write(&mut self, conversation: u8, what: WriteKind, late: i64) {
-        let row = self.decided.entry(conversation).or_default();
-        match what {
+    fn write(&mut self, conversation: u8, kind: WriteKind, late: i64) {
+        let row = self.decided_rows.entry(conversation).or_default();
+        match kind {
             WriteKind::Message => {
                 row.seq += 1;
                 row.message_version = self.now;
             }
             WriteKind::Clear => {
-                row.cleared = row.seq;
+                row.cleared_seq = row.seq;
                 row.clear_version = self.now;
             }
         }
-        let before = self.coming.iter().filter(|(_, of, _)| *of == conversation);
-        let lands = before.map(|(at, ..)| *at).max().unwrap_or_default();
+        let earlier_rows = self
+            .pending_rows
+            .iter()
+            .filter(|(_, conversation_number, _)| *conversation_number == conversation);
+        let lands = earlier_rows.map(|(at, ..)| *at).max().unwrap_or_default();
         // A row that took longer than half of the margin is written again with a new stamp.
         let lands = lands.max(self.now + late).min(self.now + LATE_MAX);
-        self.coming.push((lands, conversation, *row));
+        self.pending_rows.push((lands, conversation, *row));
     }
 
     fn wait(&mut self, millis: i64) {
         self.now += millis;
         let now = self.now;
-        self.coming
-            .sort_by_key(|(at, _, row)| (*at, row.seq, row.cleared));
-        for (_, conversation, row) in self.coming.extract_if(.., |(at, ..)| *at <= now) {
+        self.pending_rows
+            .sort_by_key(|(at, _, row)| (*at, row.seq, row.cleared_seq));
+        for (_, conversation, row) in self.pending_rows.extract_if(.., |(at, ..)| *at <= now) {
             self.rows.insert(conversation, row);
         }
     }
@@ -115,7 +118,7 @@ impl Server {
 
 #[derive(Default)]
 struct Device {
-    since: i64,
+    list_version: i64,
     has: BTreeMap<u8, (u64, u64)>,
 }
 
@@ -123,19 +126,23 @@ impl Device {
     /// Returns the conversations that came.
     fn sync(&mut self, server: &Server, margin: Duration) -> BTreeSet<u8> {
         let at = |millis| Timestamp::from_millis(START + millis);
-        let since = match self.since {
+        let list_version = match self.list_version {
             0 => Timestamp::ZERO,
-            since => at(since),
+            list_version => at(list_version),
         };
-        let from = list_from(since, margin, at(server.now)).expect("not ahead");
-        let came: Vec<(u8, Row)> = (server.rows.iter())
+        let from = list_from(list_version, margin, at(server.now)).expect("not ahead");
+        let new_rows: Vec<(u8, Row)> = (server.rows.iter())
             .filter(|(_, row)| at(row.version()) >= from)
             .map(|(conversation, row)| (*conversation, *row))
             .collect();
-        self.has
-            .extend(came.iter().map(|(of, row)| (*of, row.contents())));
-        self.since = server.now;
-        came.into_iter()
+        self.has.extend(
+            new_rows
+                .iter()
+                .map(|(number, row)| (*number, row.contents())),
+        );
+        self.list_version = server.now;
+        new_rows
+            .into_iter()
             .map(|(conversation, _)| conversation)
             .collect()
     }
@@ -151,9 +158,9 @@ fn run(steps: &[Step], margin: Duration) -> (Server, Vec<Device>) {
         match *step {
             Step::Write {
                 conversation,
-                what,
+                kind,
                 late,
-            } => server.write(conversation, what, late),
+            } => server.write(conversation, kind, late),
             Step::Sync { device } => _ = devices[device].sync(&server, margin),
             Step::Wait { millis } => server.wait(millis),
         }
@@ -173,7 +180,7 @@ proptest! {
     fn every_device_ends_with_what_the_server_has(steps in vec(step(), 0..80)) {
         let (server, devices) = run(&steps, MARGIN);
         let expected: BTreeMap<u8, (u64, u64)> = (server.rows.iter())
-            .map(|(of, row)| (*of, row.contents()))
+            .map(|(conversation, row)| (*conversation, row.contents()))
             .collect();
         for device in devices {
             prop_assert_eq!(&device.has, &expected);
@@ -186,21 +193,21 @@ proptest! {
     fn the_union_of_both_versions_comes(steps in vec(step(), 0..60)) {
         let (server, mut devices) = run(&steps, MARGIN);
         let mut server = server;
-        let since = devices[0].since;
+        let list_version = devices[0].list_version;
         server.write(1, WriteKind::Message, 0);
         server.write(2, WriteKind::Clear, 0);
         server.wait(1000);
         let newer = |version: fn(&Row) -> i64, than: i64| -> BTreeSet<u8> {
             let rows = server.rows.iter().filter(|(_, row)| version(row) >= than);
-            rows.map(|(of, _)| *of).collect()
+            rows.map(|(conversation, _)| *conversation).collect()
         };
-        let by_hand = newer(|row| row.clear_version, since);
-        let by_message = newer(|row| row.message_version, since);
+        let by_hand = newer(|row| row.clear_version, list_version);
+        let by_message = newer(|row| row.message_version, list_version);
         let union: BTreeSet<u8> = by_hand.union(&by_message).copied().collect();
-        let came = devices[0].sync(&server, MARGIN);
-        prop_assert!(came.is_superset(&union));
-        let looked_back = newer(Row::version, since - MARGIN.as_millis() as i64);
-        prop_assert_eq!(came, looked_back);
+        let listed_now = devices[0].sync(&server, MARGIN);
+        prop_assert!(listed_now.is_superset(&union));
+        let looked_back = newer(Row::version, list_version - MARGIN.as_millis() as i64);
+        prop_assert_eq!(listed_now, looked_back);
     }
 
     // proves S4-07 in part
@@ -220,7 +227,7 @@ fn without_a_margin_a_late_row_is_lost() {
     let steps = [
         Step::Write {
             conversation: 1,
-            what: WriteKind::Message,
+            kind: WriteKind::Message,
             late: 40,
         },
         Step::Wait { millis: 10 },

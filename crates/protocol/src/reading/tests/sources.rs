@@ -30,7 +30,7 @@ pub(super) struct Sources {
     entries: Entries<Entry>,
     pub(super) rules: ReadRules,
     /// Needs of all questions, in order.
-    pub(super) asked: Vec<Need>,
+    pub(super) needs: Vec<Need>,
 }
 
 type Tokens = BTreeMap<CacheKey, u64>;
@@ -45,7 +45,7 @@ impl Sources {
                 page_bytes_max: 1 << 20,
                 list_margin: std::time::Duration::from_secs(10),
             },
-            asked: Vec::new(),
+            needs: Vec::new(),
         }
     }
 
@@ -67,10 +67,10 @@ impl Sources {
         let question = ReadQuestion {
             user,
             query,
-            began: NOON,
+            started_at: NOON,
         };
         let (mut facts, mut tokens) = (ReadFacts::default(), Tokens::new());
-        let mut known: Vec<Need> = Vec::new();
+        let mut answered_needs: Vec<Need> = Vec::new();
         loop {
             let ReadOutcome { answer, fills } = reading::answer(&question, &facts, &self.rules);
             match answer {
@@ -84,16 +84,16 @@ impl Sources {
                 Err(NoAnswer::Stale) => {
                     facts = ReadFacts::without_user_entry(user);
                     tokens.remove(&CacheKey::User(user));
-                    known.clear();
+                    answered_needs.clear();
                 }
                 Err(NoAnswer::Missing(needs)) => {
                     assert!(!needs.is_empty());
                     for need in needs {
-                        assert!(!known.contains(&need), "asked again: {need:?}");
+                        assert!(!answered_needs.contains(&need), "asked again: {need:?}");
                         let mut fact = self.fact(user, &need, &mut tokens);
                         alter(&mut fact);
-                        known.push(need.clone());
-                        self.asked.push(need.clone());
+                        answered_needs.push(need.clone());
+                        self.needs.push(need.clone());
                         facts.add(need, fact);
                     }
                 }
@@ -144,7 +144,11 @@ impl Sources {
             Need::Unchanged(user) => {
                 let owner = CacheKey::User(*user);
                 let token = self.entries.look_up(owner).0;
-                Fact::Unchanged(tokens.get(&owner).is_none_or(|before| *before == token))
+                Fact::Unchanged(
+                    tokens
+                        .get(&owner)
+                        .is_none_or(|old_token| *old_token == token),
+                )
             }
             need => stored(&self.store, user, need),
         }
@@ -163,62 +167,65 @@ fn present(store: &Store, group: GroupId) -> Vec<(UserId, Member)> {
     present.map(|(user, member)| (*user, *member)).collect()
 }
 
-fn registers(store: &Store, user: UserId, of: ConversationId) -> ListRegisters {
-    let hidden = (store.hidden.keys()).filter(|(owner, at, _)| (*owner, *at) == (user, of));
+fn registers(store: &Store, user: UserId, conversation: ConversationId) -> ListRegisters {
+    let hidden_keys =
+        (store.hide_marks.keys()).filter(|(owner, at, _)| (*owner, *at) == (user, conversation));
     ListRegisters {
-        cleared: store.cleared.get(&(user, of)).copied().unwrap_or_default(),
-        arranged: (store.arranged.get(&(user, of))).map_or_else(Default::default, |(_, to)| *to),
-        hidden: hidden.map(|(.., mark)| *mark).max().unwrap_or_default(),
+        cleared: store
+            .clears
+            .get(&(user, conversation))
+            .copied()
+            .unwrap_or_default(),
+        arranged: (store.arrangements.get(&(user, conversation)))
+            .map_or_else(Default::default, |(_, to)| *to),
+        hidden: hidden_keys
+            .map(|(.., mark)| *mark)
+            .max()
+            .unwrap_or_default(),
         ..ListRegisters::default()
     }
 }
 
-fn listed(store: &Store, row: &ConversationRow) -> ListEntry {
-    let of = registers(store, row.owner, row.conversation);
+fn list_entry(store: &Store, row: &ConversationRow) -> ListEntry {
+    let registers = registers(store, row.owner, row.conversation);
     ListEntry {
         row: *row,
-        read_seq: of.read_seq,
-        received_seq: of.received_seq,
-        cleared: of.cleared,
-        touched: of.touched,
-        arranged: of.arranged,
-        hidden: of.hidden,
+        read_seq: registers.read_seq,
+        received_seq: registers.received_seq,
+        cleared: registers.cleared,
+        touched: registers.touched,
+        arranged: registers.arranged,
+        hidden: registers.hidden,
     }
 }
 
 /// Rows of a conversation, as a user reads them, by seq.
-pub(super) fn rows_of(
+pub(super) fn conversation_rows(
     store: &Store,
     user: UserId,
-    of: ConversationId,
+    conversation: ConversationId,
 ) -> BTreeMap<Seq, &MessageRow> {
     let rows = store
         .rows
         .values()
-        .filter(|row| row.placed.conversation == of);
-    let rows = rows.filter(|row| row.owner == Owner::of(of, user));
+        .filter(|row| row.placed.conversation == conversation);
+    let rows = rows.filter(|row| row.owner == Owner::of(conversation, user));
     rows.map(|row| (row.seq(), row)).collect()
 }
 
 /// End of a group, as a cache beside history would have it.
-fn latest(store: &Store, user: UserId, asked: &LatestNeed) -> Option<Vec<Placed>> {
-    let rows = rows_of(store, user, ConversationId::Group(asked.group));
+fn latest(store: &Store, user: UserId, need: &LatestNeed) -> Option<Vec<Placed>> {
+    let rows = conversation_rows(store, user, ConversationId::Group(need.group));
     let newest = rows.values().rev().map(|row| row.placed.clone());
     let range = HistoryRange::Backward { before: None };
-    from_timeline(
-        newest.collect(),
-        range,
-        &asked.head,
-        asked.count,
-        usize::MAX,
-    )
+    from_timeline(newest.collect(), range, &need.head, need.count, usize::MAX)
 }
 
-fn page(store: &Store, user: UserId, asked: &PageNeed) -> Vec<Placed> {
-    let rows = rows_of(store, user, asked.conversation);
-    let rows = rows.range(asked.key.first..=asked.key.last);
+fn page(store: &Store, user: UserId, need: &PageNeed) -> Vec<Placed> {
+    let rows = conversation_rows(store, user, need.conversation);
+    let rows = rows.range(need.key.first..=need.key.last);
     let mut messages: Vec<Placed> = rows.map(|(_, row)| row.placed.clone()).collect();
-    if !asked.key.is_forward {
+    if !need.key.is_forward {
         messages.reverse();
     }
     messages
@@ -233,9 +240,9 @@ fn stored(store: &Store, user: UserId, need: &Need) -> Fact {
 /// Facts about conversations, their members and lists.
 fn stored_list(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
     Some(match need {
-        Need::Heads(of) => {
-            let head = |of| store.heads.get(of).copied().unwrap_or_default();
-            Fact::Heads(of.iter().map(head).collect())
+        Need::Heads(conversations) => {
+            let head = |conversation| store.heads.get(conversation).copied().unwrap_or_default();
+            Fact::Heads(conversations.iter().map(head).collect())
         }
         Need::Members(groups) => Fact::Members(
             groups
@@ -244,41 +251,59 @@ fn stored_list(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
                 .collect(),
         ),
         Need::Populated(group) => Fact::Populated(Ok(!present(store, *group).is_empty())),
-        Need::Present(Slice { of, after, limit }) => {
-            let present = present(store, *of).into_iter();
-            let present = present.filter(|(user, _)| Some(*user) > *after);
+        Need::Present(Slice {
+            owner,
+            cursor,
+            limit,
+        }) => {
+            let present = present(store, *owner).into_iter();
+            let present = present.filter(|(user, _)| Some(*user) > *cursor);
             Fact::Present(present.take(*limit).collect())
         }
-        Need::Memberships(Slice { of, after, limit }) => {
+        Need::Memberships(Slice {
+            owner,
+            cursor,
+            limit,
+        }) => {
             let groups = store
                 .groups
                 .iter()
-                .filter(|(group, _)| Some(**group) > *after);
-            let mine = groups.filter_map(|(group, (_, members))| Some((*group, *members.get(of)?)));
+                .filter(|(group, _)| Some(**group) > *cursor);
+            let mine =
+                groups.filter_map(|(group, (_, members))| Some((*group, *members.get(owner)?)));
             Fact::Memberships(mine.take(*limit).collect())
         }
         Need::Registers(keys) => Fact::Registers(
             keys.iter()
-                .map(|(user, of)| registers(store, *user, *of))
+                .map(|(user, conversation)| registers(store, *user, *conversation))
                 .collect(),
         ),
         Need::ListSlice(slice) => {
             let rows = store.list_rows.values().filter(|row| row.owner == user);
-            let rows = rows.filter(|row| Some(row.conversation) > slice.after);
-            let rows = rows.map(|row| listed(store, row));
-            let rows = rows.filter(|listed| listed.version() >= slice.from);
+            let rows = rows.filter(|row| Some(row.conversation) > slice.cursor);
+            let rows = rows.map(|row| list_entry(store, row));
+            let rows = rows.filter(|entry| entry.version() >= slice.from);
             Fact::ListSlice(slice.rows(rows.take(slice.limit).collect()))
         }
-        Need::ListEntries(of) => {
-            let row = |of: &ConversationId| Some(listed(store, store.list_rows.get(&(user, *of))?));
-            Fact::ListEntries(of.iter().map(row).collect())
+        Need::ListEntries(conversations) => {
+            let row = |conversation: &ConversationId| {
+                Some(list_entry(
+                    store,
+                    store.list_rows.get(&(user, *conversation))?,
+                ))
+            };
+            Fact::ListEntries(conversations.iter().map(row).collect())
         }
-        Need::Hidden(Slice { of, after, limit }) => {
-            let hidden = store
-                .hidden
-                .range((user, *of, after + 1)..=(user, *of, u64::MAX));
-            let hidden = hidden.map(|((.., mark), seq)| (*mark, *seq));
-            Fact::Hidden(hidden.take(*limit).collect())
+        Need::Hidden(Slice {
+            owner: conversation,
+            cursor,
+            limit,
+        }) => {
+            let hidden_rows = store
+                .hide_marks
+                .range((user, *conversation, cursor + 1)..=(user, *conversation, u64::MAX));
+            let hidden_rows = hidden_rows.map(|((.., mark), seq)| (*mark, *seq));
+            Fact::Hidden(hidden_rows.take(*limit).collect())
         }
         Need::LastReceived(_) => Fact::LastReceived(None),
         _ => return None,
@@ -288,47 +313,49 @@ fn stored_list(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
 /// Facts about messages.
 fn stored_messages(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
     Some(match need {
-        Need::Latest(asked) => {
-            let latest = asked
+        Need::Latest(needs) => {
+            let latest = needs
                 .iter()
-                .map(|asked| latest(store, user, asked).unwrap_or_default());
+                .map(|need| latest(store, user, need).unwrap_or_default());
             Fact::Latest(latest.map(LatestMessages::from).collect())
         }
-        Need::Page(asked) => Fact::Page(page(store, user, asked).into()),
+        Need::Page(page_need) => Fact::Page(page(store, user, page_need).into()),
         Need::Rows(keys) => Fact::Rows(
             keys.iter()
                 .map(|key| store.rows.get(key).cloned())
                 .collect(),
         ),
         Need::Tallies(places) => {
-            let tally = |(of, seq): &(ConversationId, Seq)| {
-                let row = rows_of(store, user, *of).get(seq).copied()?;
+            let tally = |(conversation, seq): &(ConversationId, Seq)| {
+                let row = conversation_rows(store, user, *conversation)
+                    .get(seq)
+                    .copied()?;
                 Some(row.tally())
             };
             Fact::Tallies(places.iter().map(tally).collect())
         }
         Need::Recalled(ranges) => {
-            let recalled = ranges.iter().map(|range| {
-                let of = range.conversation;
+            let recalls = ranges.iter().map(|range| {
+                let conversation = range.conversation;
                 let overlays = store
                     .overlays
-                    .range((of, range.after.next())..=(of, range.last));
-                let recalled = overlays.filter(|(_, overlay)| {
+                    .range((conversation, range.base.next())..=(conversation, range.last));
+                let recalls = overlays.filter(|(_, overlay)| {
                     let register = overlay.recalled.as_ref();
-                    register.is_some_and(|register| register.version <= range.until)
+                    register.is_some_and(|register| register.version <= range.last_version)
                 });
-                let rows = rows_of(store, user, of);
+                let rows = conversation_rows(store, user, conversation);
                 let author = |seq: &Seq| rows.get(seq).map(|row| row.author());
-                recalled
+                recalls
                     .filter_map(|((_, seq), _)| Some((*seq, author(seq)?)))
                     .collect()
             });
-            Fact::Recalled(recalled.collect())
+            Fact::Recalled(recalls.collect())
         }
         Need::Own(ranges) => {
             let own = ranges.iter().map(|range| {
-                let rows = rows_of(store, user, ConversationId::Group(range.group));
-                let rows = rows.range((Bound::Excluded(range.after), Bound::Included(range.last)));
+                let rows = conversation_rows(store, user, ConversationId::Group(range.group));
+                let rows = rows.range((Bound::Excluded(range.base), Bound::Included(range.last)));
                 rows.filter(|(_, row)| row.author() == user).count() as u64
             });
             Fact::Own(own.collect())
@@ -339,36 +366,56 @@ fn stored_messages(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
         }
         Need::OverlayRanges(ranges) => {
             let overlays = ranges.iter().map(|range| {
-                let of = range.conversation;
-                let overlays = store.overlays.range((of, range.first)..=(of, range.last));
+                let conversation = range.conversation;
+                let overlays = store
+                    .overlays
+                    .range((conversation, range.first)..=(conversation, range.last));
                 overlays
                     .map(|((_, seq), overlay)| (*seq, overlay.clone()))
                     .collect()
             });
             Fact::OverlayRanges(overlays.collect())
         }
-        Need::Changes(Slice { of, after, limit }) => {
-            let changes = store.changes.range((*of, after + 1)..=(*of, u64::MAX));
+        Need::Changes(Slice {
+            owner: conversation,
+            cursor,
+            limit,
+        }) => {
+            let changes = store
+                .changes
+                .range((*conversation, cursor + 1)..=(*conversation, u64::MAX));
             let changes = changes.map(|(_, row)| row.changed.clone());
             Fact::Changes(changes.take(*limit).collect())
         }
-        Need::Pins(Slice { of, after, limit }) => {
-            let before = store.overlays.range((*of, Seq::ZERO)..(*of, *after)).rev();
-            let pins = before.filter(|(_, overlay)| overlay.pin().is_some());
-            let rows = rows_of(store, user, *of);
+        Need::Pins(Slice {
+            owner: conversation,
+            cursor,
+            limit,
+        }) => {
+            let overlays = store
+                .overlays
+                .range((*conversation, Seq::ZERO)..(*conversation, *cursor))
+                .rev();
+            let pins = overlays.filter(|(_, overlay)| overlay.pin().is_some());
+            let rows = conversation_rows(store, user, *conversation);
             let pins = pins.filter_map(|((_, seq), _)| Some((*seq, rows.get(seq)?.id())));
             Fact::Pins(pins.take(*limit).collect())
         }
-        Need::Feed(Slice { of, after, limit }) => {
+        Need::Feed(Slice {
+            owner,
+            cursor,
+            limit,
+        }) => {
             let rows = store.rows.values();
-            let rows = rows.filter(|row| row.owner == Owner::User(*of) && Some(row.id()) > *after);
+            let rows =
+                rows.filter(|row| row.owner == Owner::User(*owner) && Some(row.id()) > *cursor);
             let mut rows: Vec<MessageRow> = rows.cloned().collect();
             rows.sort_by_key(MessageRow::id);
             rows.truncate(*limit);
             Fact::Feed(rows)
         }
         Need::Ids((group, places)) => {
-            let rows = rows_of(store, user, ConversationId::Group(*group));
+            let rows = conversation_rows(store, user, ConversationId::Group(*group));
             Fact::Ids(
                 places
                     .iter()
@@ -377,11 +424,11 @@ fn stored_messages(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
             )
         }
         Need::Statuses(ids) => {
-            let delivered = RowStatus {
+            let status = RowStatus {
                 delivered_at: Some(NOON),
                 ..RowStatus::default()
             };
-            Fact::Statuses(ids.iter().map(|_| Ok(delivered)).collect())
+            Fact::Statuses(ids.iter().map(|_| Ok(status)).collect())
         }
         Need::Traces(ids) => Fact::Traces(ids.iter().map(|_| Ok(Vec::new())).collect()),
         _ => return None,

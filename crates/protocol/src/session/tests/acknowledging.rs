@@ -4,43 +4,46 @@ use super::*;
 fn one_call_is_under_way_and_the_rest_goes_with_the_next() {
     let mut session = open();
     session.handle_frame(received(&[1]), START);
-    assert!(matches!(&drained(&mut session)[..], [Action::Receipts(_)]));
+    assert!(matches!(
+        &drain_actions(&mut session)[..],
+        [Action::Receipts(_)]
+    ));
     session.handle_frame(received(&[2]), START);
     session.handle_frame(received(&[3]), START);
     session.handle_frame(ack(ReceiptKind::Read, &[2]), START);
-    assert_eq!(drained(&mut session), []);
-    let none = |kind| Acked {
+    assert_eq!(drain_actions(&mut session), []);
+    let empty_ack = |kind| Acked {
         kind,
         ids: vec![],
-        refused: vec![],
+        refusals: vec![],
     };
-    session.handle_receipts(Ok(none(ReceiptKind::Received)), START);
-    let actions = drained(&mut session);
+    session.handle_receipts(Ok(empty_ack(ReceiptKind::Received)), START);
+    let actions = drain_actions(&mut session);
     let Some(Action::Receipts(ack)) = actions.last() else {
         panic!("{actions:?}");
     };
     assert_eq!(ack.items, [ack_item(2), ack_item(3)]);
-    session.handle_receipts(Ok(none(ReceiptKind::Received)), START);
-    let actions = drained(&mut session);
+    session.handle_receipts(Ok(empty_ack(ReceiptKind::Received)), START);
+    let actions = drain_actions(&mut session);
     assert!(matches!(actions.last(), Some(Action::Receipts(ack)) if ack.kind == ReceiptKind::Read));
 }
 
 // A chat that is open says *read* alone.
 #[test]
-fn who_has_read_a_message_has_received_it() {
+fn read_receipt_implies_received() {
     let mut session = open();
     session.push(SOURCE, push(1), START);
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[2], None), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_frame(ack(ReceiptKind::Read, &[1, 2]), START);
-    let actions = drained(&mut session);
-    assert_eq!(actions[0], resolved(1, Outcome::Done));
-    let removed = Action::RemoveMail {
+    let actions = drain_actions(&mut session);
+    assert_eq!(actions[0], resolve_action(1, Outcome::Done));
+    let removal = Action::RemoveMail {
         ids: vec![message(2)],
     };
-    assert!(actions.contains(&removed), "{actions:?}");
+    assert!(actions.contains(&removal), "{actions:?}");
     assert_eq!(session.ack_deadline(), None);
 }
 
@@ -49,41 +52,41 @@ fn who_has_read_a_message_has_received_it() {
 fn a_failed_call_is_told_for_each_item() {
     let mut session = open();
     session.handle_frame(received(&[1, 2]), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_receipts(Err(unavailable()), START);
-    let actions = drained(&mut session);
-    let [ServerFrame::Acked(acked)] = told(&actions)[..] else {
+    let actions = drain_actions(&mut session);
+    let [ServerFrame::Acked(acked)] = server_frames(&actions)[..] else {
         panic!("{actions:?}");
     };
     assert_eq!(acked.ids, []);
-    assert_eq!(acked.refused.len(), 2);
+    assert_eq!(acked.refusals.len(), 2);
     assert!(
         acked
-            .refused
+            .refusals
             .iter()
             .all(|(_, refusal)| refusal.code == Code::Unavailable)
     );
 }
 
 #[test]
-fn who_acknowledges_what_was_never_sent_is_limited() {
+fn acks_of_unsent_messages_are_limited() {
     let limits = SessionLimits {
         refused_acks_per_minute: 2,
         ..SessionLimits::default()
     };
-    let mut session = open_with(limits);
-    let refused = |id| {
+    let mut session = open_session(limits);
+    let refusal_answer = |id| {
         Ok(Acked {
             kind: ReceiptKind::Received,
             ids: vec![],
-            refused: vec![(message(id), Refusal::new(Code::NotFound, "never sent"))],
+            refusals: vec![(message(id), Refusal::new(Code::NotFound, "never sent"))],
         })
     };
     let mut acknowledge = |id, at| {
         session.handle_frame(received(&[id]), at);
-        drained(&mut session);
-        session.handle_receipts(refused(id), at);
-        closed(&drained(&mut session))
+        drain_actions(&mut session);
+        session.handle_receipts(refusal_answer(id), at);
+        close_code(&drain_actions(&mut session))
     };
     assert_eq!(acknowledge(1, after(0)), None);
     assert_eq!(acknowledge(2, after(1000)), None);
@@ -96,16 +99,16 @@ fn who_acknowledges_what_was_never_sent_is_limited() {
 fn acknowledgements_outlive_the_connection() {
     let mut session = open();
     session.handle_frame(received(&[1]), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_frame(received(&[2]), START);
     session.handle_closed(START);
-    assert_eq!(drained(&mut session), [Action::Leave]);
+    assert_eq!(drain_actions(&mut session), [Action::Leave]);
     assert!(!session.is_settled());
     session.handle_receipts(Err(unavailable()), START);
     assert!(
-        matches!(&drained(&mut session)[..], [Action::Receipts(ack)] if ack.items == [ack_item(2)])
+        matches!(&drain_actions(&mut session)[..], [Action::Receipts(ack)] if ack.items == [ack_item(2)])
     );
     session.handle_receipts(Err(unavailable()), START);
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     assert!(session.is_settled());
 }

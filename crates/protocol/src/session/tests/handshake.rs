@@ -8,10 +8,10 @@ fn the_first_frame_is_hello_or_the_last() {
         received(&[1]),
         ClientFrame::GiveUp(send_id(1)),
     ] {
-        let mut session = opened_with(SessionLimits::default());
+        let mut session = opened_session(SessionLimits::default());
         session.handle_frame(frame, START);
-        let actions = drained(&mut session);
-        assert_eq!(closed(&actions), Some(Code::Malformed));
+        let actions = drain_actions(&mut session);
+        assert_eq!(close_code(&actions), Some(Code::Malformed));
         assert!(!actions.contains(&Action::Leave), "it was never admitted");
         assert!(session.is_settled());
     }
@@ -20,19 +20,25 @@ fn the_first_frame_is_hello_or_the_last() {
 #[test]
 fn a_second_hello_or_haste_is_malformed() {
     for frame in [ClientFrame::Hello(hello()), send_to(2, 1)] {
-        let mut session = opened_with(SessionLimits::default());
+        let mut session = opened_session(SessionLimits::default());
         session.handle_frame(ClientFrame::Hello(hello()), START);
         session.handle_frame(frame, START);
-        assert_eq!(closed(&drained(&mut session)), Some(Code::Malformed));
+        assert_eq!(
+            close_code(&drain_actions(&mut session)),
+            Some(Code::Malformed)
+        );
     }
     let mut session = open();
     session.handle_frame(ClientFrame::Hello(hello()), START);
-    assert_eq!(closed(&drained(&mut session)), Some(Code::Malformed));
+    assert_eq!(
+        close_code(&drain_actions(&mut session)),
+        Some(Code::Malformed)
+    );
 }
 
 #[test]
 fn another_version_is_refused_before_the_station_is_asked() {
-    let mut session = opened_with(SessionLimits::default());
+    let mut session = opened_session(SessionLimits::default());
     session.handle_frame(
         ClientFrame::Hello(Hello {
             version: 2,
@@ -40,8 +46,8 @@ fn another_version_is_refused_before_the_station_is_asked() {
         }),
         START,
     );
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::UnsupportedVersion));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::UnsupportedVersion));
     assert!(
         !actions
             .iter()
@@ -51,38 +57,41 @@ fn another_version_is_refused_before_the_station_is_asked() {
 
 #[test]
 fn hello_has_a_deadline() {
-    let mut session = opened_with(SessionLimits::default());
+    let mut session = opened_session(SessionLimits::default());
     assert_eq!(session.poll_timeout(), Some(after(20_000)));
     session.handle_timeout(after(19_999));
     assert_eq!(session.poll_action(), None);
     session.handle_timeout(after(20_000));
-    assert_eq!(closed(&drained(&mut session)), Some(Code::HandshakeTimeout));
+    assert_eq!(
+        close_code(&drain_actions(&mut session)),
+        Some(Code::HandshakeTimeout)
+    );
     assert_eq!(session.poll_timeout(), None);
 }
 
 #[test]
 fn a_station_that_says_no_ends_it_with_its_code() {
-    let mut session = opened_with(SessionLimits::default());
+    let mut session = opened_session(SessionLimits::default());
     session.handle_frame(ClientFrame::Hello(hello()), START);
     session.handle_admitted(Err(Refusal::new(Code::Unauthenticated, "forged")), START);
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::Unauthenticated));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::Unauthenticated));
     assert!(!actions.contains(&Action::Leave));
     assert!(session.is_settled(), "nobody waits for it any more");
 }
 
 // proves S1 Pitfall J: a close while the station is asked neither waits nor leaves a registration behind.
 #[test]
-fn a_client_that_leaves_while_the_station_is_asked_is_signed_off_afterwards() {
-    let mut session = opened_with(SessionLimits::default());
+fn client_that_leaves_during_admission_is_signed_off_afterwards() {
+    let mut session = opened_session(SessionLimits::default());
     session.handle_frame(ClientFrame::Hello(hello()), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     session.close(Refusal::new(Code::KickedOut, "out"), START);
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::KickedOut));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::KickedOut));
     assert!(!actions.contains(&Action::Leave) && !session.is_settled());
     session.handle_admitted(Ok(admission()), START);
-    assert_eq!(drained(&mut session), [Action::Leave]);
+    assert_eq!(drain_actions(&mut session), [Action::Leave]);
     assert_eq!(session.user(), Some(user(1)));
     assert!(session.is_settled());
 }
@@ -90,32 +99,41 @@ fn a_client_that_leaves_while_the_station_is_asked_is_signed_off_afterwards() {
 // proves S3-30
 #[test]
 fn pushes_that_come_before_the_welcome_are_written_after_it() {
-    let mut session = opened_with(SessionLimits {
+    let mut session = opened_session(SessionLimits {
         push_window: 2,
         ..SessionLimits::default()
     });
     session.push(SOURCE, push(9), START);
-    assert_eq!(drained(&mut session), [resolved(9, Outcome::NoSession)]);
+    assert_eq!(
+        drain_actions(&mut session),
+        [resolve_action(9, Outcome::NoSession)]
+    );
     session.handle_frame(ClientFrame::Hello(hello()), START);
     for id in [1, 2, 3] {
         session.push(SOURCE, push(id), START);
     }
-    let actions = drained(&mut session);
+    let actions = drain_actions(&mut session);
     assert_eq!(
         actions,
-        [Action::Admit(hello()), resolved(3, Outcome::Full)]
+        [Action::Admit(hello()), resolve_action(3, Outcome::Full)]
     );
     session.handle_admitted(Ok(admission()), START);
-    let actions = drained(&mut session);
-    assert!(matches!(told(&actions)[..], [ServerFrame::Welcome(_)]));
-    assert_eq!(pushed(&actions[1..]), [frame_of(1), frame_of(2)]);
+    let actions = drain_actions(&mut session);
+    assert!(matches!(
+        server_frames(&actions)[..],
+        [ServerFrame::Welcome(_)]
+    ));
+    assert_eq!(
+        pushed_frames(&actions[1..]),
+        [encoded_frame(1), encoded_frame(2)]
+    );
 }
 
 #[test]
 fn pushes_before_a_refused_hello_find_no_session() {
-    let mut session = opened_with(SessionLimits::default());
+    let mut session = opened_session(SessionLimits::default());
     session.handle_frame(ClientFrame::Hello(hello()), START);
     session.push(SOURCE, push(1), START);
     session.handle_admitted(Err(unavailable()), START);
-    assert!(drained(&mut session).contains(&resolved(1, Outcome::NoSession)));
+    assert!(drain_actions(&mut session).contains(&resolve_action(1, Outcome::NoSession)));
 }

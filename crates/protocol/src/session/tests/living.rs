@@ -10,7 +10,7 @@ fn pings_are_answered() {
         nonce: 5,
         server_time: after(10),
     };
-    assert_eq!(told(&drained(&mut session)), [&pong]);
+    assert_eq!(server_frames(&drain_actions(&mut session)), [&pong]);
 }
 
 #[test]
@@ -18,11 +18,11 @@ fn any_frame_counts_as_a_heartbeat_and_silence_ends_it() {
     let mut session = open();
     session.handle_frame(received(&[1]), after(70_000));
     session.handle_timeout(after(75_000));
-    assert_eq!(closed(&drained(&mut session)), None);
+    assert_eq!(close_code(&drain_actions(&mut session)), None);
     assert_eq!(session.poll_timeout(), Some(after(145_000)));
     session.handle_timeout(after(145_000));
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::HeartbeatMissed));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::HeartbeatMissed));
     assert!(actions.contains(&Action::Leave));
 }
 
@@ -32,10 +32,10 @@ fn a_sign_of_life_counts_as_a_heartbeat_once_admitted() {
     let mut session = open();
     session.handle_sign_of_life(after(70_000));
     assert_eq!(session.poll_timeout(), Some(after(145_000)));
-    let mut stranger = opened_with(SessionLimits::default());
-    let deadline = stranger.poll_timeout();
-    stranger.handle_sign_of_life(after(1000));
-    assert_eq!(stranger.poll_timeout(), deadline);
+    let mut not_admitted = opened_session(SessionLimits::default());
+    let deadline = not_admitted.poll_timeout();
+    not_admitted.handle_sign_of_life(after(1000));
+    assert_eq!(not_admitted.poll_timeout(), deadline);
 }
 
 // A thousand bytes a second are a slow line, and no slow client: not even after a heartbeat in which it said nothing.
@@ -51,7 +51,7 @@ fn a_frame_that_comes_on_is_waited_for() {
     }
     session.handle_frame(received(&[1]), after(95_000));
     session.handle_timeout(after(160_000));
-    assert_eq!(closed(&drained(&mut session)), None);
+    assert_eq!(close_code(&drain_actions(&mut session)), None);
     assert_eq!(session.received(), 0);
     assert_eq!(session.poll_timeout(), Some(after(170_000)));
 }
@@ -67,10 +67,10 @@ fn a_frame_that_does_not_come_on_ends_it() {
     }
     assert_eq!(session.poll_timeout(), Some(after(21_000)));
     session.handle_timeout(after(20_999));
-    assert_eq!(closed(&drained(&mut session)), None);
+    assert_eq!(close_code(&drain_actions(&mut session)), None);
     session.handle_timeout(after(21_000));
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::HeartbeatMissed));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::HeartbeatMissed));
     assert_eq!(session.received(), 0);
 }
 
@@ -82,33 +82,36 @@ fn a_frame_does_not_come_on_for_ever() {
         session.handle_sign_of_life(after(millis));
         session.handle_partial(60_000 + step, after(millis));
     }
-    assert_eq!(closed(&drained(&mut session)), None);
+    assert_eq!(close_code(&drain_actions(&mut session)), None);
     assert_eq!(session.poll_timeout(), Some(after(76_000)));
     session.handle_timeout(after(76_000));
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::HeartbeatMissed));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::HeartbeatMissed));
 }
 
 #[test]
 fn an_expired_token_ends_it() {
     let expires_at = after(30_000);
-    let mut session = admitted_with(
+    let mut session = admitted_session(
         SessionLimits::default(),
         Admission {
             expires_at,
             ..admission()
         },
     );
-    drained(&mut session);
+    drain_actions(&mut session);
     write_all(&mut session, START);
     assert_eq!(session.poll_timeout(), Some(expires_at));
     session.handle_timeout(expires_at);
-    assert_eq!(closed(&drained(&mut session)), Some(Code::TokenExpired));
+    assert_eq!(
+        close_code(&drain_actions(&mut session)),
+        Some(Code::TokenExpired)
+    );
 }
 
 #[test]
 fn too_many_frames_in_a_second_end_it() {
-    let mut session = open_with(SessionLimits {
+    let mut session = open_session(SessionLimits {
         frames_per_second: 3,
         ..SessionLimits::default()
     });
@@ -119,43 +122,46 @@ fn too_many_frames_in_a_second_end_it() {
     for nonce in 1..=3 {
         session.handle_frame(ClientFrame::Ping { nonce }, after(1000));
     }
-    let actions = drained(&mut session);
-    assert_eq!((closed(&actions), counted(&actions)), (None, vec![]));
+    let actions = drain_actions(&mut session);
+    assert_eq!(
+        (close_code(&actions), counted_bounds(&actions)),
+        (None, vec![])
+    );
     session.handle_frame(ClientFrame::Ping { nonce: 9 }, after(1999));
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::RateLimited));
-    assert_eq!(counted(&actions), [Bound::Frames]);
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::RateLimited));
+    assert_eq!(counted_bounds(&actions), [Bound::Frames]);
 }
 
 #[test]
-fn who_does_not_read_is_closed_and_nothing_is_lost() {
-    let mut session = open_with(SessionLimits {
+fn client_that_does_not_read_is_closed_without_loss() {
+    let mut session = open_session(SessionLimits {
         outgoing_bytes_max: 1000,
         ..SessionLimits::default()
     });
     session.push(SOURCE, push(1), START);
     session.notice(Bytes::from(vec![0; 1000]), START);
     assert_eq!(
-        closed(&drained(&mut session)),
+        close_code(&drain_actions(&mut session)),
         None,
         "the last one may pass the bound"
     );
     session.notice(Bytes::from_static(b"one more"), START);
-    let actions = drained(&mut session);
-    assert_eq!(counted(&actions), [Bound::OutgoingBytes]);
-    assert_eq!(actions[1], resolved(1, Outcome::NoAck));
-    assert_eq!(closed(&actions), Some(Code::Slow));
+    let actions = drain_actions(&mut session);
+    assert_eq!(counted_bounds(&actions), [Bound::OutgoingBytes]);
+    assert_eq!(actions[1], resolve_action(1, Outcome::NoAck));
+    assert_eq!(close_code(&actions), Some(Code::Slow));
 }
 
 #[test]
-fn what_is_written_makes_room() {
-    let mut session = open_with(SessionLimits {
+fn written_bytes_make_room() {
+    let mut session = open_session(SessionLimits {
         outgoing_bytes_max: 100,
         ..SessionLimits::default()
     });
     for _ in 0..100 {
         session.notice(Bytes::from(vec![0; 60]), START);
-        for action in drained(&mut session) {
+        for action in drain_actions(&mut session) {
             let Action::Transmit(outgoing) = action else {
                 panic!("{action:?}")
             };
@@ -167,44 +173,47 @@ fn what_is_written_makes_room() {
 
 // proves S1-15: a peer that reads nothing is ended, though no acknowledgement is overdue yet.
 #[test]
-fn who_reads_nothing_is_closed_after_a_while() {
+fn client_that_reads_nothing_is_closed_after_the_write_wait() {
     let mut session = open();
     session.push(SOURCE, push(1), after(1000));
     session.notice(Bytes::from(vec![0; 3000]), after(2000));
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_timeout(after(20_999));
-    assert_eq!(drained(&mut session), [resolved(1, Outcome::NoAck)]);
+    assert_eq!(
+        drain_actions(&mut session),
+        [resolve_action(1, Outcome::NoAck)]
+    );
     assert_eq!(session.poll_timeout(), Some(after(21_000)));
     session.handle_progress(after(5000));
     assert_eq!(session.poll_timeout(), Some(after(25_000)), "it reads");
     session.handle_written(7, after(10_000));
     session.handle_frame(received(&[1]), after(10_100));
-    drained(&mut session);
+    drain_actions(&mut session);
     assert_eq!(session.poll_timeout(), Some(after(30_000)));
     session.handle_timeout(after(29_999));
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     session.handle_timeout(after(30_000));
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::Slow));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::Slow));
 }
 
 #[test]
 fn a_displaced_session_is_told_why_and_leaves_once() {
     let mut session = open();
-    let displaced = Refusal::new(Code::Displaced, "signed in elsewhere");
-    session.close(displaced.clone(), START);
-    session.close(displaced.clone(), START);
+    let refusal = Refusal::new(Code::Displaced, "signed in elsewhere");
+    session.close(refusal.clone(), START);
+    session.close(refusal.clone(), START);
     let expected = [
         Action::Leave,
         Action::Transmit(Outgoing::Frame(ServerFrame::Closing {
-            refusal: displaced.clone(),
+            refusal: refusal.clone(),
             resume: None,
         })),
-        Action::Close(displaced),
+        Action::Close(refusal),
     ];
-    assert_eq!(drained(&mut session), expected);
+    assert_eq!(drain_actions(&mut session), expected);
     session.handle_closed(START);
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
 }
 
 // R18: sends under way get their answers before the boat announces that it leaves.
@@ -213,30 +222,30 @@ fn a_drain_finishes_what_is_under_way() {
     let mut session = open();
     session.handle_frame(send_to(2, 1), START);
     session.push(SOURCE, push(1), START);
-    drained(&mut session);
-    let leaving =
+    drain_actions(&mut session);
+    let draining =
         Refusal::new(Code::Draining, "this boat leaves").retry_after(Duration::from_millis(700));
     let resume = Some(ResumeTicket::from_bytes([7; RESUME_TICKET_BYTES]));
-    session.drain(leaving.clone(), resume, START);
+    session.drain(draining.clone(), resume, START);
     session.handle_frame(send_to(2, 2), START);
     session.push(SOURCE, push(2), START);
-    let actions = drained(&mut session);
+    let actions = drain_actions(&mut session);
     assert_eq!(refusals(&actions), [(send_id(2), Code::Draining)]);
-    assert!(actions.contains(&resolved(2, Outcome::NoSession)));
-    assert_eq!(closed(&actions), None);
-    session.handle_submitted(vec![accepted(1)], START);
+    assert!(actions.contains(&resolve_action(2, Outcome::NoSession)));
+    assert_eq!(close_code(&actions), None);
+    session.handle_submitted(vec![accepted_answer(1)], START);
     assert_eq!(
-        closed(&drained(&mut session)),
+        close_code(&drain_actions(&mut session)),
         None,
         "a push is unacknowledged"
     );
     session.handle_frame(received(&[1]), START);
-    let actions = drained(&mut session);
-    assert!(actions.contains(&resolved(1, Outcome::Done)));
-    let refusal = leaving.clone();
-    let closing = ServerFrame::Closing { refusal, resume };
-    assert!(actions.contains(&Action::Transmit(Outgoing::Frame(closing))));
-    assert_eq!(actions.last(), Some(&Action::Close(leaving)));
+    let actions = drain_actions(&mut session);
+    assert!(actions.contains(&resolve_action(1, Outcome::Done)));
+    let refusal = draining.clone();
+    let last_frame = ServerFrame::Closing { refusal, resume };
+    assert!(actions.contains(&Action::Transmit(Outgoing::Frame(last_frame))));
+    assert_eq!(actions.last(), Some(&Action::Close(draining)));
 }
 
 #[test]
@@ -246,9 +255,12 @@ fn a_drain_ends_in_order_although_a_frame_does_not_come_on() {
     session.handle_partial(60_000, START);
     session.drain(Refusal::new(Code::Draining, "leaving"), None, START);
     session.handle_timeout(after(20_000));
-    assert_eq!(closed(&drained(&mut session)), None);
-    session.handle_submitted(vec![accepted(1)], after(20_000));
-    assert_eq!(closed(&drained(&mut session)), Some(Code::Draining));
+    assert_eq!(close_code(&drain_actions(&mut session)), None);
+    session.handle_submitted(vec![accepted_answer(1)], after(20_000));
+    assert_eq!(
+        close_code(&drain_actions(&mut session)),
+        Some(Code::Draining)
+    );
 }
 
 #[test]
@@ -256,14 +268,14 @@ fn a_drain_does_not_wait_a_minute_for_a_silent_client() {
     let mut session = open();
     session.push(SOURCE, push(1), START);
     write_all(&mut session, START);
-    let leaving = Refusal::new(Code::Draining, "this boat leaves");
-    session.drain(leaving.clone(), None, START);
+    let draining = Refusal::new(Code::Draining, "this boat leaves");
+    session.drain(draining.clone(), None, START);
     let wait = SessionLimits::default().ack_wait;
     assert!(session.poll_timeout().expect("a deadline") >= START + wait);
     let deadline = after(5_000);
     session.handle_timeout(deadline);
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::Draining), "{actions:?}");
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::Draining), "{actions:?}");
 }
 
 fn refresh() -> ClientFrame {
@@ -274,67 +286,76 @@ fn refresh() -> ClientFrame {
 // Threat 3: a session with a new token in time goes on, one without ends with the old token.
 #[test]
 fn a_session_lives_as_long_as_its_newest_token() {
-    let mut session = opened_with(talkative());
+    let mut session = opened_session(talkative());
     session.handle_frame(ClientFrame::Hello(hello()), START);
     session.handle_admitted(Ok(admission()), START);
-    let actions = drained(&mut session);
-    let [ServerFrame::Welcome(welcome)] = told(&actions)[..] else {
+    let actions = drain_actions(&mut session);
+    let [ServerFrame::Welcome(welcome)] = server_frames(&actions)[..] else {
         panic!("{actions:?}");
     };
     assert_eq!(welcome.expires_at, Some(after(3_600_000)));
 
     session.handle_frame(refresh(), after(3_000_000));
     let token = "second".to_owned();
-    let asked = Action::Refresh(Refresh { token });
-    assert_eq!(drained(&mut session), [asked]);
+    let refresh_action = Action::Refresh(Refresh { token });
+    assert_eq!(drain_actions(&mut session), [refresh_action]);
     let expires_at = after(7_200_000);
     session.handle_refreshed(Ok(expires_at), after(3_000_100));
-    let refreshed = ServerFrame::Refreshed { expires_at };
-    assert_eq!(told(&drained(&mut session)), [&refreshed]);
+    let reply = ServerFrame::Refreshed { expires_at };
+    assert_eq!(server_frames(&drain_actions(&mut session)), [&reply]);
     write_all(&mut session, after(3_000_100));
     session.handle_timeout(after(7_199_999));
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     session.handle_timeout(expires_at);
-    assert_eq!(closed(&drained(&mut session)), Some(Code::TokenExpired));
+    assert_eq!(
+        close_code(&drain_actions(&mut session)),
+        Some(Code::TokenExpired)
+    );
     session.handle_refreshed(Ok(after(9_000_000)), expires_at);
-    assert_eq!(drained(&mut session), [], "too late");
+    assert_eq!(drain_actions(&mut session), [], "too late");
 }
 
 #[test]
 fn a_token_that_is_not_taken_changes_nothing() {
-    let mut session = opened_with(talkative());
+    let mut session = opened_session(talkative());
     session.handle_frame(ClientFrame::Hello(hello()), START);
     session.handle_admitted(Ok(admission()), START);
     session.handle_frame(refresh(), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     let refusal = Refusal::new(Code::Unauthenticated, "forged");
     session.handle_refreshed(Err(refusal.clone()), START);
     let request = None;
     let error = ServerFrame::Error { request, refusal };
-    assert_eq!(told(&drained(&mut session)), [&error]);
+    assert_eq!(server_frames(&drain_actions(&mut session)), [&error]);
     write_all(&mut session, START);
     session.handle_timeout(after(3_600_000));
-    assert_eq!(closed(&drained(&mut session)), Some(Code::TokenExpired));
+    assert_eq!(
+        close_code(&drain_actions(&mut session)),
+        Some(Code::TokenExpired)
+    );
 }
 
 #[test]
 fn a_token_is_refreshed_once_a_minute() {
     let mut session = open();
-    let asks = |session: &mut Session, millis| {
+    let try_refresh = |session: &mut Session, millis| {
         session.handle_frame(refresh(), after(millis));
-        let actions = drained(session);
-        let asked = actions.iter().any(|it| matches!(it, Action::Refresh(_)));
-        let refused = told(&actions).iter().any(|frame| {
+        let actions = drain_actions(session);
+        let was_asked = actions.iter().any(|it| matches!(it, Action::Refresh(_)));
+        let was_refused = server_frames(&actions).iter().any(|frame| {
             matches!(frame, ServerFrame::Error { refusal, .. } if refusal.code == Code::RateLimited)
         });
-        assert_ne!(asked, refused);
-        asked
+        assert_ne!(was_asked, was_refused);
+        was_asked
     };
-    let asked = [0, 1, 59_999, 60_000].map(|millis| asks(&mut session, millis));
-    assert_eq!(asked, [true, false, false, true]);
-    let mut early = opened_with(SessionLimits::default());
-    early.handle_frame(refresh(), START);
-    assert_eq!(closed(&drained(&mut early)), Some(Code::Malformed));
+    let results = [0, 1, 59_999, 60_000].map(|millis| try_refresh(&mut session, millis));
+    assert_eq!(results, [true, false, false, true]);
+    let mut not_admitted = opened_session(SessionLimits::default());
+    not_admitted.handle_frame(refresh(), START);
+    assert_eq!(
+        close_code(&drain_actions(&mut not_admitted)),
+        Some(Code::Malformed)
+    );
 }
 
 /// Has the client read everything.
@@ -359,11 +380,11 @@ fn an_idle_session_is_small_and_holds_nothing() {
     session.push(SOURCE, push(1), START);
     session.hint();
     session.handle_frame(received(&[1]), START);
-    drained(&mut session);
-    session.handle_submitted(vec![accepted(1)], START);
+    drain_actions(&mut session);
+    session.handle_submitted(vec![accepted_answer(1)], START);
     session.handle_receipts(Err(unavailable()), START);
     session.handle_page(mails(&[], None), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     assert_eq!(session.actions.capacity(), 0);
     assert!(session.sends.is_none() && session.pushes.is_none());
     assert!(session.receipts.is_none() && session.mail.is_none());

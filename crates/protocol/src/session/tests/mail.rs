@@ -1,24 +1,27 @@
 use super::*;
 
-fn fetch(after: Option<i64>) -> Action {
+fn fetch(last_id: Option<i64>) -> Action {
     Action::FetchMail {
-        after: after.map(cursor),
+        cursor: last_id.map(cursor),
         limit: SessionLimits::default().mail_page,
     }
 }
 
 // R2: the mailbox is read only after the welcome says that she is registered.
 #[test]
-fn what_waits_is_fetched_after_the_welcome() {
-    let mut session = admitted_with(
+fn waiting_mail_is_fetched_after_the_welcome() {
+    let mut session = admitted_session(
         SessionLimits::default(),
         Admission {
             mail_waits: true,
             ..admission()
         },
     );
-    let actions = drained(&mut session);
-    assert!(matches!(told(&actions)[..], [ServerFrame::Welcome(_)]));
+    let actions = drain_actions(&mut session);
+    assert!(matches!(
+        server_frames(&actions)[..],
+        [ServerFrame::Welcome(_)]
+    ));
     assert_eq!(actions[1..], [fetch(None)]);
 }
 
@@ -27,20 +30,26 @@ fn what_waits_is_fetched_after_the_welcome() {
 fn pages_are_pushed_and_removed_after_their_acknowledgement() {
     let mut session = open();
     session.hint();
-    assert_eq!(drained(&mut session), [fetch(None)]);
+    assert_eq!(drain_actions(&mut session), [fetch(None)]);
     session.handle_page(mails(&[1, 2], Some(2)), START);
-    let actions = drained(&mut session);
-    assert_eq!(pushed(&actions), [frame_of(1), frame_of(2)]);
+    let actions = drain_actions(&mut session);
+    assert_eq!(
+        pushed_frames(&actions),
+        [encoded_frame(1), encoded_frame(2)]
+    );
     assert_eq!(actions.last(), Some(&fetch(Some(2))));
     session.handle_frame(received(&[1]), START);
-    let actions = drained(&mut session);
+    let actions = drain_actions(&mut session);
     assert!(actions.contains(&Action::RemoveMail {
         ids: vec![message(1)]
     }));
     session.handle_page(mails(&[3], None), START);
-    assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        [encoded_frame(3)]
+    );
     session.handle_frame(received(&[2, 3]), START);
-    let actions = drained(&mut session);
+    let actions = drain_actions(&mut session);
     assert!(actions.contains(&Action::RemoveMail {
         ids: vec![message(2), message(3)]
     }));
@@ -52,32 +61,38 @@ fn pages_are_pushed_and_removed_after_their_acknowledgement() {
 fn a_hint_during_a_drain_reads_once_more_without_repeating() {
     let mut session = open();
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], Some(1)), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     session.hint();
     session.handle_frame(received(&[1]), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[2], None), START);
-    let actions = drained(&mut session);
-    assert_eq!(pushed(&actions), [frame_of(2)]);
+    let actions = drain_actions(&mut session);
+    assert_eq!(pushed_frames(&actions), [encoded_frame(2)]);
     assert_eq!(actions.last(), Some(&fetch(None)), "from the oldest");
     // 1 is acknowledged with its removal under way, 2 is out; 0 caused the hint.
     session.handle_page(mails(&[4, 1, 2], None), START);
-    assert_eq!(pushed(&drained(&mut session)), [frame_of(4)]);
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        [encoded_frame(4)]
+    );
 }
 
 #[test]
-fn a_message_that_is_pushed_and_waits_is_written_once_and_removed() {
+fn pushed_message_that_is_also_mail_is_written_once_and_removed() {
     let mut session = open();
     session.push(SOURCE, push(1), START);
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], None), START);
-    assert_eq!(pushed(&drained(&mut session)), Vec::<Bytes>::new());
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        Vec::<Bytes>::new()
+    );
     session.handle_frame(received(&[1]), START);
-    let actions = drained(&mut session);
-    assert!(actions.contains(&resolved(1, Outcome::Done)));
+    let actions = drain_actions(&mut session);
+    assert!(actions.contains(&resolve_action(1, Outcome::Done)));
     assert!(actions.contains(&Action::RemoveMail {
         ids: vec![message(1)]
     }));
@@ -90,58 +105,71 @@ fn pages_wait_for_the_window() {
         push_window_bytes: 15,
         ..SessionLimits::default()
     };
-    let mut session = open_with(limits);
+    let mut session = open_session(limits);
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1, 2, 3], Some(3)), START);
-    let actions = drained(&mut session);
-    assert_eq!(pushed(&actions), [frame_of(1), frame_of(2)], "14 bytes");
+    let actions = drain_actions(&mut session);
+    assert_eq!(
+        pushed_frames(&actions),
+        [encoded_frame(1), encoded_frame(2)],
+        "14 bytes"
+    );
     assert!(
         !actions
             .iter()
             .any(|a| matches!(a, Action::FetchMail { .. }))
     );
     session.handle_frame(received(&[1]), START);
-    assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        [encoded_frame(3)]
+    );
 }
 
 // No acknowledgement will come to make room.
 #[test]
 fn pages_go_on_when_what_needs_no_acknowledgement_is_written() {
-    let mut session = open_with(SessionLimits {
+    let mut session = open_session(SessionLimits {
         push_window: 1,
         ..SessionLimits::default()
     });
-    let silent = Push {
+    let no_ack_push = Push {
         needs_ack: false,
         ..push(9)
     };
-    session.push(SOURCE, silent, START);
+    session.push(SOURCE, no_ack_push, START);
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], None), START);
-    assert_eq!(pushed(&drained(&mut session)), Vec::<Bytes>::new());
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        Vec::<Bytes>::new()
+    );
     write_all(&mut session, after(100));
-    let actions = drained(&mut session);
-    assert_eq!(actions[0], resolved(9, Outcome::Done));
-    assert_eq!(pushed(&actions), [frame_of(1)]);
+    let actions = drain_actions(&mut session);
+    assert_eq!(actions[0], resolve_action(9, Outcome::Done));
+    assert_eq!(pushed_frames(&actions), [encoded_frame(1)]);
 }
 
 #[test]
 fn pages_wait_until_the_client_reads() {
-    let mut session = open_with(SessionLimits {
+    let mut session = open_session(SessionLimits {
         outgoing_bytes_max: 100,
         ..SessionLimits::default()
     });
     session.notice(Bytes::from(vec![0; 150]), START);
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], None), START);
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     session.handle_written(50, after(100));
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     session.handle_written(50, after(200));
-    assert_eq!(pushed(&drained(&mut session)), [frame_of(1)]);
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        [encoded_frame(1)]
+    );
 }
 
 // proves S1-55: a device that does not take it loses nothing; no removal was asked for.
@@ -149,13 +177,13 @@ fn pages_wait_until_the_client_reads() {
 fn unacknowledged_mail_ends_the_session_and_stays() {
     let mut session = open();
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], None), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     write_all(&mut session, START);
     session.handle_timeout(after(60_000));
-    let actions = drained(&mut session);
-    assert_eq!(closed(&actions), Some(Code::Reconnect));
+    let actions = drain_actions(&mut session);
+    assert_eq!(close_code(&actions), Some(Code::Reconnect));
     assert!(
         !actions
             .iter()
@@ -168,30 +196,30 @@ fn unacknowledged_mail_ends_the_session_and_stays() {
 fn a_failed_page_is_asked_for_again() {
     let mut session = open();
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(Err(unavailable()), START);
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     assert_eq!(session.poll_timeout(), Some(after(1000)));
     session.handle_timeout(after(1000));
-    assert_eq!(drained(&mut session), [fetch(None)]);
+    assert_eq!(drain_actions(&mut session), [fetch(None)]);
 }
 
 #[test]
 fn a_page_that_does_not_move_on_ends_the_drain() {
     let mut session = open();
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], Some(1)), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], Some(1)), START);
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
 }
 
 /// Mail that a station could not read stays in the mailbox: it is fetched again, later or with new
 /// mail.
 #[test]
 fn mail_that_was_left_out_is_fetched_again() {
-    let left_out = |ids: &[i64]| {
+    let incomplete_page = |ids: &[i64]| {
         let page = mails(ids, None).expect("a page");
         Ok(Page {
             next: Some(MailCursor::START),
@@ -200,28 +228,38 @@ fn mail_that_was_left_out_is_fetched_again() {
     };
     let mut session = open();
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[1], Some(1)), START);
-    drained(&mut session);
-    session.handle_page(left_out(&[2]), START);
-    assert_eq!(pushed(&drained(&mut session)), [frame_of(2)]);
+    drain_actions(&mut session);
+    session.handle_page(incomplete_page(&[2]), START);
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        [encoded_frame(2)]
+    );
     session.handle_frame(received(&[1, 2]), START);
-    drained(&mut session);
+    drain_actions(&mut session);
     assert_eq!(session.poll_timeout(), Some(after(1000)));
     session.handle_timeout(after(1000));
-    assert_eq!(drained(&mut session), [fetch(None)], "from the oldest");
-    session.handle_page(left_out(&[]), after(1000));
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(
+        drain_actions(&mut session),
+        [fetch(None)],
+        "from the oldest"
+    );
+    session.handle_page(incomplete_page(&[]), after(1000));
+    assert_eq!(drain_actions(&mut session), []);
     session.hint();
     assert_eq!(
-        drained(&mut session),
+        drain_actions(&mut session),
         [fetch(None)],
         "new mail waits for none"
     );
     session.handle_page(mails(&[3], None), after(1100));
-    assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
+    assert_eq!(
+        pushed_frames(&drain_actions(&mut session)),
+        [encoded_frame(3)]
+    );
     session.handle_frame(received(&[3]), after(1100));
-    drained(&mut session);
+    drain_actions(&mut session);
     assert!(session.mail.is_none());
 }
 
@@ -229,7 +267,7 @@ fn mail_that_was_left_out_is_fetched_again() {
 /// acknowledges ends that.
 #[test]
 fn mail_that_stays_left_out_is_asked_for_ever_later() {
-    let nothing = || {
+    let empty_page = || {
         Ok(Page {
             mails: Vec::new(),
             next: Some(MailCursor::START),
@@ -237,25 +275,25 @@ fn mail_that_stays_left_out_is_asked_for_ever_later() {
     };
     let mut session = open();
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     let mut now = 0;
     for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-        session.handle_page(nothing(), after(now));
-        assert_eq!(drained(&mut session), []);
+        session.handle_page(empty_page(), after(now));
+        assert_eq!(drain_actions(&mut session), []);
         now += seconds * 1000;
         assert_eq!(session.poll_timeout(), Some(after(now)));
         session.handle_frame(ClientFrame::Ping { nonce: 1 }, after(now));
         session.handle_timeout(after(now));
-        let actions = drained(&mut session);
+        let actions = drain_actions(&mut session);
         assert_eq!(actions.last(), Some(&fetch(None)), "{seconds}");
         write_all(&mut session, after(now));
     }
     session.handle_page(mails(&[1], None), after(now));
-    drained(&mut session);
+    drain_actions(&mut session);
     session.hint();
     session.handle_frame(received(&[1]), after(now));
-    assert_eq!(drained(&mut session).last(), Some(&fetch(None)));
-    session.handle_page(nothing(), after(now));
+    assert_eq!(drain_actions(&mut session).last(), Some(&fetch(None)));
+    session.handle_page(empty_page(), after(now));
     assert_eq!(session.poll_timeout(), Some(after(now + 1000)));
 }
 
@@ -265,25 +303,25 @@ fn mail_that_stays_left_out_is_asked_for_ever_later() {
 fn a_pass_pauses_at_a_page_that_was_all_left_out() {
     let mut session = open();
     session.hint();
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[], Some(2)), START);
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     assert_eq!(session.poll_timeout(), Some(after(1000)));
     session.handle_timeout(after(1000));
-    assert_eq!(drained(&mut session), [fetch(Some(2))]);
+    assert_eq!(drain_actions(&mut session), [fetch(Some(2))]);
     session.handle_page(mails(&[], Some(4)), after(1000));
-    assert_eq!(drained(&mut session), []);
+    assert_eq!(drain_actions(&mut session), []);
     session.hint();
-    assert_eq!(drained(&mut session), [fetch(Some(4))]);
+    assert_eq!(drain_actions(&mut session), [fetch(Some(4))]);
     session.handle_page(mails(&[5], None), after(1100));
-    let actions = drained(&mut session);
-    assert_eq!(pushed(&actions), [frame_of(5)]);
+    let actions = drain_actions(&mut session);
+    assert_eq!(pushed_frames(&actions), [encoded_frame(5)]);
     assert_eq!(actions.last(), Some(&fetch(None)), "for the hint");
     session.handle_frame(received(&[5]), after(1100));
-    drained(&mut session);
+    drain_actions(&mut session);
     session.handle_page(mails(&[], Some(2)), after(1100));
     session.handle_timeout(after(2100));
-    assert_eq!(drained(&mut session), [fetch(Some(2))]);
+    assert_eq!(drain_actions(&mut session), [fetch(Some(2))]);
     session.handle_page(mails(&[], None), after(2100));
     assert_eq!(session.poll_timeout(), Some(after(4100)), "not over");
 }
@@ -292,7 +330,7 @@ fn a_pass_pauses_at_a_page_that_was_all_left_out() {
 fn a_restored_session_is_told_to_sync_and_drains() {
     let mut session = open();
     session.resync(START);
-    let actions = drained(&mut session);
-    assert_eq!(told(&actions), [&ServerFrame::Resync]);
+    let actions = drain_actions(&mut session);
+    assert_eq!(server_frames(&actions), [&ServerFrame::Resync]);
     assert_eq!(actions[1..], [fetch(None)]);
 }

@@ -2,21 +2,21 @@ use super::*;
 
 #[test]
 fn questions_are_limited_and_their_answers_passed_on() {
-    let mut session = open_with(SessionLimits {
+    let mut session = open_session(SessionLimits {
         questions_max: 1,
         ..SessionLimits::default()
     });
     session.handle_frame(ClientFrame::Sync(question(1)), START);
     session.handle_frame(ClientFrame::Sync(question(2)), START);
-    let actions = drained(&mut session);
+    let actions = drain_actions(&mut session);
     assert_eq!(actions.last(), Some(&Action::Sync(question(1))));
-    assert_eq!(counted(&actions), [Bound::Questions]);
+    assert_eq!(counted_bounds(&actions), [Bound::Questions]);
     let [
         ServerFrame::Error {
             request: Some(2),
             refusal,
         },
-    ] = told(&actions)[..]
+    ] = server_frames(&actions)[..]
     else {
         panic!("{actions:?}");
     };
@@ -24,13 +24,13 @@ fn questions_are_limited_and_their_answers_passed_on() {
     let page = Outgoing::Encoded(Bytes::from_static(b"page"));
     session.handle_answer(1, Ok(page), START);
     session.handle_frame(ClientFrame::Sync(question(3)), START);
-    let actions = drained(&mut session);
-    assert_eq!(pushed(&actions), [Bytes::from_static(b"page")]);
+    let actions = drain_actions(&mut session);
+    assert_eq!(pushed_frames(&actions), [Bytes::from_static(b"page")]);
     assert_eq!(actions.last(), Some(&Action::Sync(question(3))));
 }
 
 /// Questions that the session asks of the station.
-fn asked(actions: &[Action]) -> Vec<u32> {
+fn sync_requests(actions: &[Action]) -> Vec<u32> {
     (actions.iter())
         .filter_map(|action| match action {
             Action::Sync(question) => Some(question.request),
@@ -47,29 +47,29 @@ fn page(bytes: usize) -> Result<Outgoing, Refusal> {
 #[test]
 fn all_questions_are_answered_whatever_the_answers_weigh() {
     const BOUND: u32 = 2000;
-    let mut session = open_with(SessionLimits {
+    let mut session = open_session(SessionLimits {
         outgoing_bytes_max: BOUND,
         ..SessionLimits::default()
     });
     for request in 1..=8 {
         session.handle_frame(ClientFrame::Sync(question(request)), START);
     }
-    let mut actions = drained(&mut session);
-    let mut waiting: Vec<u32> = asked(&actions);
-    assert_eq!(waiting, [1, 2, 3, 4]);
-    let (mut answered, mut unwritten) = (0, 0);
+    let mut actions = drain_actions(&mut session);
+    let mut pending: Vec<u32> = sync_requests(&actions);
+    assert_eq!(pending, [1, 2, 3, 4]);
+    let (mut answer_count, mut unwritten) = (0, 0);
     for turn in 0..1000 {
         let now = after(turn * 100);
-        for request in std::mem::take(&mut waiting) {
+        for request in std::mem::take(&mut pending) {
             session.handle_answer(request, page(5000), now);
         }
         session.handle_frame(ClientFrame::Ping { nonce: turn }, now);
         session.push(SOURCE, push(turn as i64 + 1), now);
         session.handle_frame(received(&[turn as i64 + 1]), now);
-        actions = drained(&mut session);
-        assert_eq!(closed(&actions), None, "turn {turn}");
-        waiting = asked(&actions);
-        answered += pushed(&actions)
+        actions = drain_actions(&mut session);
+        assert_eq!(close_code(&actions), None, "turn {turn}");
+        pending = sync_requests(&actions);
+        answer_count += pushed_frames(&actions)
             .iter()
             .filter(|frame| frame.len() == 5000)
             .count();
@@ -79,30 +79,30 @@ fn all_questions_are_answered_whatever_the_answers_weigh() {
             session.outgoing()
         );
         unwritten += 300;
-        let taken = unwritten.min(session.outgoing());
-        session.handle_written(taken, now);
-        unwritten -= taken;
+        let written = unwritten.min(session.outgoing());
+        session.handle_written(written, now);
+        unwritten -= written;
     }
-    assert_eq!(answered, 8);
+    assert_eq!(answer_count, 8);
 }
 
 #[test]
-fn a_question_that_was_not_asked_yet_is_refused_when_the_session_drains() {
+fn waiting_question_is_refused_when_the_session_drains() {
     let mut session = open();
     for request in 1..=5 {
         session.handle_frame(ClientFrame::Sync(question(request)), START);
     }
     session.handle_frame(send_to(2, 1), START);
-    assert_eq!(asked(&drained(&mut session)), [1, 2, 3, 4]);
+    assert_eq!(sync_requests(&drain_actions(&mut session)), [1, 2, 3, 4]);
     session.drain(Refusal::new(Code::Draining, "leaving"), None, START);
     session.handle_answer(1, page(10), START);
-    let actions = drained(&mut session);
+    let actions = drain_actions(&mut session);
     assert!(matches!(
-        told(&actions)[..],
+        server_frames(&actions)[..],
         [ServerFrame::Error {
             request: Some(5),
             ..
         }]
     ));
-    assert_eq!(pushed(&actions).len(), 1);
+    assert_eq!(pushed_frames(&actions).len(), 1);
 }

@@ -82,36 +82,36 @@ struct World {
     session: Session,
     now: Timestamp,
     limits: SessionLimits,
-    sent: u8,
+    sent_count: u8,
     next_token: u64,
-    owed: BTreeSet<Token>,
+    unresolved: BTreeSet<Token>,
     under_way: Option<Vec<Submit>>,
     questions: Vec<u32>,
     question: u32,
-    receipts: bool,
-    fetching: bool,
+    is_sending_receipts: bool,
+    is_fetching: bool,
     mail_ids: BTreeSet<MessageId>,
     acked_ids: BTreeSet<MessageId>,
     page: i64,
     /// Refused sends in the order of their first try, as the client's outbox keeps them.
     outbox: BTreeMap<u8, i64>,
     recipients: BTreeMap<u8, i64>,
-    accepted: Vec<(i64, u8)>,
+    accepted_sends: Vec<(i64, u8)>,
     unwritten: usize,
     /// Unwritten frames: weight, and whether it is the page that answers a question.
     stream: VecDeque<(usize, bool)>,
     /// Time at which the socket last took something, or something first waited for it.
     written_at: Timestamp,
     /// Submitted sends whose answers are not written yet.
-    unanswered: BTreeSet<u8>,
+    unanswered_sends: BTreeSet<u8>,
     /// Sends under way when each notice came, which may be why it came.
     causes: Vec<BTreeSet<u8>>,
-    planted: Option<PlantedBug>,
+    planted_bug: Option<PlantedBug>,
     /// What the judges say.
-    wrong: Vec<String>,
-    admits: usize,
-    leaves: usize,
-    closes: usize,
+    findings: Vec<String>,
+    admit_count: usize,
+    leave_count: usize,
+    close_count: usize,
 }
 
 impl World {
@@ -124,36 +124,36 @@ impl World {
             outgoing_bytes_max: 1200,
             ..SessionLimits::default()
         };
-        let mut session = opened_with(limits.clone());
+        let mut session = opened_session(limits.clone());
         session.handle_frame(ClientFrame::Hello(hello()), START);
         World {
             session,
             now: START,
             limits,
-            sent: 0,
+            sent_count: 0,
             next_token: 0,
-            owed: BTreeSet::new(),
+            unresolved: BTreeSet::new(),
             under_way: None,
             questions: Vec::new(),
             question: 0,
-            receipts: false,
-            fetching: false,
+            is_sending_receipts: false,
+            is_fetching: false,
             mail_ids: BTreeSet::new(),
             acked_ids: BTreeSet::new(),
             page: 0,
             outbox: BTreeMap::new(),
             recipients: BTreeMap::new(),
-            accepted: Vec::new(),
+            accepted_sends: Vec::new(),
             unwritten: 0,
             stream: VecDeque::new(),
             written_at: START,
-            unanswered: BTreeSet::new(),
+            unanswered_sends: BTreeSet::new(),
             causes: Vec::new(),
-            planted: None,
-            wrong: Vec::new(),
-            admits: 0,
-            leaves: 0,
-            closes: 0,
+            planted_bug: None,
+            findings: Vec::new(),
+            admit_count: 0,
+            leave_count: 0,
+            close_count: 0,
         }
     }
 
@@ -162,10 +162,10 @@ impl World {
         match event {
             Event::Admit(true) => self.session.handle_admitted(Ok(admission()), now),
             Event::Admit(false) => {}
-            Event::Send { to } if self.sent < u8::MAX => {
-                self.sent += 1;
-                self.recipients.insert(self.sent, to);
-                self.send(self.sent);
+            Event::Send { to } if self.sent_count < u8::MAX => {
+                self.sent_count += 1;
+                self.recipients.insert(self.sent_count, to);
+                self.send(self.sent_count);
             }
             Event::Send { .. } => {}
             Event::Resend(nth) => {
@@ -182,7 +182,7 @@ impl World {
             }
             Event::Push { id, needs_ack } => {
                 self.next_token += 1;
-                self.owed.insert(token(self.next_token));
+                self.unresolved.insert(token(self.next_token));
                 let push = Push {
                     token: PushToken::from_number(self.next_token),
                     needs_ack,
@@ -215,24 +215,24 @@ impl World {
             Event::Notice => {
                 let notice = Bytes::from(self.causes.len().to_string());
                 let causes = self.under_way.iter().flatten();
-                self.causes.push(causes.map(number_of).collect());
+                self.causes.push(causes.map(send_number).collect());
                 self.session.notice(notice, now);
             }
             Event::Hint => self.session.hint(),
             Event::Answer(failures) => self.answer(failures),
             Event::Receipt(ok) => {
-                if std::mem::take(&mut self.receipts) {
+                if std::mem::take(&mut self.is_sending_receipts) {
                     let acked = Acked {
                         kind: ReceiptKind::Received,
                         ids: vec![],
-                        refused: vec![],
+                        refusals: vec![],
                     };
                     let answer = if ok { Ok(acked) } else { Err(unavailable()) };
                     self.session.handle_receipts(answer, now);
                 }
             }
             Event::Page(ids, more) => {
-                if std::mem::take(&mut self.fetching) {
+                if std::mem::take(&mut self.is_fetching) {
                     self.page += 1;
                     self.mail_ids.extend(ids.iter().map(|&id| message(id)));
                     self.session
@@ -270,18 +270,18 @@ impl World {
         let Some(batch) = self.under_way.take() else {
             return;
         };
-        let mut failed = BTreeSet::new();
+        let mut failed_recipients = BTreeSet::new();
         let mut answers = Vec::new();
         for (index, submit) in batch.into_iter().enumerate() {
             let number = submit.send.send_id.as_bytes()[0];
             let to = self.recipients[&number];
-            if failures >> index & 1 == 1 || failed.contains(&to) {
-                failed.insert(to);
+            if failures >> index & 1 == 1 || failed_recipients.contains(&to) {
+                failed_recipients.insert(to);
                 answers.push(Err(unavailable()));
             } else {
-                self.accepted.push((to, number));
+                self.accepted_sends.push((to, number));
                 self.outbox.remove(&number);
-                answers.push(accepted(number));
+                answers.push(accepted_answer(number));
             }
         }
         self.session.handle_submitted(answers, self.now);
@@ -290,10 +290,10 @@ impl World {
     fn write(&mut self, weight: usize) {
         self.unwritten -= weight;
         self.written_at = self.now;
-        let mut left = weight;
+        let mut remaining = weight;
         while let Some((first, _)) = self.stream.front_mut() {
-            let taken = left.min(*first);
-            (*first, left) = (*first - taken, left - taken);
+            let written = remaining.min(*first);
+            (*first, remaining) = (*first - written, remaining - written);
             if *first > 0 {
                 break;
             }
@@ -302,24 +302,24 @@ impl World {
     }
 
     /// Weight of what waits, apart from pages.
-    fn unread_of_others(&self) -> usize {
-        let others = self.stream.iter().filter(|(_, is_page)| !is_page);
-        others.map(|(weight, _)| weight).sum()
+    fn unread_weight(&self) -> usize {
+        let counted_frames = self.stream.iter().filter(|(_, is_page)| !is_page);
+        counted_frames.map(|(weight, _)| weight).sum()
     }
 
     fn judge_written(&mut self, outgoing: &Outgoing) {
         match outgoing {
             Outgoing::Frame(ServerFrame::Accepted(Accepted { send_id, .. }))
             | Outgoing::Frame(ServerFrame::Refused { send_id, .. }) => {
-                self.unanswered.remove(&send_id.as_bytes()[0]);
+                self.unanswered_sends.remove(&send_id.as_bytes()[0]);
             }
             Outgoing::Notice(notice) => {
                 let number = str::from_utf8(notice).expect("a number");
                 let causes = &self.causes[number.parse::<usize>().expect("a number")];
-                let early: Vec<_> = causes.intersection(&self.unanswered).collect();
-                if !early.is_empty() {
-                    let text = format!("notice {number} before the answers to {early:?}");
-                    self.wrong.push(text);
+                let early_sends: Vec<_> = causes.intersection(&self.unanswered_sends).collect();
+                if !early_sends.is_empty() {
+                    let text = format!("notice {number} before the answers to {early_sends:?}");
+                    self.findings.push(text);
                 }
             }
             Outgoing::Frame(_) | Outgoing::Encoded(_) => {}
@@ -327,23 +327,23 @@ impl World {
     }
 
     fn judge_close(&mut self, refusal: &Refusal) {
-        let unread = self.unread_of_others();
+        let unread = self.unread_weight();
         let has_read_nothing = self.now >= self.written_at + self.limits.write_wait;
         let is_slow = unread >= self.limits.outgoing_bytes_max as usize || has_read_nothing;
         if refusal.code == Code::Slow && !is_slow {
             let text = format!("slow with {unread} unread bytes apart from pages");
-            self.wrong.push(text);
+            self.findings.push(text);
         }
     }
 
     fn actions(&mut self) -> Vec<Action> {
         let max = self.limits.outgoing_bytes_max as usize;
-        if self.planted == Some(PlantedBug::PagesCount) && self.unwritten >= max {
+        if self.planted_bug == Some(PlantedBug::PagesCount) && self.unwritten >= max {
             let refusal = Refusal::new(Code::Slow, "too much waits to be read by you");
             self.session.close(refusal, self.now);
         }
-        let mut actions = drained(&mut self.session);
-        if self.planted == Some(PlantedBug::NoticeFirst) {
+        let mut actions = drain_actions(&mut self.session);
+        if self.planted_bug == Some(PlantedBug::NoticeFirst) {
             let is_notice =
                 |action: &Action| matches!(action, Action::Transmit(Outgoing::Notice(_)));
             actions.sort_by_key(|action| !is_notice(action));
@@ -363,7 +363,7 @@ impl World {
                         matches!(&outgoing, Outgoing::Encoded(it) if it.first() == Some(&0));
                     self.stream.push_back((outgoing.weight(), is_page));
                     self.judge_written(&outgoing);
-                    assert_eq!(self.closes, 0, "nothing is written after the close");
+                    assert_eq!(self.close_count, 0, "nothing is written after the close");
                     if let Outgoing::Frame(ServerFrame::Refused { send_id, refusal }) = outgoing
                         && refusal.code.retryable()
                     {
@@ -371,23 +371,26 @@ impl World {
                         self.outbox.insert(number, self.recipients[&number]);
                     }
                 }
-                Action::Admit(_) => self.admits += 1,
+                Action::Admit(_) => self.admit_count += 1,
                 Action::Submit(batch) => {
                     assert!(self.under_way.is_none(), "two batches under way");
                     assert!(batch.len() <= self.limits.send_window as usize);
-                    self.unanswered.extend(batch.iter().map(number_of));
+                    self.unanswered_sends.extend(batch.iter().map(send_number));
                     self.under_way = Some(batch);
                 }
                 Action::Receipts(_) => {
-                    assert!(!self.receipts, "two calls under way");
-                    self.receipts = true;
+                    assert!(!self.is_sending_receipts, "two calls under way");
+                    self.is_sending_receipts = true;
                 }
                 Action::Resolve { token, .. } => {
-                    assert!(self.owed.remove(&token), "{token:?} was resolved twice");
+                    assert!(
+                        self.unresolved.remove(&token),
+                        "{token:?} was resolved twice"
+                    );
                 }
                 Action::FetchMail { .. } => {
-                    assert!(!self.fetching, "two pages under way");
-                    self.fetching = true;
+                    assert!(!self.is_fetching, "two pages under way");
+                    self.is_fetching = true;
                 }
                 Action::RemoveMail { ids } => {
                     for id in ids {
@@ -400,10 +403,10 @@ impl World {
                 }
                 Action::Refresh(_) | Action::Count(_) => {}
                 Action::Close(refusal) => {
-                    self.closes += 1;
+                    self.close_count += 1;
                     self.judge_close(&refusal);
                 }
-                Action::Leave => self.leaves += 1,
+                Action::Leave => self.leave_count += 1,
             }
         }
         // An answer that refuses every id of a full window, each with its reason.
@@ -411,7 +414,7 @@ impl World {
         let bound = self.limits.outgoing_bytes_max as usize;
         assert!(self.session.outgoing() <= 2 * bound + PAGE_BYTES_MAX + frame_max);
         assert_eq!(self.session.outgoing(), self.unwritten);
-        assert!(self.owed.len() <= 3 * self.limits.push_window as usize);
+        assert!(self.unresolved.len() <= 3 * self.limits.push_window as usize);
     }
 
     fn finish(mut self) {
@@ -420,7 +423,7 @@ impl World {
         self.perform();
         // All answers come in the end; a client that is gone may be admitted only now.
         self.session.handle_admitted(Ok(admission()), self.now);
-        while std::mem::take(&mut self.receipts) {
+        while std::mem::take(&mut self.is_sending_receipts) {
             self.session.handle_receipts(Err(unavailable()), self.now);
             self.perform();
         }
@@ -429,26 +432,33 @@ impl World {
             self.perform();
         }
         self.perform();
-        assert_eq!(self.wrong, Vec::<String>::new());
-        assert!(self.owed.is_empty(), "never resolved: {:?}", self.owed);
+        assert_eq!(self.findings, Vec::<String>::new());
+        assert!(
+            self.unresolved.is_empty(),
+            "never resolved: {:?}",
+            self.unresolved
+        );
         assert!(self.session.is_settled(), "{:?}", self.session);
         assert_eq!(self.session.actions.capacity(), 0);
-        assert!(self.closes <= 1);
-        assert_eq!(self.leaves, 1, "admitted before the end: {was_admitted}");
+        assert!(self.close_count <= 1);
+        assert_eq!(
+            self.leave_count, 1,
+            "admitted before the end: {was_admitted}"
+        );
 
         // Each conversation was accepted in the order in which its sends were first tried.
         let mut newest: BTreeMap<i64, u8> = BTreeMap::new();
-        for (to, number) in self.accepted {
-            let before = newest.insert(to, number).unwrap_or(0);
+        for (to, number) in self.accepted_sends {
+            let previous = newest.insert(to, number).unwrap_or(0);
             assert!(
-                before < number,
-                "{number} to {to} was accepted after {before}"
+                previous < number,
+                "{number} to {to} was accepted after {previous}"
             );
         }
     }
 }
 
-fn number_of(submit: &Submit) -> u8 {
+fn send_number(submit: &Submit) -> u8 {
     submit.send.send_id.as_bytes()[0]
 }
 
@@ -456,7 +466,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_everything_owed_is_settled_in_order(events in vec(event(), 0..120)) {
+    fn every_obligation_is_settled_in_order(events in vec(event(), 0..120)) {
         let mut world = World::new();
         world.perform();
         for event in events {
@@ -470,15 +480,15 @@ proptest! {
 fn the_judges_find_what_is_planted() {
     for bug in [PlantedBug::NoticeFirst, PlantedBug::PagesCount] {
         let mut runner = TestRunner::deterministic();
-        let is_found = |_: &usize| {
+        let finds_bug = |_: &usize| {
             let events = vec(event(), 0..120).new_tree(&mut runner).expect("events");
             let mut world = World::new();
-            world.planted = Some(bug);
+            world.planted_bug = Some(bug);
             world.perform();
             events.current().into_iter().for_each(|it| world.step(it));
-            !world.wrong.is_empty()
+            !world.findings.is_empty()
         };
-        let found = (1..=100).find(is_found);
-        assert!(found.is_some(), "{bug:?}");
+        let seed = (1..=100).find(finds_bug);
+        assert!(seed.is_some(), "{bug:?}");
     }
 }

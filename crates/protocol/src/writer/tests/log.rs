@@ -30,7 +30,7 @@ pub(crate) struct EncodeDebug;
 impl Encode for EncodeDebug {
     fn encode(&self, event: &Event<'_>, _: Option<TraceContext>) -> Bytes {
         let panics = match event {
-            Event::Message(placed) => placed.message.content.data == PANICS,
+            Event::Message(message) => message.message.content.data == PANICS,
             Event::Changed { change, .. } => change.asked.at >= PANICS_AT,
             Event::SenderCopy(_) | Event::List(_) => false,
         };
@@ -58,7 +58,7 @@ pub(crate) struct Act {
     to: To,
     kind: Kind,
     /// Number of an earlier act, whose send comes again.
-    again: Option<usize>,
+    repeat_of: Option<usize>,
     unsure: bool,
     /// Accepted by a station whose clock is behind.
     late: bool,
@@ -84,7 +84,7 @@ impl Act {
             by,
             to,
             kind,
-            again: None,
+            repeat_of: None,
             unsure: false,
             late: false,
         }
@@ -104,9 +104,9 @@ impl Act {
 
     /// The send of an earlier act comes again, in doubt whether it was accepted; to another
     /// receiver, under its send_id.
-    pub(crate) fn again(self, number: usize) -> Act {
+    pub(crate) fn repeating(self, number: usize) -> Act {
         Act {
-            again: Some(number),
+            repeat_of: Some(number),
             unsure: true,
             ..self
         }
@@ -203,13 +203,13 @@ pub(crate) fn acts() -> impl Strategy<Value = Vec<Act>> {
         4 => (0..24usize, change()).prop_map(|(subject, kind)| Kind::Change(subject, kind)),
         3 => command().prop_map(Kind::Command),
     ];
-    let again = prop_oneof![3 => Just(None), 1 => (0..24usize).prop_map(Some)];
-    let act = (1..=USERS, to, kind, again, any::<bool>(), any::<bool>());
-    let act = act.prop_map(|(by, to, kind, again, unsure, late)| Act {
+    let repeat_of = prop_oneof![3 => Just(None), 1 => (0..24usize).prop_map(Some)];
+    let act = (1..=USERS, to, kind, repeat_of, any::<bool>(), any::<bool>());
+    let act = act.prop_map(|(by, to, kind, repeat_of, unsure, late)| Act {
         by,
         to,
         kind,
-        again,
+        repeat_of,
         unsure,
         late,
     });
@@ -269,16 +269,16 @@ impl Log {
 
     /// True for the record of a change of a message.
     pub(crate) fn is_change(&self, number: usize) -> bool {
-        let message = self.earlier(number);
+        let message = self.message_at(number);
         message.is_some_and(|message| ChangeRequest::of(message).is_some())
     }
 
     pub(crate) fn is_command(&self, offset: u64) -> bool {
-        let message = self.earlier(offset as usize);
+        let message = self.message_at(offset as usize);
         message.is_some_and(crate::event::is_group_command)
     }
 
-    fn earlier(&self, number: usize) -> Option<&Message> {
+    fn message_at(&self, number: usize) -> Option<&Message> {
         match &self.tasks.get(number)?.work {
             Work::Message(task) => Some(&task.message),
             Work::Deliver(_) | Work::Kickout(_) => None,
@@ -310,31 +310,32 @@ impl Log {
                 (changing("", change), to)
             }
             Kind::Change(subject, kind) => {
-                let about = self.earlier(*subject)?;
-                let to = match (about.to, about.from == from) {
-                    (Recipient::User(_), false) if about.to != Recipient::User(from) => {
+                let subject_message = self.message_at(*subject)?;
+                let to = match (subject_message.to, subject_message.from == from) {
+                    (Recipient::User(_), false) if subject_message.to != Recipient::User(from) => {
                         return None;
                     }
-                    (Recipient::User(_), false) => Recipient::User(about.from),
+                    (Recipient::User(_), false) => Recipient::User(subject_message.from),
                     (to, _) => to,
                 };
                 let text = if kind.has_text() { "edited" } else { "" };
                 let change = ChangeOf {
-                    subject: Some(about.id),
+                    subject: Some(subject_message.id),
                     kind: kind.clone(),
                 };
                 (changing(text, change), to)
             }
         };
-        let earlier = act.again.and_then(|number| self.earlier(number));
-        let earlier = earlier.filter(|earlier| earlier.from == from);
-        let first = earlier.filter(|first| first.to == to);
+        let earlier_message = act.repeat_of.and_then(|number| self.message_at(number));
+        let earlier_message =
+            earlier_message.filter(|earlier_message| earlier_message.from == from);
+        let first = earlier_message.filter(|first| first.to == to);
         let is_same = |first: &&Message| first.content.change.is_some() == content.change.is_some();
         let first = first.filter(is_same);
         // A client that uses a send_id for two receivers, while nothing can tell.
         let is_message = |message: &Message| message.content.change.is_none();
-        let other =
-            earlier.filter(|other| other.to != to && is_message(other) && content.change.is_none());
+        let other = earlier_message
+            .filter(|other| other.to != to && is_message(other) && content.change.is_none());
         let send_id = match first.or(other) {
             Some(first) => first.send_id,
             None => SendId::from_bytes((number as u128 + 1).to_be_bytes()),

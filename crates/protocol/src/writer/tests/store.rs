@@ -27,35 +27,35 @@ pub(crate) type GroupState = (Option<(GroupSettings, Version)>, BTreeMap<UserId,
 pub(crate) struct Store {
     pub(crate) heads: BTreeMap<ConversationId, Head>,
     /// Heads that the writer remembers otherwise.
-    pub(crate) remembered: BTreeMap<ConversationId, Head>,
+    pub(crate) cached_heads: BTreeMap<ConversationId, Head>,
     pub(crate) rows: BTreeMap<(Owner, MessageId), MessageRow>,
     pub(crate) groups: BTreeMap<GroupId, GroupState>,
     pub(crate) overlays: BTreeMap<(ConversationId, Seq), Overlay>,
     pub(crate) changes: BTreeMap<(ConversationId, u64), ChangeRow>,
     pub(crate) list_rows: BTreeMap<(UserId, ConversationId), ConversationRow>,
-    pub(crate) cleared: BTreeMap<(UserId, ConversationId), Tally>,
-    pub(crate) arranged: BTreeMap<(UserId, ConversationId), (Version, ListArrangement)>,
-    pub(crate) hidden: BTreeMap<(UserId, ConversationId, u64), Seq>,
+    pub(crate) clears: BTreeMap<(UserId, ConversationId), Tally>,
+    pub(crate) arrangements: BTreeMap<(UserId, ConversationId), (Version, ListArrangement)>,
+    pub(crate) hide_marks: BTreeMap<(UserId, ConversationId, u64), Seq>,
     /// False: some frames cannot be made.
     pub(crate) makes_all_frames: bool,
 }
 
 /// Frames of plans, by record.
-pub(crate) fn delivered(plans: &[Plan]) -> BTreeMap<Source, String> {
-    let all = plans.iter().flat_map(|plan| &plan.handover.deliver);
-    let all = all.map(|(source, task)| {
-        let line = format!("{} {:?} {:?}", task.rev, task.frame, task.own_frames);
-        (*source, line)
+pub(crate) fn delivery_frames(plans: &[Plan]) -> BTreeMap<Source, String> {
+    let tasks = plans.iter().flat_map(|plan| &plan.handover.deliver);
+    let tasks = tasks.map(|(source, task)| {
+        let frames = format!("{} {:?} {:?}", task.rev, task.frame, task.own_frames);
+        (*source, frames)
     });
-    all.collect()
+    tasks.collect()
 }
 
 /// Deliveries that say what was recalled meanwhile.
 pub(crate) fn leaks(plans: &[Plan], store: &Store) -> BTreeMap<Source, String> {
-    let mut leaks = delivered(plans);
+    let mut leaks = delivery_frames(plans);
     for (source, task) in plans.iter().flat_map(|plan| &plan.handover.deliver) {
-        let line = &leaks[source];
-        let is_leak = line.matches(" bytes)").count() > line.matches("(0 bytes)").count();
+        let frames = &leaks[source];
+        let is_leak = frames.matches(" bytes)").count() > frames.matches("(0 bytes)").count();
         if !store.is_recalled(&task.placed) || !is_leak {
             leaks.remove(source);
         }
@@ -65,8 +65,8 @@ pub(crate) fn leaks(plans: &[Plan], store: &Store) -> BTreeMap<Source, String> {
 
 impl Store {
     /// True of a recalled message, and of a change of one.
-    pub(crate) fn is_recalled(&self, placed: &Placed) -> bool {
-        let place = (placed.conversation, placed.position.seq);
+    pub(crate) fn is_recalled(&self, message: &Placed) -> bool {
+        let place = (message.conversation, message.position.seq);
         let overlay = self.overlays.get(&place);
         overlay.is_some_and(|overlay| overlay.recalled.is_some())
     }
@@ -87,12 +87,13 @@ impl Store {
     }
 
     pub(crate) fn rules(&self) -> Rules<'static> {
-        match self.makes_all_frames {
-            true => Rules {
+        if self.makes_all_frames {
+            Rules {
                 encode: &EncodeAll,
                 ..rules()
-            },
-            false => rules(),
+            }
+        } else {
+            rules()
         }
     }
 
@@ -100,36 +101,50 @@ impl Store {
     pub(crate) fn holes(&self) -> Vec<String> {
         let mut seqs: BTreeMap<(Owner, ConversationId), Vec<u64>> = BTreeMap::new();
         for ((owner, _), row) in &self.rows {
-            let of = row.placed.conversation;
-            seqs.entry((*owner, of)).or_default().push(row.seq().0);
+            let conversation = row.placed.conversation;
+            seqs.entry((*owner, conversation))
+                .or_default()
+                .push(row.seq().0);
         }
-        let holes = seqs.into_iter().filter_map(|((owner, of), mut seqs)| {
-            seqs.sort_unstable();
-            let last = self.heads.get(&of).map_or(0, |head| head.seq.0);
-            let is_dense = seqs.iter().copied().eq(1..=last);
-            (!is_dense).then(|| format!("{owner:?} of {of}: {seqs:?}, and the head at {last}"))
-        });
-        holes.chain(self.holes_of_changes()).collect()
+        let holes = seqs
+            .into_iter()
+            .filter_map(|((owner, conversation), mut seqs)| {
+                seqs.sort_unstable();
+                let last = self.heads.get(&conversation).map_or(0, |head| head.seq.0);
+                let is_dense = seqs.iter().copied().eq(1..=last);
+                (!is_dense).then(|| {
+                    format!("{owner:?} of {conversation}: {seqs:?}, and the head at {last}")
+                })
+            });
+        holes.chain(self.change_holes()).collect()
     }
 
     /// Revs without a row, rows out of the order of their records, and overlays that are not the sum of the rows.
-    fn holes_of_changes(&self) -> Vec<String> {
-        let mut of_conversation: BTreeMap<ConversationId, Vec<(u64, &ChangeRow)>> = BTreeMap::new();
+    fn change_holes(&self) -> Vec<String> {
+        let mut rows_by_conversation: BTreeMap<ConversationId, Vec<(u64, &ChangeRow)>> =
+            BTreeMap::new();
         let mut overlays: BTreeMap<(ConversationId, Seq), Overlay> = BTreeMap::new();
-        for ((of, rev), row) in &self.changes {
-            of_conversation.entry(*of).or_default().push((*rev, row));
+        for ((conversation, rev), row) in &self.changes {
+            rows_by_conversation
+                .entry(*conversation)
+                .or_default()
+                .push((*rev, row));
             if row.changed.asked.change.has_effect() {
-                let overlay = overlays.entry((*of, row.changed.seq)).or_default();
+                let overlay = overlays
+                    .entry((*conversation, row.changed.seq))
+                    .or_default();
                 overlay.apply(row.version, &row.changed);
             }
         }
         let mut holes = Vec::new();
-        for (of, head) in &self.heads {
-            let rows = of_conversation.remove(of).unwrap_or_default();
+        for (conversation, head) in &self.heads {
+            let rows = rows_by_conversation
+                .remove(conversation)
+                .unwrap_or_default();
             let is_dense = rows.iter().map(|(rev, _)| *rev).eq(1..=head.rev);
             if !is_dense || !rows.is_sorted_by(|a, b| a.1.version < b.1.version) {
                 holes.push(format!(
-                    "changes of {of}: {rows:?}, and the head at {}",
+                    "changes of {conversation}: {rows:?}, and the head at {}",
                     head.rev
                 ));
             }
@@ -160,7 +175,7 @@ impl Store {
         &mut self,
         records: &[TaskRecord<'_>],
         plan: Index,
-        written: Index,
+        write: Index,
     ) -> Vec<RecordOutcome> {
         let last = plan.index(self.clone().write(records).len());
         let mut parts = Parts::of(records, usize::MAX);
@@ -175,8 +190,8 @@ impl Store {
         let plan = self.next_plan(records, &mut parts);
         let atoms = plan.iter().flat_map(effects).flat_map(atoms);
         let atoms: Vec<Atom> = atoms.collect();
-        let most = written.index(atoms.len() + 1);
-        atoms[..most].iter().for_each(|atom| self.apply_atom(atom));
+        let count = write.index(atoms.len() + 1);
+        atoms[..count].iter().for_each(|atom| self.apply_atom(atom));
         outcomes
     }
 
@@ -193,7 +208,7 @@ impl Store {
     }
 
     /// Writes records, and answers all effects.
-    pub(crate) fn effects_of(&mut self, records: &[TaskRecord<'_>]) -> Vec<Effect> {
+    pub(crate) fn list_effects(&mut self, records: &[TaskRecord<'_>]) -> Vec<Effect> {
         let plans = self.write(records);
         plans.iter().flat_map(effects).cloned().collect()
     }
@@ -202,8 +217,8 @@ impl Store {
     pub(crate) fn rounds(&self, records: &[TaskRecord<'_>]) -> usize {
         let batch = Batch { epoch: 1, records };
         let (mut facts, mut rounds) = (Facts::default(), 0);
-        while let Err(NoPlan::Missing(missing)) = decide(&batch, &facts, &rules(), NOON) {
-            self.answer(&missing, &mut facts);
+        while let Err(NoPlan::Missing(missing_facts)) = decide(&batch, &facts, &rules(), NOON) {
+            self.answer(&missing_facts, &mut facts);
             rounds += 1;
         }
         rounds
@@ -216,10 +231,10 @@ impl Store {
         for _ in 0..=ROUNDS_MAX {
             match decide(batch, &facts, &rules, now) {
                 Ok(plan) => return (plan, facts),
-                Err(NoPlan::Missing(missing)) => {
-                    assert!(!missing.is_empty());
-                    assert_absent(&missing, &facts);
-                    self.answer(&missing, &mut facts);
+                Err(NoPlan::Missing(missing_facts)) => {
+                    assert!(!missing_facts.is_empty());
+                    assert_absent(&missing_facts, &facts);
+                    self.answer(&missing_facts, &mut facts);
                 }
                 Err(NoPlan::Overtaken(conversation)) => panic!("overtaken in {conversation}"),
             }
@@ -227,83 +242,94 @@ impl Store {
         panic!("not decided after {ROUNDS_MAX} rounds");
     }
 
-    pub(crate) fn answer(&self, missing: &Missing, facts: &mut Facts) {
-        for group in missing.groups.keys() {
+    pub(crate) fn answer(&self, missing_facts: &Missing, facts: &mut Facts) {
+        for group in missing_facts.groups.keys() {
             facts.groups.insert(*group, self.group(*group));
         }
-        for of in &missing.heads {
-            let head = self.remembered.get(of).or_else(|| self.heads.get(of));
-            facts.heads.insert(*of, head.copied().unwrap_or_default());
+        for conversation in &missing_facts.heads {
+            let head = self
+                .cached_heads
+                .get(conversation)
+                .or_else(|| self.heads.get(conversation));
+            facts
+                .heads
+                .insert(*conversation, head.copied().unwrap_or_default());
         }
-        for of in &missing.stored_heads {
-            let head = self.heads.get(of).copied().unwrap_or_default();
-            facts.stored_heads.insert(*of, head);
+        for conversation in &missing_facts.stored_heads {
+            let head = self.heads.get(conversation).copied().unwrap_or_default();
+            facts.stored_heads.insert(*conversation, head);
         }
-        for group in missing.stored_groups.keys() {
+        for group in missing_facts.stored_groups.keys() {
             facts.stored_groups.insert(*group, self.group(*group));
         }
-        for key in &missing.rows {
+        for key in &missing_facts.rows {
             facts.rows.insert(*key, self.rows.get(key).cloned());
         }
-        for key in &missing.first_sends {
+        for key in &missing_facts.first_sends {
             let mut rows = self.rows.values();
             let first = rows.find(|row| {
                 let message = &row.placed.message;
                 row.owner == Owner::of(key.conversation, key.from)
                     && row.placed.conversation == key.conversation
                     && (message.from, message.send_id) == (key.from, key.send_id)
-                    && row.id() >= key.since
+                    && row.id() >= key.min_id
             });
             let first = first.map(|row| (row.id(), row.position()));
             facts.first_sends.insert(*key, first);
         }
-        for place in &missing.overlays {
+        for place in &missing_facts.overlays {
             let overlay = self.overlays.get(place).cloned().unwrap_or_default();
             facts.overlays.insert(*place, overlay);
         }
-        for (key, last) in &missing.first_changes {
-            let of = key.conversation;
-            let mut rows = self.changes.range((of, 0)..=(of, *last));
+        for (key, last) in &missing_facts.first_changes {
+            let conversation = key.conversation;
+            let mut rows = self
+                .changes
+                .range((conversation, 0)..=(conversation, *last));
             let first = rows.find(|(_, row)| {
-                let asked = &row.changed.asked;
-                (asked.by, asked.send_id) == (key.by, key.send_id)
+                let request = &row.changed.asked;
+                (request.by, request.send_id) == (key.by, key.send_id)
             });
             let first = first.map(|(_, row)| (row.version, row.changed.clone()));
             facts.first_changes.insert(*key, first);
         }
-        for ((of, record), search) in &missing.own_changes {
+        for ((conversation, record), search) in &missing_facts.own_changes {
             let (first, last) = search.revs().into_inner();
-            let mut rows = self.changes.range((*of, first)..=(*of, last));
+            let mut rows = self
+                .changes
+                .range((*conversation, first)..=(*conversation, last));
             let own = rows.find(|(_, row)| row.version == *record);
             let own = own.map(|(_, row)| row.changed.clone());
-            facts.own_changes.insert((*of, *record), own);
+            facts.own_changes.insert((*conversation, *record), own);
         }
-        for (owner, of, seq) in &missing.followers {
+        for (owner, conversation, seq) in &missing_facts.followers {
             let mut rows = self.rows.values();
             let next = rows.find(|row| {
-                row.owner == *owner && row.placed.conversation == *of && row.seq() == seq.next()
+                row.owner == *owner
+                    && row.placed.conversation == *conversation
+                    && row.seq() == seq.next()
             });
             let next = next.map(|row| row.version);
-            facts.followers.insert((*owner, *of, *seq), next);
+            facts.followers.insert((*owner, *conversation, *seq), next);
         }
-        for key in &missing.cleared {
-            let cleared = self.cleared.get(key).copied().unwrap_or_default();
-            facts.cleared.insert(*key, cleared);
+        for key in &missing_facts.clears {
+            let tally = self.clears.get(key).copied().unwrap_or_default();
+            facts.clears.insert(*key, tally);
         }
-        for user in &missing.platforms {
+        for user in &missing_facts.platforms {
             facts.platforms.insert(*user, vec![Platform::Ios]);
         }
-        for (owner, of, seq) in &missing.hidden {
-            let mut hidden = self
-                .hidden
-                .range((*owner, *of, 0)..=(*owner, *of, u64::MAX));
-            let first = hidden.find(|(_, hidden)| *hidden == seq);
+        for (owner, conversation, seq) in &missing_facts.hide_marks {
+            let mut hidden_seqs = self
+                .hide_marks
+                .range((*owner, *conversation, 0)..=(*owner, *conversation, u64::MAX));
+            let first = hidden_seqs.find(|(_, hidden_seq)| *hidden_seq == seq);
             let mark = first.map(|((.., mark), _)| *mark);
-            facts.hidden.insert((*owner, *of, *seq), mark);
+            facts.hide_marks.insert((*owner, *conversation, *seq), mark);
         }
-        for (group, user) in &missing.members {
-            let known = self.group(*group);
-            let member = known.and_then(|group| {
+        for (group, user) in &missing_facts.members {
+            let stored_group = self.group(*group);
+            let member = stored_group.and_then(|group| {
                 let member = group.members.get(*user)?;
                 Some((group.settings, *member))
             });
@@ -313,42 +339,45 @@ impl Store {
 
     /// Adds to `facts` all others that a log could ask for.
     pub(crate) fn all_facts(&self, records: &[TaskRecord<'_>], facts: Facts) -> Facts {
-        let mut missing = Missing::default();
+        let mut all_keys = Missing::default();
         for record in records {
             let work = &record.task.work;
-            let (Some(of), Some(id)) = (work.conversation(), work.message()) else {
+            let (Some(conversation), Some(id)) = (work.conversation(), work.message()) else {
                 continue;
             };
-            missing.heads.insert(of);
-            missing.stored_heads.insert(of);
+            all_keys.heads.insert(conversation);
+            all_keys.stored_heads.insert(conversation);
             for user in (1..=3).map(super::user) {
-                missing.rows.insert((Owner::of(of, user), id));
-                missing.cleared.insert((user, of));
-                missing.platforms.insert(user);
+                all_keys.rows.insert((Owner::of(conversation, user), id));
+                all_keys.clears.insert((user, conversation));
+                all_keys.platforms.insert(user);
                 for seq in (0..30).map(Seq) {
-                    missing.followers.insert((Owner::of(of, user), of, seq));
-                    missing.overlays.insert((of, seq));
-                    missing.hidden.insert((user, of, seq));
+                    all_keys
+                        .followers
+                        .insert((Owner::of(conversation, user), conversation, seq));
+                    all_keys.overlays.insert((conversation, seq));
+                    all_keys.hide_marks.insert((user, conversation, seq));
                 }
             }
-            if let ConversationId::Group(group) = of {
-                missing.groups.insert(group, 0);
-                missing.stored_groups.insert(group, 0);
+            if let ConversationId::Group(group) = conversation {
+                all_keys.groups.insert(group, 0);
+                all_keys.stored_groups.insert(group, 0);
             }
-            let head = self.heads.get(&of).copied().unwrap_or_default();
-            let own = (of, record.version(1));
-            let search = match head.has_handled(own.1) {
-                true => ChangeSearch::UpTo(head.rev),
-                false => ChangeSearch::Behind(head.rev),
+            let head = self.heads.get(&conversation).copied().unwrap_or_default();
+            let own = (conversation, record.version(1));
+            let search = if head.has_handled(own.1) {
+                ChangeSearch::UpTo(head.rev)
+            } else {
+                ChangeSearch::Behind(head.rev)
             };
-            missing.own_changes.insert(own, search);
+            all_keys.own_changes.insert(own, search);
         }
-        let mut more = Facts::default();
-        self.answer(&missing, &mut more);
+        let mut all_facts = Facts::default();
+        self.answer(&all_keys, &mut all_facts);
         // The first answer counts.
-        more.first_sends.extend(facts.first_sends);
-        more.first_changes.extend(facts.first_changes);
-        more
+        all_facts.first_sends.extend(facts.first_sends);
+        all_facts.first_changes.extend(facts.first_changes);
+        all_facts
     }
 
     fn group(&self, group: GroupId) -> Option<Arc<Group>> {
@@ -421,10 +450,10 @@ impl Store {
                 rows.iter().for_each(|row| self.save_overlay(row));
             }
             Effect::Heads(heads) => {
-                for moved in heads {
-                    let old = self.heads.entry(moved.conversation).or_default();
-                    if old.version <= moved.head.version {
-                        *old = moved.head;
+                for head_move in heads {
+                    let old = self.heads.entry(head_move.conversation).or_default();
+                    if old.version <= head_move.head.version {
+                        *old = head_move.head;
                     }
                 }
             }
@@ -442,21 +471,21 @@ impl Store {
                     let key = (op.owner, op.conversation);
                     match op.kind {
                         ListOpKind::Clear(up_to) => {
-                            let cleared = self.cleared.entry(key).or_default();
-                            if cleared.seq < up_to.seq {
-                                *cleared = up_to;
+                            let tally = self.clears.entry(key).or_default();
+                            if tally.seq < up_to.seq {
+                                *tally = up_to;
                             }
                         }
-                        ListOpKind::Arrange(arranged) => {
-                            let new = (op.version, arranged);
-                            let old = self.arranged.entry(key).or_insert(new);
+                        ListOpKind::Arrange(arrangement) => {
+                            let new = (op.version, arrangement);
+                            let old = self.arrangements.entry(key).or_insert(new);
                             if old.0 <= op.version {
                                 *old = new;
                             }
                         }
                         ListOpKind::Hide(seq) => {
                             let mark = op.version.mark();
-                            self.hidden.insert((key.0, key.1, mark), seq);
+                            self.hide_marks.insert((key.0, key.1, mark), seq);
                         }
                     }
                 }
@@ -490,11 +519,11 @@ fn atoms(effect: &Effect) -> Vec<Atom> {
             .chain(rows.iter().cloned().map(Atom::Overlay))
             .collect();
     }
-    effects_of(effect).into_iter().map(Atom::Effect).collect()
+    list_effects(effect).into_iter().map(Atom::Effect).collect()
 }
 
 /// An effect in effects of one write each.
-fn effects_of(effect: &Effect) -> Vec<Effect> {
+fn list_effects(effect: &Effect) -> Vec<Effect> {
     match effect {
         Effect::Group(change) => {
             let part = |update| {
@@ -521,7 +550,7 @@ fn effects_of(effect: &Effect) -> Vec<Effect> {
             .collect(),
         Effect::Heads(heads) => heads
             .iter()
-            .map(|moved| Effect::Heads(vec![*moved]))
+            .map(|head_move| Effect::Heads(vec![*head_move]))
             .collect(),
         Effect::ListRows(rows) => rows
             .iter()
@@ -538,28 +567,31 @@ fn effects_of(effect: &Effect) -> Vec<Effect> {
     }
 }
 
-fn assert_absent(missing: &Missing, facts: &Facts) {
-    let asked_twice = missing
+fn assert_absent(missing_facts: &Missing, facts: &Facts) {
+    let is_repeated = missing_facts
         .groups
         .keys()
         .any(|key| facts.groups.contains_key(key))
-        || missing
+        || missing_facts
             .heads
             .iter()
             .any(|key| facts.heads.contains_key(key))
-        || missing.rows.iter().any(|key| facts.rows.contains_key(key))
-        || (missing.first_sends.iter()).any(|key| facts.first_sends.contains_key(key))
-        || (missing.overlays.iter()).any(|key| facts.overlays.contains_key(key))
-        || (missing.first_changes.keys()).any(|key| facts.first_changes.contains_key(key))
-        || (missing.own_changes.keys()).any(|key| facts.own_changes.contains_key(key))
-        || (missing.followers.iter()).any(|key| facts.followers.contains_key(key))
-        || missing
-            .cleared
+        || missing_facts
+            .rows
             .iter()
-            .any(|key| facts.cleared.contains_key(key))
-        || missing
+            .any(|key| facts.rows.contains_key(key))
+        || (missing_facts.first_sends.iter()).any(|key| facts.first_sends.contains_key(key))
+        || (missing_facts.overlays.iter()).any(|key| facts.overlays.contains_key(key))
+        || (missing_facts.first_changes.keys()).any(|key| facts.first_changes.contains_key(key))
+        || (missing_facts.own_changes.keys()).any(|key| facts.own_changes.contains_key(key))
+        || (missing_facts.followers.iter()).any(|key| facts.followers.contains_key(key))
+        || missing_facts
+            .clears
+            .iter()
+            .any(|key| facts.clears.contains_key(key))
+        || missing_facts
             .platforms
             .iter()
             .any(|key| facts.platforms.contains_key(key));
-    assert!(!asked_twice, "asked again: {missing:?}");
+    assert!(!is_repeated, "asked again: {missing_facts:?}");
 }

@@ -172,18 +172,20 @@ impl Edge {
             report: Report::default(),
         };
         for part in Part::ALL {
-            let is_asked_for = match self.parts.is_empty() {
-                true => part != Part::Killed || self.boats.is_some(),
-                false => self.parts.contains(&part),
+            let is_asked_for = if self.parts.is_empty() {
+                part != Part::Killed || self.boats.is_some()
+            } else {
+                self.parts.contains(&part)
             };
             if is_asked_for {
                 run.measure(part).await.with_context(|| part.name())?;
             }
         }
         run.report.print(output)?;
-        Ok(match run.report.is_clean() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        Ok(if run.report.is_clean() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 }
@@ -266,7 +268,12 @@ impl Run<'_> {
     }
 
     /// Like `crowd`, with all clients connected.
-    async fn connected(&mut self, server: &Installation, first: u64, count: u64) -> Result<Crowd> {
+    async fn connect_crowd(
+        &mut self,
+        server: &Installation,
+        first: u64,
+        count: u64,
+    ) -> Result<Crowd> {
         let mut crowd = self.crowd(server, first, count).await?;
         let answer = crowd.connect(Kind::Idle).await?;
         self.count(&answer);

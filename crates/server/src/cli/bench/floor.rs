@@ -74,8 +74,8 @@ impl FloorServer {
         let file =
             File::create(self.data.join("floor.wal")).context("making the write-ahead file")?;
         let floor = Arc::new(Floor::default());
-        let flushing = floor.clone();
-        std::thread::spawn(move || flushing.flush_for_ever(file));
+        let flusher = floor.clone();
+        std::thread::spawn(move || flusher.flush_for_ever(file));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
@@ -99,7 +99,7 @@ async fn upgrade(upgrade: WebSocketUpgrade, State(floor): State<Arc<Floor>>) -> 
 
 async fn connection(socket: WebSocket, floor: Arc<Floor>) {
     let (mut write, mut read) = socket.split();
-    let (outgoing, mut queue) = mpsc::unbounded_channel::<Bytes>();
+    let (frame_sender, mut queue) = mpsc::unbounded_channel::<Bytes>();
     let mut user = None;
     loop {
         tokio::select! {
@@ -116,8 +116,8 @@ async fn connection(socket: WebSocket, floor: Arc<Floor>) {
                 match (parse(&frame), user) {
                     (Some((HELLO, number, _)), _) => {
                         user = Some(number);
-                        lock(&floor.connections).insert(number, outgoing.clone());
-                        let _ = outgoing.send(self::frame(HELLO, number, &[]));
+                        lock(&floor.connections).insert(number, frame_sender.clone());
+                        let _ = frame_sender.send(self::frame(HELLO, number, &[]));
                     }
                     (Some((SEND, n, _)), Some(sender)) => {
                         lock(&floor.pending).push(UnflushedSend { sender, n, frame });
@@ -152,11 +152,11 @@ impl Floor {
             }
             let connections = lock(&self.connections);
             for UnflushedSend { sender, n, frame } in batch {
-                if let Some(outgoing) = connections.get(&sender) {
-                    let _ = outgoing.send(self::frame(ACCEPTED, n, &[]));
+                if let Some(frame_sender) = connections.get(&sender) {
+                    let _ = frame_sender.send(self::frame(ACCEPTED, n, &[]));
                 }
-                if let Some(outgoing) = connections.get(&(sender ^ 1)) {
-                    let _ = outgoing.send(self::frame(MESSAGE, n, &frame[9..]));
+                if let Some(frame_sender) = connections.get(&(sender ^ 1)) {
+                    let _ = frame_sender.send(self::frame(MESSAGE, n, &frame[9..]));
                 }
             }
         }

@@ -32,7 +32,7 @@ use crate::cli::terminal::{errln, out, outln};
 use crate::settings::Settings;
 
 /// Time after which a message counts as lost.
-const PATIENCE: Duration = Duration::from_secs(20);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Group {
@@ -120,12 +120,12 @@ impl Group {
         let owner = self.members;
         let sockets = sign_in_all(url, dialect, self.members).await?;
         let group = create_group(config, url, owner, 0..self.members).await?;
-        let (heard, mut arrivals) = mpsc::unbounded_channel();
+        let (arrival_sender, mut arrivals) = mpsc::unbounded_channel();
         let mut members = JoinSet::new();
         for socket in sockets {
-            members.spawn(listen(socket, dialect.clone(), heard.clone()));
+            members.spawn(listen(socket, dialect.clone(), arrival_sender.clone()));
         }
-        drop(heard);
+        drop(arrival_sender);
         let sender = sign_in(url, dialect, owner).await?;
         let mut fan = Fan {
             group,
@@ -133,20 +133,20 @@ impl Group {
             body: Bytes::from(vec![b'.'; self.bytes]),
             dialect,
             sender,
-            sent: 0,
-            open: BTreeMap::new(),
+            last_sent: 0,
+            pending: BTreeMap::new(),
             latency: Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?,
         };
-        let measured = self.seconds;
-        self.drive(&mut fan, &mut arrivals, measured / 3).await?;
+        let duration = self.seconds;
+        self.drive(&mut fan, &mut arrivals, duration / 3).await?;
         fan.latency.reset();
-        let before = side.cpu()?;
-        self.drive(&mut fan, &mut arrivals, measured).await?;
-        let used = side.cpu()?.saturating_sub(before);
+        let cpu_before = side.cpu()?;
+        self.drive(&mut fan, &mut arrivals, duration).await?;
+        let cpu_used = side.cpu()?.saturating_sub(cpu_before);
         let messages = fan.latency.len();
         let deliveries = (messages * self.members).max(1);
         rounds.messages += messages;
-        let cpu = used.as_secs_f64() * 1e6 / deliveries as f64;
+        let cpu = cpu_used.as_secs_f64() * 1e6 / deliveries as f64;
         let at = |share| fan.latency.value_at_quantile(share) as f64 / 1000.0;
         let (p50, p99) = (at(0.5), at(0.99));
         errln!("{cpu:.2} µs of CPU a delivery; last member {p50:.1} and {p99:.1} ms (p50, p99)");
@@ -164,13 +164,13 @@ impl Group {
         arrivals: &mut mpsc::UnboundedReceiver<Result<u64>>,
         time: Duration,
     ) -> Result<()> {
-        let until = Instant::now() + time;
+        let deadline = Instant::now() + time;
         loop {
-            let may_send = Instant::now() < until;
-            while may_send && (fan.open.len() as u64) < self.in_flight {
+            let may_send = Instant::now() < deadline;
+            while may_send && (fan.pending.len() as u64) < self.in_flight {
                 fan.send().await?;
             }
-            if fan.open.is_empty() {
+            if fan.pending.is_empty() {
                 return Ok(());
             }
             tokio::select! {
@@ -182,7 +182,7 @@ impl Group {
                         anyhow::bail!("refused: {text}");
                     }
                 }
-                arrival = timeout(PATIENCE, arrivals.recv()) => {
+                arrival = timeout(DELIVERY_TIMEOUT, arrivals.recv()) => {
                     let arrival = arrival.context("a message did not reach all members")?;
                     fan.count(arrival.context("no member is left")??, self.members);
                 }
@@ -198,37 +198,41 @@ struct Fan<'a> {
     body: Bytes,
     dialect: &'a Dialect,
     sender: Socket,
-    sent: u64,
+    last_sent: u64,
     /// Messages by number: the time of the send, and the count of members that have it.
-    open: BTreeMap<u64, (Instant, u64)>,
+    pending: BTreeMap<u64, (Instant, u64)>,
     /// Latency in microseconds.
     latency: Histogram<u64>,
 }
 
 impl Fan<'_> {
     async fn send(&mut self) -> Result<()> {
-        self.sent += 1;
+        self.last_sent += 1;
         let (to, body) = (Recipient::Group(self.group), self.body.clone());
-        let frame = self.dialect.send_to(self.owner, self.sent, to, body)?;
-        self.open.insert(self.sent, (Instant::now(), 0));
+        let frame = self.dialect.send_to(self.owner, self.last_sent, to, body)?;
+        self.pending.insert(self.last_sent, (Instant::now(), 0));
         Ok(self.sender.send(Message::Binary(frame)).await?)
     }
 
     fn count(&mut self, n: u64, members: u64) {
-        let Some((begun, count)) = self.open.get_mut(&n) else {
+        let Some((start, count)) = self.pending.get_mut(&n) else {
             return;
         };
         *count += 1;
         if *count == members {
-            let took = begun.elapsed().as_micros() as u64;
-            self.open.remove(&n);
-            self.latency.saturating_record(took);
+            let duration = start.elapsed().as_micros() as u64;
+            self.pending.remove(&n);
+            self.latency.saturating_record(duration);
         }
     }
 }
 
 /// A member: acknowledges each message, and passes its number on.
-async fn listen(mut socket: Socket, dialect: Dialect, heard: mpsc::UnboundedSender<Result<u64>>) {
+async fn listen(
+    mut socket: Socket,
+    dialect: Dialect,
+    arrival_sender: mpsc::UnboundedSender<Result<u64>>,
+) {
     loop {
         let step = async {
             let Some(frame) = binary(socket.next().await)? else {
@@ -245,12 +249,12 @@ async fn listen(mut socket: Socket, dialect: Dialect, heard: mpsc::UnboundedSend
         match step.await {
             Ok(None) => {}
             Ok(Some(n)) => {
-                if heard.send(Ok(n)).is_err() {
+                if arrival_sender.send(Ok(n)).is_err() {
                     return;
                 }
             }
             Err(error) => {
-                let _ = heard.send(Err(error));
+                let _ = arrival_sender.send(Err(error));
                 return;
             }
         }
@@ -267,7 +271,7 @@ impl MeasuredServer {
 
     fn cpu(&self) -> Result<Duration> {
         match self {
-            MeasuredServer::Own(server) => server.cpu_of_all(),
+            MeasuredServer::Own(server) => server.total_cpu(),
             MeasuredServer::Running { process, .. } => {
                 let process = std::slice::from_ref(process);
                 Ok(cpu_beside(process)?.values().sum())

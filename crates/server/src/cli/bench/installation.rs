@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::process::{Server, cpu_of};
+use super::process::{Server, cpu_time};
 use crate::settings::load_limits;
 
 /// User and system time so far, by name of the service or part.
@@ -110,10 +110,10 @@ impl Installation {
 
     /// Kills all processes of a service with `kill -9`.
     pub(super) fn kill(&mut self, service: &str) -> Result<()> {
-        let (killed, rest) = (self.servers.drain(..)).partition(|(name, _)| *name == service);
+        let (victims, rest) = (self.servers.drain(..)).partition(|(name, _)| *name == service);
         self.servers = rest;
-        let mut killed: Vec<_> = killed;
-        killed.iter_mut().try_for_each(|(_, server)| server.kill())
+        let mut victims: Vec<_> = victims;
+        victims.iter_mut().try_for_each(|(_, server)| server.kill())
     }
 
     /// Adds a boat to a fleet.
@@ -137,13 +137,13 @@ impl Installation {
     pub(super) fn cpu(&self) -> Result<Cpu> {
         let mut cpu = Cpu::new();
         for (name, server) in &self.servers {
-            *cpu.entry((*name).to_owned()).or_default() += cpu_of(server.pid())?;
+            *cpu.entry((*name).to_owned()).or_default() += cpu_time(server.pid())?;
         }
         Ok(cpu)
     }
 
     /// CPU time of all own processes together.
-    pub(super) fn cpu_of_all(&self) -> Result<Duration> {
+    pub(super) fn total_cpu(&self) -> Result<Duration> {
         Ok(self.cpu()?.values().sum())
     }
 
@@ -190,18 +190,18 @@ fn member(
 pub(super) fn cpu_beside(also: &[Also]) -> Result<Cpu> {
     let mut cpu = Cpu::new();
     for Also { name, pid } in also {
-        *cpu.entry(name.clone()).or_default() += cpu_of(*pid)?;
+        *cpu.entry(name.clone()).or_default() += cpu_time(*pid)?;
     }
     Ok(cpu)
 }
 
 /// CPU time used between two readings.
-pub(super) fn between(before: &Cpu, after: &Cpu) -> Cpu {
-    let used = |(name, then): (&String, &Duration)| {
-        let now = after.get(name).copied().unwrap_or_default();
+pub(super) fn between(start: &Cpu, end: &Cpu) -> Cpu {
+    let difference = |(name, then): (&String, &Duration)| {
+        let now = end.get(name).copied().unwrap_or_default();
         (name.clone(), now.saturating_sub(*then))
     };
-    before.iter().map(used).collect()
+    start.iter().map(difference).collect()
 }
 
 fn free() -> String {
@@ -209,12 +209,12 @@ fn free() -> String {
 }
 
 fn environment() -> Vec<(&'static str, String)> {
-    let lifted = load_limits::variables().iter();
-    let lifted = lifted.map(|(name, value)| (name.as_str(), value.clone()));
-    let others = [
+    let raised_limits = load_limits::variables().iter();
+    let raised_limits = raised_limits.map(|(name, value)| (name.as_str(), value.clone()));
+    let addresses = [
         ("PACKETBOAT_BOAT__WEBSOCKET", free()),
         ("PACKETBOAT_BOAT__TCP", free()),
         ("PACKETBOAT_LOG__LEVEL", "warn".to_owned()),
     ];
-    lifted.chain(others).collect()
+    raised_limits.chain(addresses).collect()
 }

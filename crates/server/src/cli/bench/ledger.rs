@@ -104,34 +104,35 @@ impl Ledger {
         data: &Path,
         output: Output,
     ) -> Result<ExitCode> {
-        let mut found = LedgerCost {
+        let mut cost = LedgerCost {
             clean: true,
             ..LedgerCost::default()
         };
         let mut shares = Vec::new();
         for round in 1..=self.rounds {
-            let with = self.one(settings, data, &[], &mut found.clean).await?;
+            let with = self.one(settings, data, &[], &mut cost.clean).await?;
             let prefix = ["bench", "without-ledger"];
-            let without = self.one(settings, data, &prefix, &mut found.clean).await?;
+            let without = self.one(settings, data, &prefix, &mut cost.clean).await?;
             errln!("round {round}: {with:.1} µs with the ledger, {without:.1} without");
-            found.with.push(with);
-            found.without.push(without);
+            cost.with.push(with);
+            cost.without.push(without);
             shares.push((with - without) / with * 100.0);
         }
         shares.sort_by(f64::total_cmp);
-        found.share = shares.get(shares.len() / 2).copied().unwrap_or_default();
+        cost.share = shares.get(shares.len() / 2).copied().unwrap_or_default();
         match output {
-            Output::Json => outln!("{}", serde_json::to_string(&found)?)?,
+            Output::Json => outln!("{}", serde_json::to_string(&cost)?)?,
             Output::Table => outln!(
                 "the ledger takes {:.1} % of the CPU of a message (rounds: {:.1} to {:.1})",
-                found.share,
+                cost.share,
                 shares.first().copied().unwrap_or_default(),
                 shares.last().copied().unwrap_or_default(),
             )?,
         }
-        Ok(match found.clean {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        Ok(if cost.clean {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 
@@ -143,17 +144,17 @@ impl Ledger {
         clean: &mut bool,
     ) -> Result<f64> {
         let server = Installation::embedded(data, prefix)?;
-        let measured = self.seconds;
+        let duration = self.seconds;
         let load = Load {
             pairs: self.pairs,
             body_bytes: self.bytes,
             pace: LoadPace::Closed,
-            warm_up: measured / 3,
-            measured,
+            warm_up: duration / 3,
+            duration,
         };
-        let found = load::run(&server, &[], &Dialect::packetboat(settings).anew(), load).await?;
-        let sum = &found.sum;
+        let result = load::run(&server, &[], &Dialect::packetboat(settings).anew(), load).await?;
+        let sum = &result.sum;
         *clean &= sum.faults() == 0;
-        Ok(found.cpu_us())
+        Ok(result.cpu_us())
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Load {
     pub(super) body_bytes: usize,
     pub(super) pace: LoadPace,
     pub(super) warm_up: Duration,
-    pub(super) measured: Duration,
+    pub(super) duration: Duration,
 }
 
 /// Result of a run.
@@ -52,7 +52,7 @@ pub(super) struct LoadResult {
     /// User and system time per message, in microseconds, by service.
     pub(super) services: BTreeMap<String, f64>,
     /// The same for other processes to be reported.
-    pub(super) beside: BTreeMap<String, f64>,
+    pub(super) other_cpu: BTreeMap<String, f64>,
     /// Time from due (or sent) to arrived, in microseconds.
     pub(super) latency: Histogram<u64>,
     pub(super) sum: Sum,
@@ -61,31 +61,35 @@ pub(super) struct LoadResult {
 /// Totals over all pairs, which must add up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
-    pub(super) accepted: u64,
-    pub(super) arrived: u64,
-    pub(super) lost: u64,
-    pub(super) repeated: u64,
+    pub(super) accepted_count: u64,
+    pub(super) arrived_count: u64,
+    pub(super) lost_count: u64,
+    pub(super) repeated_count: u64,
     pub(super) out_of_order: u64,
-    pub(super) refused: u64,
+    pub(super) refused_count: u64,
     /// Pairs with a lost connection: messages in flight then are lost here, and come with the next
     /// sync.
-    pub(super) closed: u64,
+    pub(super) closed_count: u64,
 }
 
 impl Sum {
     /// Number of messages and pairs that went wrong.
     pub(super) fn faults(&self) -> u64 {
-        self.lost + self.repeated + self.out_of_order + self.refused + self.closed
+        self.lost_count
+            + self.repeated_count
+            + self.out_of_order
+            + self.refused_count
+            + self.closed_count
     }
 
     fn add(&mut self, other: Sum) {
-        self.accepted += other.accepted;
-        self.arrived += other.arrived;
-        self.lost += other.lost;
-        self.repeated += other.repeated;
+        self.accepted_count += other.accepted_count;
+        self.arrived_count += other.arrived_count;
+        self.lost_count += other.lost_count;
+        self.repeated_count += other.repeated_count;
         self.out_of_order += other.out_of_order;
-        self.refused += other.refused;
-        self.closed += other.closed;
+        self.refused_count += other.refused_count;
+        self.closed_count += other.closed_count;
     }
 }
 
@@ -94,13 +98,13 @@ struct Run {
     dialect: Dialect,
     load: Load,
     start: Instant,
-    sending: AtomicBool,
-    measuring: AtomicBool,
+    is_sending: AtomicBool,
+    is_measuring: AtomicBool,
     /// Start and end of the due times whose latency is recorded, in microseconds from the start,
     /// whenever the messages arrive.
-    since: AtomicU64,
-    until: AtomicU64,
-    arrived: AtomicU64,
+    start_us: AtomicU64,
+    end_us: AtomicU64,
+    arrived_count: AtomicU64,
     latency: Mutex<Histogram<u64>>,
 }
 
@@ -111,12 +115,12 @@ pub(super) async fn run(
     dialect: &Dialect,
     load: Load,
 ) -> Result<LoadResult> {
-    let measured = async {
-        tokio::time::sleep(load.measured).await;
+    let wait = async {
+        tokio::time::sleep(load.duration).await;
         Ok(())
     };
-    let (found, ()) = run_beside(server, also, dialect, load, measured).await?;
-    Ok(found)
+    let (result, ()) = run_beside(server, also, dialect, load, wait).await?;
+    Ok(result)
 }
 
 /// Like `run`, with the measured time lasting as long as `event`.
@@ -132,11 +136,11 @@ pub(super) async fn run_beside<T>(
         dialect: dialect.clone(),
         load,
         start: Instant::now(),
-        sending: AtomicBool::new(true),
-        measuring: AtomicBool::new(false),
-        since: AtomicU64::new(u64::MAX),
-        until: AtomicU64::new(u64::MAX),
-        arrived: AtomicU64::new(0),
+        is_sending: AtomicBool::new(true),
+        is_measuring: AtomicBool::new(false),
+        start_us: AtomicU64::new(u64::MAX),
+        end_us: AtomicU64::new(u64::MAX),
+        arrived_count: AtomicU64::new(0),
         latency: Mutex::new(Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?),
     });
     let mut pairs = JoinSet::new();
@@ -149,17 +153,17 @@ pub(super) async fn run_beside<T>(
     }
 
     tokio::time::sleep(load.warm_up).await;
-    let (cpu, beside, since) = (server.cpu()?, cpu_beside(also)?, Instant::now());
-    run.since.store(run.micros(), Ordering::Relaxed);
-    run.measuring.store(true, Ordering::Relaxed);
+    let (cpu, other_cpu, start) = (server.cpu()?, cpu_beside(also)?, Instant::now());
+    run.start_us.store(run.micros(), Ordering::Relaxed);
+    run.is_measuring.store(true, Ordering::Relaxed);
     let result = event.await?;
-    run.measuring.store(false, Ordering::Relaxed);
-    run.until.store(run.micros(), Ordering::Relaxed);
-    let elapsed = since.elapsed();
+    run.is_measuring.store(false, Ordering::Relaxed);
+    run.end_us.store(run.micros(), Ordering::Relaxed);
+    let duration = start.elapsed();
     let cpu = between(&cpu, &server.cpu()?);
-    let beside = between(&beside, &cpu_beside(also)?);
-    let arrived = run.arrived.load(Ordering::Relaxed);
-    run.sending.store(false, Ordering::Relaxed);
+    let other_cpu = between(&other_cpu, &cpu_beside(also)?);
+    let arrived_count = run.arrived_count.load(Ordering::Relaxed);
+    run.is_sending.store(false, Ordering::Relaxed);
 
     let mut sum = Sum::default();
     while let Some(pair) = pairs.join_next().await {
@@ -170,14 +174,14 @@ pub(super) async fn run_beside<T>(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    let found = LoadResult {
-        rate: arrived as f64 / elapsed.as_secs_f64(),
-        services: micros_each(cpu, arrived),
-        beside: micros_each(beside, arrived),
+    let load_result = LoadResult {
+        rate: arrived_count as f64 / duration.as_secs_f64(),
+        services: micros_each(cpu, arrived_count),
+        other_cpu: micros_each(other_cpu, arrived_count),
         latency,
         sum,
     };
-    Ok((found, result))
+    Ok((load_result, result))
 }
 
 impl LoadResult {
@@ -199,9 +203,9 @@ struct LoadPair {
     run: Arc<Run>,
     number: u64,
     /// Number of the last message sent; messages are numbered 1, 2, 3 …
-    sent: u64,
+    last_sent: u64,
     last_arrived: u64,
-    accepted: BTreeSet<u64>,
+    accepted_numbers: BTreeSet<u64>,
     sum: Sum,
 }
 
@@ -216,44 +220,45 @@ impl LoadPair {
         LoadPair {
             run,
             number,
-            sent: 0,
+            last_sent: 0,
             last_arrived: 0,
-            accepted: BTreeSet::new(),
+            accepted_numbers: BTreeSet::new(),
             sum: Sum::default(),
         }
     }
 
     async fn run(mut self, sender: Socket, receiver: Socket) -> Sum {
         match self.drive(sender, receiver).await {
-            Ok(()) => self.sum.lost = self.accepted.len() as u64,
+            Ok(()) => self.sum.lost_count = self.accepted_numbers.len() as u64,
             Err(error) => {
                 tracing::warn!("a pair ended: {error:#}");
-                self.sum.closed = 1;
+                self.sum.closed_count = 1;
             }
         }
         self.sum
     }
 
     async fn drive(&mut self, mut sender: Socket, mut receiver: Socket) -> Result<()> {
-        let mut patience = None;
+        let mut deadline = None;
         loop {
-            let may_send = self.run.sending.load(Ordering::Relaxed);
+            let may_send = self.run.is_sending.load(Ordering::Relaxed);
             if !may_send {
-                let patience = *patience.get_or_insert_with(|| Instant::now() + SETTLE);
-                let all_answered = self.sum.accepted + self.sum.refused == self.sent;
-                if (all_answered && self.accepted.is_empty()) || Instant::now() > patience {
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + SETTLE);
+                let all_answered =
+                    self.sum.accepted_count + self.sum.refused_count == self.last_sent;
+                if (all_answered && self.accepted_numbers.is_empty()) || Instant::now() > deadline {
                     break;
                 }
             }
-            let due = self.next_due();
+            let due_at = self.next_due();
             tokio::select! {
                 biased;
                 message = receiver.next() => self.receive(message, &mut receiver).await?,
                 message = sender.next() => self.answer(message)?,
-                () = wait_until(due), if may_send && due.is_some() => {
-                    self.send(due, &mut sender).await?;
+                () = wait_until(due_at), if may_send && due_at.is_some() => {
+                    self.send(due_at, &mut sender).await?;
                 }
-                () = tokio::time::sleep(Duration::from_millis(100)), if due.is_none() || !may_send => {}
+                () = tokio::time::sleep(Duration::from_millis(100)), if due_at.is_none() || !may_send => {}
             }
         }
         Ok(())
@@ -262,22 +267,24 @@ impl LoadPair {
     /// Due time of the next message; `None` while the window is full.
     fn next_due(&self) -> Option<Instant> {
         match self.run.load.pace {
-            LoadPace::Closed => (self.sent < self.last_arrived + WINDOW).then_some(self.run.start),
+            LoadPace::Closed => {
+                (self.last_sent < self.last_arrived + WINDOW).then_some(self.run.start)
+            }
             LoadPace::Open { rate } => {
                 let interval = self.run.load.pairs as f64 / rate;
                 let phase = self.number as f64 / self.run.load.pairs as f64;
-                let seconds = (self.sent as f64 + phase) * interval;
+                let seconds = (self.last_sent as f64 + phase) * interval;
                 Some(self.run.start + Duration::from_secs_f64(seconds))
             }
         }
     }
 
-    async fn send(&mut self, due: Option<Instant>, sender: &mut Socket) -> Result<()> {
-        let counted_from = match (self.run.load.pace, due) {
-            (LoadPace::Open { .. }, Some(due)) => due,
+    async fn send(&mut self, due_at: Option<Instant>, sender: &mut Socket) -> Result<()> {
+        let counted_from = match (self.run.load.pace, due_at) {
+            (LoadPace::Open { .. }, Some(due_at)) => due_at,
             _ => Instant::now(),
         };
-        self.sent += 1;
+        self.last_sent += 1;
         let micros = counted_from
             .saturating_duration_since(self.run.start)
             .as_micros() as u64;
@@ -287,7 +294,7 @@ impl LoadPair {
         let frame = self
             .run
             .dialect
-            .send(self.number * 2, self.sent, body.freeze())?;
+            .send(self.number * 2, self.last_sent, body.freeze())?;
         sender.send(Message::Binary(frame)).await.context("sending")
     }
 
@@ -300,13 +307,13 @@ impl LoadPair {
         };
         match self.run.dialect.hear(frame)? {
             BenchFrame::Accepted(n) => {
-                self.sum.accepted += 1;
+                self.sum.accepted_count += 1;
                 if n > self.last_arrived {
-                    self.accepted.insert(n);
+                    self.accepted_numbers.insert(n);
                 }
             }
             BenchFrame::Refused(text) => {
-                self.sum.refused += 1;
+                self.sum.refused_count += 1;
                 tracing::warn!(text, "refused");
             }
             BenchFrame::Welcome | BenchFrame::Message { .. } | BenchFrame::Other => {}
@@ -349,11 +356,11 @@ impl LoadPair {
     fn arrive(&mut self, n: u64, body: &Bytes) {
         if n <= self.last_arrived {
             // A skipped message is late, not a repeat.
-            if self.accepted.remove(&n) {
-                self.sum.arrived += 1;
+            if self.accepted_numbers.remove(&n) {
+                self.sum.arrived_count += 1;
                 self.time(body);
             } else {
-                self.sum.repeated += 1;
+                self.sum.repeated_count += 1;
             }
             return;
         }
@@ -361,32 +368,32 @@ impl LoadPair {
             self.sum.out_of_order += 1;
         }
         self.last_arrived = n;
-        self.sum.arrived += 1;
-        self.accepted.remove(&n);
+        self.sum.arrived_count += 1;
+        self.accepted_numbers.remove(&n);
         self.time(body);
     }
 
     /// Counts an arrival within the measured time, and records its latency from the due time.
     fn time(&self, body: &Bytes) {
         let run = &self.run;
-        if run.measuring.load(Ordering::Relaxed) {
-            run.arrived.fetch_add(1, Ordering::Relaxed);
+        if run.is_measuring.load(Ordering::Relaxed) {
+            run.arrived_count.fetch_add(1, Ordering::Relaxed);
         }
-        let due = body.get(..8).and_then(|bytes| bytes.try_into().ok());
-        let Some(due) = due.map(u64::from_be_bytes) else {
+        let due_us = body.get(..8).and_then(|bytes| bytes.try_into().ok());
+        let Some(due_us) = due_us.map(u64::from_be_bytes) else {
             return;
         };
-        let measured = run.since.load(Ordering::Relaxed)..run.until.load(Ordering::Relaxed);
-        if measured.contains(&due) {
+        let window = run.start_us.load(Ordering::Relaxed)..run.end_us.load(Ordering::Relaxed);
+        if window.contains(&due_us) {
             let mut latency = run.latency.lock().unwrap_or_else(PoisonError::into_inner);
-            latency.saturating_record(run.micros().saturating_sub(due).max(1));
+            latency.saturating_record(run.micros().saturating_sub(due_us).max(1));
         }
     }
 }
 
-async fn wait_until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
+async fn wait_until(due_at: Option<Instant>) {
+    match due_at {
+        Some(due_at) => sleep_until(due_at).await,
         None => std::future::pending().await,
     }
 }

@@ -162,12 +162,12 @@ impl Bench {
             config,
         };
         if let BenchCommand::Ledger(ledger) = &self.what {
-            let measured = ledger.clone().run(&settings, data.path(), self.output);
-            return runtime()?.block_on(measured);
+            let run = ledger.clone().run(&settings, data.path(), self.output);
+            return runtime()?.block_on(run);
         }
         if let BenchCommand::Pages(pages) = &self.what {
-            let measured = pages.clone().run(&settings, data.path(), self.output);
-            return runtime()?.block_on(measured);
+            let run = pages.clone().run(&settings, data.path(), self.output);
+            return runtime()?.block_on(run);
         }
         if let BenchCommand::Group(group) = &self.what {
             return runtime()?.block_on(group.run(&place, &settings, self.output));
@@ -223,18 +223,18 @@ async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle
     // Warm-up: threads, tables and caches of the first connections are not charged to later ones.
     let first = sign_in::sign_in_all(&server.websocket, &dialect, 100).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (before, cpu) = (server.resident()?, server.cpu()?);
+    let (resident_before, cpu) = (server.resident()?, server.cpu()?);
     let sockets = sign_in::sign_in_all(&server.websocket, &dialect, 100 + connections).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let cpu = installation::between(&cpu, &server.cpu()?);
     let cpu: Duration = cpu.values().sum();
-    let found = Idle {
+    let result = Idle {
         connections,
-        bytes_each: (server.resident()?.saturating_sub(before)) / connections,
+        bytes_each: (server.resident()?.saturating_sub(resident_before)) / connections,
         sign_in_cpu_us: cpu.as_secs_f64() * 1e6 / connections as f64,
     };
     drop((first, sockets));
-    Ok(found)
+    Ok(result)
 }
 
 /// Data folder and settings file with which floor and server are started.
@@ -253,19 +253,19 @@ async fn chat(place: &Place<'_>, settings: &Settings, args: ChatArgs) -> Result<
     };
     for round in 1..=args.rounds {
         for side in [&Dialect::Floor, &packetboat] {
-            let saturated = one_run(side, place, &args, LoadPace::Closed).await?;
-            let rate = args.rate.unwrap_or(saturated.rate / 2.0);
+            let full_load = one_run(side, place, &args, LoadPace::Closed).await?;
+            let rate = args.rate.unwrap_or(full_load.rate / 2.0);
             ensure!(rate > 0.0, "no message was accepted at saturation");
             let half = LoadPace::Open { rate };
             let half = one_run(side, place, &args, half).await?;
             errln!(
                 "round {round}, {}: {:.0} messages/s at {:.1} µs of CPU; half load p99 {:.2} ms",
                 side.name(),
-                saturated.rate,
-                saturated.cpu_us(),
+                full_load.rate,
+                full_load.cpu_us(),
                 half.latency.value_at_quantile(0.99) as f64 / 1000.0,
             );
-            chat.side(side).add(saturated, half);
+            chat.side(side).add(full_load, half);
         }
     }
     Ok(chat)
@@ -289,13 +289,13 @@ async fn one_run(
             (server, args.also.as_slice())
         }
     };
-    let measured = args.seconds;
+    let duration = args.seconds;
     let load = Load {
         pairs: args.pairs,
         body_bytes: args.bytes,
         pace,
-        warm_up: measured / 3,
-        measured,
+        warm_up: duration / 3,
+        duration,
     };
     load::run(&server, also, dialect, load).await
 }

@@ -35,7 +35,7 @@ const PAGE: usize = 100;
 /// Time between two messages: a million of them fill a year.
 const APART: Duration = Duration::from_millis(31_536);
 /// Messages written at a time.
-const TOGETHER: u64 = 200;
+const MAX_CONCURRENT_WRITES: u64 = 200;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Pages {
@@ -97,28 +97,27 @@ impl Pages {
             "a conversation of fewer than {} messages has no page in its middle",
             2 * PAGE
         );
-        let store = match self.real {
-            true => messages(settings).await?,
-            false => {
-                Environment::on_disk(
-                    data,
-                    &settings.embedded,
-                    settings.station.sessions.capacity(),
-                )?
-                .backends
-                .messages
-            }
+        let store = if self.real {
+            messages(settings).await?
+        } else {
+            Environment::on_disk(
+                data,
+                &settings.embedded,
+                settings.station.sessions.capacity(),
+            )?
+            .backends
+            .messages
         };
         let mut chance = StdRng::from_os_rng();
         let small = Talk::new(&mut chance, self.small)?;
         let large = Talk::new(&mut chance, self.large)?;
         for talk in [&small, &large] {
-            let begun = Instant::now();
+            let start = Instant::now();
             talk.fill(&*store, self.bytes).await?;
             errln!(
                 "{} messages written in {:.0?}",
                 talk.messages,
-                begun.elapsed()
+                start.elapsed()
             );
         }
         let mut all = Vec::new();
@@ -155,9 +154,10 @@ impl Pages {
                 }
             }
         }
-        Ok(match all.iter().all(|found| found.ratio < 1.5) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        Ok(if all.iter().all(|medians| medians.ratio < 1.5) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 }
@@ -184,7 +184,7 @@ impl Talk {
     async fn fill(&self, store: &dyn MessageStore, bytes: usize) -> Result<()> {
         let mut next = 1;
         while next <= self.messages {
-            let end = (next + TOGETHER).min(self.messages + 1);
+            let end = (next + MAX_CONCURRENT_WRITES).min(self.messages + 1);
             let rows = (next..end).filter_map(|seq| self.rows(seq, bytes));
             store.save(rows.flatten().collect()).await?;
             next = end;
@@ -197,7 +197,7 @@ impl Talk {
         let mut send_id = [0; 16];
         send_id[..8].copy_from_slice(&self.users[0].get().to_be_bytes());
         send_id[8..].copy_from_slice(&seq.to_be_bytes());
-        let placed = Placed {
+        let placed_message = Placed {
             conversation: self.conversation,
             position: Position {
                 seq: Seq(seq),
@@ -218,7 +218,7 @@ impl Talk {
             epoch: 0,
             offset: seq,
         };
-        MessageRow::pair_of(&placed, seq, version)
+        MessageRow::private_pair(&placed_message, seq, version)
     }
 
     /// Time of one page, in microseconds.
@@ -229,7 +229,7 @@ impl Talk {
         chance: &mut StdRng,
     ) -> Result<f64> {
         let owner = Owner::User(self.users[1]);
-        let begun = Instant::now();
+        let start = Instant::now();
         let rows = match kind {
             Kind::OfUser => {
                 let range = IdRange::default();
@@ -248,6 +248,6 @@ impl Talk {
         if rows.len() != PAGE {
             bail!("a page of {} instead of {PAGE}", rows.len());
         }
-        Ok(begun.elapsed().as_secs_f64() * 1e6)
+        Ok(start.elapsed().as_secs_f64() * 1e6)
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Time for a server to leave in order.
-const PATIENCE: Duration = Duration::from_secs(15);
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Line that a server prints on standard output once it is ready.
@@ -88,8 +88,8 @@ impl Server {
         }
         let pid = self.child.id().to_string();
         let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
             thread::sleep(LOOK_EVERY);
         }
     }
@@ -105,7 +105,7 @@ impl Server {
 }
 
 /// User and system time of a process so far.
-pub(super) fn cpu_of(pid: u32) -> Result<Duration> {
+pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("reading the CPU time of process {pid}"))?;
     // The name in parentheses may hold spaces; user and system time are fields 14 and 15.

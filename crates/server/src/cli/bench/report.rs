@@ -58,13 +58,13 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn add(&mut self, saturated: LoadResult, half: LoadResult) {
-        self.rate.push(saturated.rate);
-        self.cpu_us.push(saturated.cpu_us());
-        for (name, used) in saturated.services {
+    pub(super) fn add(&mut self, full_load: LoadResult, half: LoadResult) {
+        self.rate.push(full_load.rate);
+        self.cpu_us.push(full_load.cpu_us());
+        for (name, used) in full_load.services {
             self.services_us.entry(name).or_default().push(used);
         }
-        for (name, used) in saturated.beside {
+        for (name, used) in full_load.other_cpu {
             self.beside_us.entry(name).or_default().push(used);
         }
         self.half_cpu_us.push(half.cpu_us());
@@ -72,13 +72,13 @@ impl Side {
             .push(half.latency.value_at_quantile(0.50) as f64 / 1000.0);
         self.half_p99_ms
             .push(half.latency.value_at_quantile(0.99) as f64 / 1000.0);
-        for sum in [saturated.sum, half.sum] {
-            self.accepted += sum.accepted;
-            self.lost += sum.lost;
-            self.repeated += sum.repeated;
+        for sum in [full_load.sum, half.sum] {
+            self.accepted += sum.accepted_count;
+            self.lost += sum.lost_count;
+            self.repeated += sum.repeated_count;
             self.out_of_order += sum.out_of_order;
-            self.refused += sum.refused;
-            self.closed += sum.closed;
+            self.refused += sum.refused_count;
+            self.closed += sum.closed_count;
         }
     }
 
@@ -97,7 +97,7 @@ impl Chat {
 }
 
 impl Report {
-    /// True if every run kept the promise.
+    /// Whether every run kept the promise.
     pub(super) fn is_clean(&self) -> bool {
         self.chat
             .as_ref()
@@ -178,21 +178,23 @@ fn table(chat: &Chat) -> Table {
     table
 }
 
-fn add_shares(table: &mut Table, what: &str, shares: &BTreeMap<String, Vec<f64>>) {
+fn add_shares(table: &mut Table, prefix: &str, shares: &BTreeMap<String, Vec<f64>>) {
     for (name, rounds) in shares {
         let median = format!("{:.2}", median(rounds));
-        table.add_row([&format!("{what} {name}, µs"), "", &median, ""]);
+        table.add_row([&format!("{prefix} {name}, µs"), "", &median, ""]);
     }
 }
 
 /// The middle value, or the mean of the two middle ones.
 pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
+    let mut sorted_values = values.to_vec();
+    sorted_values.sort_by(f64::total_cmp);
+    match sorted_values.len() {
         0 => f64::NAN,
-        even if even % 2 == 0 => f64::midpoint(sorted[even / 2 - 1], sorted[even / 2]),
-        odd => sorted[odd / 2],
+        even if even % 2 == 0 => {
+            f64::midpoint(sorted_values[even / 2 - 1], sorted_values[even / 2])
+        }
+        odd => sorted_values[odd / 2],
     }
 }
 

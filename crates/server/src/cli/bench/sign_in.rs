@@ -58,7 +58,7 @@ pub(super) async fn sign_in(url: &str, dialect: &Dialect, user: u64) -> Result<S
     let config = WebSocketConfig::default()
         .read_buffer_size(2048)
         .write_buffer_size(0);
-    let signing_in = async {
+    let sign_in = async {
         let (mut socket, _) =
             tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await?;
         socket.send(Message::Binary(dialect.hello(user)?)).await?;
@@ -72,7 +72,7 @@ pub(super) async fn sign_in(url: &str, dialect: &Dialect, user: u64) -> Result<S
             }
         }
     };
-    timeout(SIGN_IN_TIMEOUT, signing_in)
+    timeout(SIGN_IN_TIMEOUT, sign_in)
         .await
         .context("signing in took too long")?
 }

@@ -80,7 +80,7 @@ impl Steady {
         }
         let settings = Settings::load(config)?;
         let state = tempfile::tempdir().context("making a folder for the clients' state")?;
-        let (sending, listening) = (CancellationToken::new(), CancellationToken::new());
+        let (stop_sending, stop_listening) = (CancellationToken::new(), CancellationToken::new());
         let books: Vec<Arc<Book>> = users.iter().map(|_| Arc::default()).collect();
         let people = Arc::new(People::new(&self, users, settings, state.path())?);
         let mut tasks = JoinSet::new();
@@ -88,39 +88,40 @@ impl Steady {
             tasks.spawn(
                 people
                     .clone()
-                    .receive(pair, book.clone(), listening.clone()),
+                    .receive(pair, book.clone(), stop_listening.clone()),
             );
         }
         people.wait_for_receivers().await?;
         // Closed once no sender will number a message any more.
-        let (numbering, mut numbered) = mpsc::channel::<()>(1);
+        let (done_sender, mut done_receiver) = mpsc::channel::<()>(1);
         for (pair, book) in (0..).zip(&books) {
             tasks.spawn(people.clone().send(
                 pair,
                 book.clone(),
-                numbering.clone(),
-                sending.clone(),
-                listening.clone(),
+                done_sender.clone(),
+                stop_sending.clone(),
+                stop_listening.clone(),
             ));
         }
-        drop(numbering);
-        let watch = tokio::spawn(say(books.clone(), listening.clone(), output));
+        drop(done_sender);
+        let watch = tokio::spawn(say(books.clone(), stop_listening.clone(), output));
         self.send_time(&mut tasks).await?;
-        sending.cancel();
-        let until = Instant::now() + self.settle;
+        stop_sending.cancel();
+        let deadline = Instant::now() + self.settle;
         // A book that is settled before its sender's last message says nothing of that.
-        let _ = timeout_at(until, numbered.recv()).await;
-        settled(&books, until).await;
-        listening.cancel();
-        while let Some(ended) = tasks.join_next().await {
-            ended??;
+        let _ = timeout_at(deadline, done_receiver.recv()).await;
+        wait_until_settled(&books, deadline).await;
+        stop_listening.cancel();
+        while let Some(result) = tasks.join_next().await {
+            result??;
         }
         watch.abort();
-        let found = SteadyResult::sum(&books);
-        found.print(output)?;
-        Ok(match found.is_clean() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        let total = SteadyResult::sum(&books);
+        total.print(output)?;
+        Ok(if total.is_clean() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 
@@ -132,8 +133,8 @@ impl Steady {
             _ = terminate.recv() => Ok(()),
             _ = tokio::signal::ctrl_c() => Ok(()),
             () = sleep(self.seconds) => Ok(()),
-            Some(ended) = tasks.join_next() => {
-                ended??;
+            Some(result) = tasks.join_next() => {
+                result??;
                 bail!("a client ended before its time")
             }
         }
@@ -141,8 +142,8 @@ impl Steady {
 }
 
 /// Waits until all sent messages are accepted and all accepted ones are shown.
-async fn settled(books: &[Arc<Book>], until: Instant) {
-    while Instant::now() < until && !books.iter().all(|book| book.is_settled()) {
+async fn wait_until_settled(books: &[Arc<Book>], deadline: Instant) {
+    while Instant::now() < deadline && !books.iter().all(|book| book.is_settled()) {
         sleep(LOOK_EVERY).await;
     }
 }
@@ -151,16 +152,16 @@ async fn say(books: Vec<Arc<Book>>, stop: CancellationToken, output: Output) {
     if output == Output::Json {
         return;
     }
-    let mut due = interval(SAY_EVERY);
-    due.tick().await;
-    while stop.run_until_cancelled(due.tick()).await.is_some() {
-        let found = SteadyResult::sum(&books);
+    let mut ticker = interval(SAY_EVERY);
+    ticker.tick().await;
+    while stop.run_until_cancelled(ticker.tick()).await.is_some() {
+        let result = SteadyResult::sum(&books);
         errln!(
             "{} sent, {} accepted, {} shown, {} on their way",
-            found.sent,
-            found.accepted,
-            found.shown,
-            found.missing.len()
+            result.sent,
+            result.accepted,
+            result.shown,
+            result.missing.len()
         );
     }
 }

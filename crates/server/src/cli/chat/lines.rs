@@ -32,8 +32,8 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
             news = talk.next() => show(&talk, news?, &mut complaints)?,
             line = lines.recv() => match line {
                 Some(line) => {
-                    let said = talk.run(ChatCommand::of(&line?)).await?;
-                    if let Some(text) = said {
+                    let reply = talk.run(ChatCommand::of(&line?)).await?;
+                    if let Some(text) = reply {
                         out!("{text}\n")?;
                     }
                 }
@@ -41,36 +41,36 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
             },
         }
     }
-    let settled = async {
+    let settle = async {
         while talk.under_way() > 0 {
             let news = talk.next().await?;
             show(&talk, news, &mut complaints)?;
         }
         anyhow::Ok(())
     };
-    timeout(LINGER, settled).await??;
+    timeout(LINGER, settle).await??;
     Ok(())
 }
 
 fn show(talk: &Talk, news: News, complaints: &mut Complaints) -> Result<()> {
     match news {
         News::Message(index) => {
-            let said = &talk.messages[index];
-            outln!("{}: {}", said.from, said.text())?;
+            let line = &talk.messages[index];
+            outln!("{}: {}", line.from, line.text())?;
         }
         News::Changed(index) => {
-            let said = &talk.messages[index];
-            outln!("[changed] {}: {}", said.from, said.text())?;
+            let line = &talk.messages[index];
+            outln!("[changed] {}: {}", line.from, line.text())?;
         }
         News::Hidden(indexes) => {
-            for said in indexes.into_iter().map(|index| &talk.messages[index]) {
-                outln!("[changed] {}: {}", said.from, said.text())?;
+            for line in indexes.into_iter().map(|index| &talk.messages[index]) {
+                outln!("[changed] {}: {}", line.from, line.text())?;
             }
         }
         News::Status(index) => {
-            let said = &talk.messages[index];
-            if let Some(status) = &said.status {
-                outln!("[{}] {}", word(status), said.text())?;
+            let line = &talk.messages[index];
+            if let Some(status) = &line.status {
+                outln!("[{}] {}", word(status), line.text())?;
             }
         }
         News::State => complaints.hear(&talk.state),

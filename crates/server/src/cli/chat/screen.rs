@@ -21,7 +21,7 @@ pub(super) async fn run(talk: Talk) -> Result<()> {
     let result = Screen {
         talk,
         line: String::new(),
-        told: HELP.to_owned(),
+        output: HELP.to_owned(),
     }
     .run(&mut terminal)
     .await;
@@ -33,7 +33,7 @@ struct Screen {
     talk: Talk,
     line: String,
     /// Output of the last command.
-    told: String,
+    output: String,
 }
 
 impl Screen {
@@ -70,14 +70,14 @@ impl Screen {
             }
             KeyCode::Char(c) => self.line.push(c),
             KeyCode::PageUp => {
-                let told = self.talk.run(ChatCommand::More).await?;
-                self.told = told.unwrap_or_default();
+                let output = self.talk.run(ChatCommand::More).await?;
+                self.output = output.unwrap_or_default();
             }
             KeyCode::Backspace => drop(self.line.pop()),
             KeyCode::Enter if !self.line.is_empty() => {
                 let line = std::mem::take(&mut self.line);
-                let told = self.talk.run(ChatCommand::of(&line)).await?;
-                self.told = told.unwrap_or_default();
+                let output = self.talk.run(ChatCommand::of(&line)).await?;
+                self.output = output.unwrap_or_default();
             }
             _ => {}
         }
@@ -95,7 +95,7 @@ impl Screen {
         let title = format!(
             " {} with {}: {} ",
             self.talk.me,
-            self.talk.whom(),
+            self.talk.peer_name(),
             state(&self.talk.state)
         );
         let room = usize::from(above.height.saturating_sub(2));
@@ -111,7 +111,7 @@ impl Screen {
         frame.render_widget(messages, above);
         let input = Paragraph::new(self.line.as_str()).block(Block::bordered().title(format!(
             " Enter sends, Esc leaves. {} ",
-            visible(&self.told)
+            visible(&self.output)
         )));
         frame.render_widget(input, below);
         let column = self
@@ -123,16 +123,16 @@ impl Screen {
     }
 }
 
-fn said(said: &ChatLine) -> Line<'_> {
+fn said(line: &ChatLine) -> Line<'_> {
     let quiet = Style::default().fg(Color::DarkGray);
-    if !said.mine {
-        return Line::from(format!("{}: {}", said.from, said.text()));
+    if !line.is_mine {
+        return Line::from(format!("{}: {}", line.from, line.text()));
     }
-    let mark = match &said.status {
+    let mark = match &line.status {
         None => Span::raw(""),
         Some(SendStatus::Pending) => Span::styled("  … sending", quiet),
-        Some(SendStatus::Failed(why)) => Span::styled(
-            format!("  ✗ failed: {}", visible(&why.text)),
+        Some(SendStatus::Failed(reason)) => Span::styled(
+            format!("  ✗ failed: {}", visible(&reason.text)),
             Style::default().fg(Color::Red),
         ),
         Some(SendStatus::Accepted { .. } | SendStatus::Placed { .. }) => {
@@ -143,7 +143,7 @@ fn said(said: &ChatLine) -> Line<'_> {
             Span::styled("  ✓✓ read", Style::default().fg(Color::Green))
         }
     };
-    let text = Span::styled(said.text(), Style::default().add_modifier(Modifier::BOLD));
+    let text = Span::styled(line.text(), Style::default().add_modifier(Modifier::BOLD));
     Line::from(vec![Span::raw("› "), text, mark])
 }
 
@@ -152,9 +152,9 @@ fn state(state: &ConnectionState) -> String {
         ConnectionState::Idle | ConnectionState::Connecting => "connecting".into(),
         ConnectionState::Syncing => "catching up".into(),
         ConnectionState::Ready => "connected".into(),
-        ConnectionState::Reconnecting { why, .. } => {
-            format!("reconnecting ({})", visible(&why.text))
+        ConnectionState::Reconnecting { why: reason, .. } => {
+            format!("reconnecting ({})", visible(&reason.text))
         }
-        ConnectionState::Closed(why) => format!("closed ({})", visible(&why.text)),
+        ConnectionState::Closed(reason) => format!("closed ({})", visible(&reason.text)),
     }
 }

@@ -19,10 +19,10 @@ pub(super) struct Talk {
     events: Events,
     list: watch::Receiver<ConversationList>,
     pub(super) me: UserId,
-    with: Recipient,
+    peer: Recipient,
     conversation: ConversationId,
     pub(super) messages: Vec<ChatLine>,
-    /// True if older messages can be loaded.
+    /// Whether older messages can be loaded.
     pub(super) has_more: bool,
     pub(super) state: ConnectionState,
 }
@@ -30,7 +30,7 @@ pub(super) struct Talk {
 /// One message of the conversation.
 pub(super) struct ChatLine {
     pub(super) send_id: SendId,
-    pub(super) mine: bool,
+    pub(super) is_mine: bool,
     pub(super) from: UserId,
     text: String,
     marks: MessageMarks,
@@ -111,11 +111,11 @@ impl ChatCommand {
             ("edit", text) if !text.is_empty() => ChatCommand::Edit(text.to_owned()),
             ("react", reaction) => match reaction.parse() {
                 Ok(reaction) => ChatCommand::React(reaction),
-                Err(why) => ChatCommand::Unknown(why),
+                Err(reason) => ChatCommand::Unknown(reason),
             },
-            ("open", whom) => match named(whom) {
+            ("open", whom) => match parse_recipient(whom) {
                 Ok(whom) => ChatCommand::Open(whom),
-                Err(why) => ChatCommand::Unknown(format!("/open USER or g:GROUP: {why}")),
+                Err(reason) => ChatCommand::Unknown(format!("/open USER or g:GROUP: {reason}")),
             },
             _ => ChatCommand::Unknown(format!("/{command}: try {HELP}")),
         }
@@ -123,16 +123,16 @@ impl ChatCommand {
 }
 
 impl ChatLine {
-    fn of(placed: &Placed, marks: Option<MessageMarks>, me: UserId) -> ChatLine {
-        let message = &placed.message;
+    fn of(placed_message: &Placed, marks: Option<MessageMarks>, me: UserId) -> ChatLine {
+        let message = &placed_message.message;
         ChatLine {
             send_id: message.send_id,
-            mine: message.from == me,
+            is_mine: message.from == me,
             from: message.from,
             text: String::from_utf8_lossy(&message.content.data).into_owned(),
             marks: marks.unwrap_or_default(),
             status: None,
-            place: Some((placed.position.seq, message.id)),
+            place: Some((placed_message.position.seq, message.id)),
         }
     }
 
@@ -148,12 +148,12 @@ impl ChatLine {
         if self.marks.recalled.is_some() {
             return "(recalled)".to_owned();
         }
-        let edited = if self.marks.edited.is_some() {
+        let edited_mark = if self.marks.edited.is_some() {
             " (edited)"
         } else {
             ""
         };
-        let pinned = if self.marks.pinned.is_some() {
+        let pinned_mark = if self.marks.pinned.is_some() {
             " (pinned)"
         } else {
             ""
@@ -162,7 +162,11 @@ impl ChatLine {
         let reactions: String = reactions
             .map(|(reaction, users)| format!("  {reaction} {}", users.len()))
             .collect();
-        visible(&format!("{}{edited}{pinned}{reactions}", self.text)).into_owned()
+        visible(&format!(
+            "{}{edited_mark}{pinned_mark}{reactions}",
+            self.text
+        ))
+        .into_owned()
     }
 }
 
@@ -173,7 +177,7 @@ impl Talk {
             client,
             events,
             me,
-            with,
+            peer: with,
             conversation: between(me, with)?,
             messages: Vec::new(),
             has_more: true,
@@ -195,29 +199,31 @@ impl Talk {
             }
             ChatCommand::Pins => return self.pins().await.map(Some),
             ChatCommand::Clear => {
-                if let Err(why) = self.client.clear(self.with).await {
-                    return Ok(Some(why.to_string()));
+                if let Err(reason) = self.client.clear(self.peer).await {
+                    return Ok(Some(reason.to_string()));
                 }
             }
             ChatCommand::ClearAll => {
-                let cleared = self.client.clear_all(self.me).await;
-                let failed = cleared.into_iter().find_map(Result::err);
-                return Ok(failed.map(|why| why.to_string()));
+                let results = self.client.clear_all(self.me).await;
+                let error = results.into_iter().find_map(Result::err);
+                return Ok(error.map(|reason| reason.to_string()));
             }
-            ChatCommand::More => return Ok(self.more().await.err().map(|why| why.to_string())),
+            ChatCommand::More => {
+                return Ok(self.more().await.err().map(|reason| reason.to_string()));
+            }
             ChatCommand::List => return Ok(Some(self.list().join("\n"))),
             ChatCommand::Open(peer) => return self.open(peer).await,
-            ChatCommand::Unknown(why) => return Ok(Some(why)),
+            ChatCommand::Unknown(reason) => return Ok(Some(reason)),
         }
         Ok(None)
     }
 
     async fn say(&mut self, text: String) -> Result<()> {
         let content = Content::text(text.clone());
-        let ticket = self.client.send(self.with, content).await?;
+        let ticket = self.client.send(self.peer, content).await?;
         self.messages.push(ChatLine {
             send_id: ticket.send_id(),
-            mine: true,
+            is_mine: true,
             from: self.me,
             text,
             marks: MessageMarks::default(),
@@ -228,15 +234,15 @@ impl Talk {
     }
 
     async fn change(&mut self, command: ChatCommand) -> Result<Option<String>> {
-        let is_meant = |said: &ChatLine| match command {
+        let is_meant = |line: &ChatLine| match command {
             ChatCommand::Hide => true,
-            ChatCommand::Pin => said.marks.recalled.is_none() && said.id().is_some(),
-            ChatCommand::Unpin => said.marks.pinned.is_some(),
-            ChatCommand::React(_) => !said.mine && said.marks.recalled.is_none(),
-            _ => said.mine && said.marks.recalled.is_none(),
+            ChatCommand::Pin => line.marks.recalled.is_none() && line.id().is_some(),
+            ChatCommand::Unpin => line.marks.pinned.is_some(),
+            ChatCommand::React(_) => !line.is_mine && line.marks.recalled.is_none(),
+            _ => line.is_mine && line.marks.recalled.is_none(),
         };
         let mut of_them = self.messages.iter().rev();
-        let last = of_them.find(|said| !said.marks.hidden && is_meant(said));
+        let last = of_them.find(|line| !line.marks.hidden && is_meant(line));
         let Some(subject) = last.and_then(ChatLine::id) else {
             return Ok(Some("there is no such message here".to_owned()));
         };
@@ -252,52 +258,59 @@ impl Talk {
         };
         let content = Content::text(text);
         self.client
-            .change(self.with, subject, kind, content)
+            .change(self.peer, subject, kind, content)
             .await?;
         Ok(None)
     }
 
     /// Pinned messages, newest first, a line each.
     async fn pins(&self) -> Result<String> {
-        let (mut lines, mut before) = (Vec::new(), None);
+        let (mut lines, mut cursor) = (Vec::new(), None);
         loop {
-            let mut page = match self.client.pins(self.conversation, before).await {
+            let mut page = match self.client.pins(self.conversation, cursor).await {
                 Ok(page) => page,
-                Err(why) => return Ok(why.to_string()),
+                Err(reason) => return Ok(reason.to_string()),
             };
-            for placed in &page.messages {
-                let marks = page.marks.remove(&placed.position.seq);
-                let said = ChatLine::of(placed, marks, self.me);
-                lines.push(format!("{}: {}", said.from, said.text()));
+            for placed_message in &page.messages {
+                let marks = page.marks.remove(&placed_message.position.seq);
+                let line = ChatLine::of(placed_message, marks, self.me);
+                lines.push(format!("{}: {}", line.from, line.text()));
             }
-            before = page.next;
-            if before.is_none() {
+            cursor = page.next;
+            if cursor.is_none() {
                 break;
             }
         }
-        match lines.is_empty() {
-            true => Ok("nothing is pinned here".to_owned()),
-            false => Ok(lines.join("\n")),
+        if lines.is_empty() {
+            Ok("nothing is pinned here".to_owned())
+        } else {
+            Ok(lines.join("\n"))
         }
     }
 
     /// Loads messages older than the first one here.
     pub(super) async fn more(&mut self) -> Result<()> {
-        let first = self.messages.iter().find_map(|said| said.place);
-        let before = first.map(|(seq, _)| seq);
+        let first = self.messages.iter().find_map(|line| line.place);
+        let cursor = first.map(|(seq, _)| seq);
         let page = self
             .client
-            .load_older(self.conversation, before, PAST)
+            .load_older(self.conversation, cursor, PAST)
             .await?;
         self.has_more = page.more;
         let mut marks = page.marks;
-        let known: Vec<_> = self.messages.iter().filter_map(ChatLine::id).collect();
+        let known_ids: Vec<_> = self.messages.iter().filter_map(ChatLine::id).collect();
         let new = page
             .messages
             .iter()
-            .filter(|placed| !known.contains(&placed.message.id));
+            .filter(|placed_message| !known_ids.contains(&placed_message.message.id));
         let mut older: Vec<ChatLine> = new
-            .map(|placed| ChatLine::of(placed, marks.remove(&placed.position.seq), self.me))
+            .map(|placed_message| {
+                ChatLine::of(
+                    placed_message,
+                    marks.remove(&placed_message.position.seq),
+                    self.me,
+                )
+            })
             .collect();
         older.reverse();
         self.messages.splice(0..0, older);
@@ -305,8 +318,8 @@ impl Talk {
     }
 
     /// Name of the other side, for display.
-    pub(super) fn whom(&self) -> String {
-        match self.with {
+    pub(super) fn peer_name(&self) -> String {
+        match self.peer {
             Recipient::User(peer) => peer.to_string(),
             Recipient::Group(_) => self.conversation.to_string(),
         }
@@ -315,18 +328,18 @@ impl Talk {
     async fn open(&mut self, with: Recipient) -> Result<Option<String>> {
         let conversation = match between(self.me, with) {
             Ok(conversation) => conversation,
-            Err(why) => return Ok(Some(why.to_string())),
+            Err(reason) => return Ok(Some(reason.to_string())),
         };
-        (self.with, self.conversation) = (with, conversation);
+        (self.peer, self.conversation) = (with, conversation);
         self.messages.clear();
         self.has_more = true;
-        if let Err(why) = self.more().await {
-            return Ok(Some(why.to_string()));
+        if let Err(reason) = self.more().await {
+            return Ok(Some(reason.to_string()));
         }
-        if let Some((seq, id)) = self.messages.last().and_then(|said| said.place) {
+        if let Some((seq, id)) = self.messages.last().and_then(|line| line.place) {
             self.client.read(conversation, seq, id).await?;
         }
-        Ok(Some(format!("with {}", self.whom())))
+        Ok(Some(format!("with {}", self.peer_name())))
     }
 
     /// Waits for the next change. Cancel safe.
@@ -344,29 +357,29 @@ impl Talk {
     async fn heard(&mut self, event: Option<Event>) -> Result<News> {
         match event {
             Some(Event::Message(shown)) if shown.placed.conversation == self.conversation => {
-                Ok(self.shown(shown).await)
+                Ok(self.apply_message(shown).await)
             }
             Some(Event::Changed {
                 conversation,
-                changed,
+                change: changed,
                 ..
             }) if conversation == self.conversation => Ok(self.changed(&changed)),
             Some(Event::Hidden {
                 conversation, seqs, ..
-            }) if conversation == self.conversation => Ok(self.hidden(&seqs)),
+            }) if conversation == self.conversation => Ok(self.apply_hidden(&seqs)),
             Some(Event::Status { send_id, status }) => {
                 let index = self
                     .messages
                     .iter()
-                    .rposition(|said| said.send_id == send_id);
+                    .rposition(|line| line.send_id == send_id);
                 if let Some(index) = index {
                     self.messages[index].status = Some(status);
                 }
                 Ok(index.map_or(News::Nothing, News::Status))
             }
             Some(Event::State(state)) => {
-                if let ConnectionState::Closed(why) = &state {
-                    bail!("the connection ended: {why}");
+                if let ConnectionState::Closed(reason) = &state {
+                    bail!("the connection ended: {reason}");
                 }
                 self.state = state;
                 Ok(News::State)
@@ -388,7 +401,7 @@ impl Talk {
         let waits = |s: &SendStatus| matches!(s, SendStatus::Pending);
         self.messages
             .iter()
-            .filter(|said| said.status.as_ref().is_some_and(waits))
+            .filter(|line| line.status.as_ref().is_some_and(waits))
             .count()
     }
 
@@ -396,13 +409,17 @@ impl Talk {
     pub(super) fn list(&self) -> Vec<String> {
         let list = self.list.borrow();
         let mut rows: Vec<&Summary> = (list.values()).filter(|row| row.is_on_list()).collect();
-        let at = |row: &Summary| row.newest.as_ref().map(|placed| placed.message.accepted_at);
+        let at = |row: &Summary| {
+            row.newest
+                .as_ref()
+                .map(|placed_message| placed_message.message.accepted_at)
+        };
         rows.sort_by_key(|row| std::cmp::Reverse(at(row)));
         rows.into_iter().map(|row| self.line(row)).collect()
     }
 
     fn line(&self, row: &Summary) -> String {
-        let who = match row.conversation.peer_of(self.me) {
+        let peer_name = match row.conversation.peer_of(self.me) {
             Some(peer) => peer.to_string(),
             None => row.conversation.to_string(),
         };
@@ -411,40 +428,41 @@ impl Talk {
             unread => format!(" ({unread})"),
         };
         let newest = row.newest.as_ref();
-        let said = newest.map(|placed| ChatLine::of(placed, row.marks.clone(), self.me).text());
-        format!("{who}{unread}  {}", said.unwrap_or_default())
+        let newest_text = newest
+            .map(|placed_message| ChatLine::of(placed_message, row.marks.clone(), self.me).text());
+        format!("{peer_name}{unread}  {}", newest_text.unwrap_or_default())
     }
 
-    fn changed(&mut self, changed: &OrderedChange) -> News {
-        let asked = &changed.asked;
+    fn changed(&mut self, ordered_change: &OrderedChange) -> News {
+        let change = &ordered_change.asked;
         let mut messages = self.messages.iter();
-        let Some(index) = messages.position(|said| said.id() == Some(asked.subject)) else {
+        let Some(index) = messages.position(|line| line.id() == Some(change.subject)) else {
             return News::Nothing;
         };
-        let said = &mut self.messages[index];
-        said.marks.apply(asked);
-        if let MessageChange::Edit(content) = &asked.change {
-            said.text = String::from_utf8_lossy(&content.data).into_owned();
+        let line = &mut self.messages[index];
+        line.marks.apply(change);
+        if let MessageChange::Edit(content) = &change.change {
+            line.text = String::from_utf8_lossy(&content.data).into_owned();
         }
         News::Changed(index)
     }
 
-    fn hidden(&mut self, seqs: &[Seq]) -> News {
-        let mut hidden = Vec::new();
-        for (index, said) in self.messages.iter_mut().enumerate() {
-            if said.place.is_some_and(|(seq, _)| seqs.contains(&seq)) {
-                said.text.clear();
-                said.marks.hidden = true;
-                hidden.push(index);
+    fn apply_hidden(&mut self, seqs: &[Seq]) -> News {
+        let mut indexes = Vec::new();
+        for (index, line) in self.messages.iter_mut().enumerate() {
+            if line.place.is_some_and(|(seq, _)| seqs.contains(&seq)) {
+                line.text.clear();
+                line.marks.hidden = true;
+                indexes.push(index);
             }
         }
-        News::Hidden(hidden)
+        News::Hidden(indexes)
     }
 
-    async fn shown(&mut self, shown: ShownMessage) -> News {
-        let message = &shown.placed.message;
-        let place = Some((shown.placed.position.seq, message.id));
-        if shown.origin == Origin::OwnHere
+    async fn apply_message(&mut self, shown_message: ShownMessage) -> News {
+        let message = &shown_message.placed.message;
+        let place = Some((shown_message.placed.position.seq, message.id));
+        if shown_message.origin == Origin::OwnHere
             && let Some(index) = self
                 .messages
                 .iter()
@@ -456,17 +474,20 @@ impl Talk {
         if self
             .messages
             .iter()
-            .any(|said| said.id() == Some(message.id))
+            .any(|line| line.id() == Some(message.id))
         {
             // The message was loaded as an older one meanwhile.
             return News::Nothing;
         }
-        let said = ChatLine::of(&shown.placed, shown.marks, self.me);
-        let mine = said.mine;
-        self.messages.push(said);
-        if !mine {
+        let line = ChatLine::of(&shown_message.placed, shown_message.marks, self.me);
+        let is_mine = line.is_mine;
+        self.messages.push(line);
+        if !is_mine {
             // A message in the open conversation counts as read.
-            let (seq, id) = (shown.placed.position.seq, shown.placed.message.id);
+            let (seq, id) = (
+                shown_message.placed.position.seq,
+                shown_message.placed.message.id,
+            );
             let _ = self.client.read(self.conversation, seq, id).await;
         }
         News::Message(self.messages.len() - 1)
@@ -482,10 +503,10 @@ fn between(me: UserId, with: Recipient) -> Result<ConversationId> {
 }
 
 /// Parses a user number, or a group as the list names it.
-fn named(whom: &str) -> Result<Recipient> {
-    Ok(match whom.strip_prefix("g:") {
+fn parse_recipient(name: &str) -> Result<Recipient> {
+    Ok(match name.strip_prefix("g:") {
         Some(group) => Recipient::Group(group.parse::<GroupId>().map_err(Error::msg)?),
-        None => Recipient::User(whom.parse::<UserId>().map_err(Error::msg)?),
+        None => Recipient::User(name.parse::<UserId>().map_err(Error::msg)?),
     })
 }
 

@@ -38,24 +38,24 @@ pub(super) struct Edit {
 impl Edit {
     pub(super) async fn run(self, desk: &Desk, output: Output) -> Result<ExitCode> {
         let path = format!("{LETTERS}/{}/envelope", self.id);
-        let why = self.why.clone();
-        let held: Envelope = desk.post(&path, &LookQuestion { why }).await?;
-        if let Some(why) = &held.locked {
-            bail!("{}: {why}", self.id);
+        let reason = self.why.clone();
+        let envelope: Envelope = desk.post(&path, &LookQuestion { why: reason }).await?;
+        if let Some(reason) = &envelope.locked {
+            bail!("{}: {reason}", self.id);
         }
-        let begun = page_of(&held);
-        let mut text = begun.clone();
+        let initial_text = render_page(&envelope);
+        let mut text = initial_text.clone();
         let draft = loop {
             text = match &self.file {
                 Some(file) => std::fs::read_to_string(file)
                     .with_context(|| format!("reading {}", file.display()))?,
                 None => in_editor(&text)?,
             };
-            if text == begun {
+            if text == initial_text {
                 errln!("Nothing changed.");
                 return Ok(ExitCode::SUCCESS);
             }
-            match self.change(desk, &held, &text, true).await {
+            match self.change(desk, &envelope, &text, true).await {
                 Ok(draft) => break draft,
                 Err(error) if self.file.is_none() && may_ask() => {
                     errln!("{error:#}");
@@ -79,19 +79,19 @@ impl Edit {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        let kept = self.change(desk, &held, &text, false).await?;
-        show(output, &kept, tables::changed)
+        let result = self.change(desk, &envelope, &text, false).await?;
+        show(output, &result, tables::changed)
     }
 
     async fn change(
         &self,
         desk: &Desk,
-        held: &Envelope,
+        envelope: &Envelope,
         text: &str,
         dry_run: bool,
     ) -> Result<EditResult> {
         let change = LetterChange {
-            base: held.version.clone(),
+            base: envelope.version.clone(),
             envelope: without_remarks(text),
             why: self.why.clone(),
             dry_run,
@@ -103,20 +103,20 @@ impl Edit {
 }
 
 /// Text of the editor: remarks, then the envelope.
-fn page_of(held: &Envelope) -> String {
+fn render_page(envelope: &Envelope) -> String {
     let mut remarks = vec![format!(
         "{}, a {}. Lines that begin with # are left out.",
-        held.letter, held.schema
+        envelope.letter, envelope.schema
     )];
-    if let Some(why) = &held.flaw {
-        remarks.push(format!("A carrier would refuse it as it is: {why}"));
+    if let Some(reason) = &envelope.flaw {
+        remarks.push(format!("A carrier would refuse it as it is: {reason}"));
     }
-    for field in &held.unknown_fields {
+    for field in &envelope.unknown_fields {
         remarks.push(format!(
             "This program does not know the field {field}; see --drop-unknown."
         ));
     }
-    if let Some(raw) = &held.raw {
+    if let Some(raw) = &envelope.raw {
         remarks.push("The bytes are none. Write a whole one to replace them:".to_owned());
         remarks.push(raw.clone());
     }
@@ -124,15 +124,14 @@ fn page_of(held: &Envelope) -> String {
     let remarks = remarks
         .iter()
         .map(|remark| format!("# {}\n", visible(remark)));
-    remarks.collect::<String>() + &visible_lines(held.text.as_deref().unwrap_or("{}")) + "\n"
+    remarks.collect::<String>() + &visible_lines(envelope.text.as_deref().unwrap_or("{}")) + "\n"
 }
 
 /// Blanks remarks line by line, so that an error names the line that the operator sees.
 fn without_remarks(text: &str) -> String {
-    let lines = text.lines().map(|line| match line.starts_with('#') {
-        true => "",
-        false => line,
-    });
+    let lines = text
+        .lines()
+        .map(|line| if line.starts_with('#') { "" } else { line });
     lines.collect::<Vec<_>>().join("\n")
 }
 

@@ -121,13 +121,13 @@ fn before_now(ago: Duration) -> Time {
 }
 
 fn reason(name: &str) -> Result<DeadReason, String> {
-    let known = || DeadReason::ALL.map(DeadReason::name).join(", ");
-    DeadReason::from_name(name).ok_or_else(|| format!("no such reason; there are {}", known()))
+    let names = || DeadReason::ALL.map(DeadReason::name).join(", ");
+    DeadReason::from_name(name).ok_or_else(|| format!("no such reason; there are {}", names()))
 }
 
 fn topic(name: &str) -> Result<Kind, String> {
-    let known = || Kind::ALL.map(Kind::name).join(" and ");
-    Kind::from_name(name).ok_or_else(|| format!("there are {}", known()))
+    let names = || Kind::ALL.map(Kind::name).join(" and ");
+    Kind::from_name(name).ok_or_else(|| format!("there are {}", names()))
 }
 
 pub(super) fn letters(text: &str) -> Result<usize, String> {

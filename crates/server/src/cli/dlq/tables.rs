@@ -66,24 +66,24 @@ fn state(letter: &Letter) -> &'static str {
     }
 }
 
-pub(super) fn one(shown: &LetterDetail) -> Result<()> {
-    for header in &shown.headers {
+pub(super) fn one(detail: &LetterDetail) -> Result<()> {
+    for header in &detail.headers {
         outln!("{:18} {}", header.name, header.value)?;
     }
-    outln!("{:18} {}", "state", state(&shown.letter))?;
-    if let Some(at) = shown.letter.discarded_at.filter(|_| shown.letter.gone) {
+    outln!("{:18} {}", "state", state(&detail.letter))?;
+    if let Some(at) = detail.letter.discarded_at.filter(|_| detail.letter.gone) {
         let at = utc(at);
         outln!(
             "{:18} discarded on {at}: its time is over, and what it holds is not shown",
             ""
         )?;
     }
-    if let Some(edit) = &shown.edit {
+    if let Some(edit) = &detail.edit {
         let (by, at, fields) = (&edit.by, utc(edit.at), edit.fields.join(", "));
         outln!("{:18} by {by} at {at}: {fields}. {}", "edited", edit.why)?;
     }
-    outln!("{:18} {} bytes", "body", shown.letter.bytes)?;
-    if let Some(body) = &shown.body {
+    outln!("{:18} {} bytes", "body", detail.letter.bytes)?;
+    if let Some(body) = &detail.body {
         out!("\n{body}\n")?;
     }
     Ok(())
@@ -134,7 +134,7 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
         outln!("No letter matches.")?;
     }
     for share in &plan.forecasts {
-        let what = match &share.forecast {
+        let text = match &share.forecast {
             Forecast::Deliver => "would be pushed to somebody who is there".to_owned(),
             Forecast::Store => "would wait for who is absent, or be found by sync".to_owned(),
             Forecast::Place => "would get a place and be delivered".to_owned(),
@@ -144,19 +144,19 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
             Forecast::LeftAlone { outcome } => outcome.text().to_owned(),
         };
         let sample = share.sample.join(" ");
-        outln!("{:>6}  {what}  (as {sample})", share.letters)?;
+        outln!("{:>6}  {text}  (as {sample})", share.letters)?;
     }
     Ok(())
 }
 
-pub(super) fn outcomes(done: &List<LetterOutcome>) -> Result<()> {
-    if done.items.is_empty() {
+pub(super) fn outcomes(outcomes: &List<LetterOutcome>) -> Result<()> {
+    if outcomes.items.is_empty() {
         outln!("No letter matches.")?;
     }
-    for letter in &done.items {
+    for letter in &outcomes.items {
         outln!("{}: {}", letter.id, letter.outcome.text())?;
     }
-    more(done.truncated)?;
+    more(outcomes.truncated)?;
     Ok(())
 }
 
@@ -167,13 +167,13 @@ pub(super) fn tasks(tasks: &List<Task>) -> Result<()> {
     }
     let mut table = TextTable::new(&["task", "does", "by", "at", "done", "is", "about", "why"]);
     for task in &tasks.items {
-        let done = format!("{} of {}", task.done_letters(), task.letters);
+        let done_text = format!("{} of {}", task.done_letters(), task.letters);
         table.row([
             task.id.to_string(),
             task.work.name().to_owned(),
             task.by.clone(),
             utc(task.started_at),
-            done,
+            done_text,
             progress(&task.state),
             task.selection.clone(),
             task.why.clone(),
@@ -203,7 +203,7 @@ fn progress(progress: &Progress) -> String {
     match progress {
         Progress::Choosing => "begun".to_owned(),
         Progress::Running => "running".to_owned(),
-        Progress::Paused { by, why } => format!("paused by {by}: {why}"),
+        Progress::Paused { by, why: reason } => format!("paused by {by}: {reason}"),
         Progress::Cancelled { by } => format!("cancelled by {by}"),
         Progress::Over => "over".to_owned(),
     }
@@ -222,13 +222,13 @@ pub(super) fn log(page: &Page<Operation>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn changed(changed: &EditResult) -> Result<()> {
-    out!("{}", changed.diff)?;
-    match &changed.flaw {
-        Some(why) => outln!("A carrier would refuse it: {why}")?,
+pub(super) fn changed(result: &EditResult) -> Result<()> {
+    out!("{}", result.diff)?;
+    match &result.flaw {
+        Some(reason) => outln!("A carrier would refuse it: {reason}")?,
         None => outln!("A carrier would read it.")?,
     }
-    if changed.done {
+    if result.done {
         outln!("The letter holds this now; a redrive sends it.")?;
     }
     Ok(())
@@ -240,9 +240,9 @@ fn words(action: &Action) -> String {
             task,
             work,
             selection,
-            why,
+            why: reason,
             ..
-        } => format!("began {task}: {} {selection}. {why}", work.name()),
+        } => format!("began {task}: {} {selection}. {reason}", work.name()),
         Action::Chosen { task, letters } => {
             format!("chose {} letters for {task}", letters.len())
         }
@@ -252,43 +252,60 @@ fn words(action: &Action) -> String {
         Action::Done { task, outcomes } => {
             format!("did {} letters of {task}", outcomes.len())
         }
-        Action::Paused { task, why, .. } => format!("paused {task}: {why}"),
+        Action::Paused {
+            task, why: reason, ..
+        } => format!("paused {task}: {reason}"),
         Action::DiedAgain { task, letters, .. } => {
             format!("sees that {} letters of {task} died again", letters.len())
         }
         Action::Resumed { task } => format!("resumed {task}"),
         Action::Cancelled { task } => format!("cancelled {task}"),
-        Action::Looked { letter, why } => format!("read what is in {letter}: {why}"),
-        Action::Exported { from, letters, why } => {
-            format!("takes {letters} letters with what is in them, from {from} on: {why}")
+        Action::Looked {
+            letter,
+            why: reason,
+        } => format!("read what is in {letter}: {reason}"),
+        Action::Exported {
+            from,
+            letters,
+            why: reason,
+        } => {
+            format!("takes {letters} letters with what is in them, from {from} on: {reason}")
         }
-        Action::Imported { letters, why } => {
-            format!("puts {} letters back: {why}", letters.len())
+        Action::Imported {
+            letters,
+            why: reason,
+        } => {
+            format!("puts {} letters back: {reason}", letters.len())
         }
         Action::Edited {
             letter,
             fields,
-            why,
+            why: reason,
             ..
-        } => format!("edits {letter}: {}. {why}", fields.join(", ")),
+        } => format!("edits {letter}: {}. {reason}", fields.join(", ")),
         Action::Forgotten { letters } => {
             format!("forgets {} letters that the log has dropped", letters.len())
         }
-        Action::Repaired { user, steps, why } => {
-            format!("repairs user {user}: {}. {why}", steps.join("; "))
+        Action::Repaired {
+            user,
+            steps,
+            why: reason,
+        } => {
+            format!("repairs user {user}: {}. {reason}", steps.join("; "))
         }
         Action::Drained { boat, cancel, pace } => {
             let pace = pace.map_or_else(String::new, |pace| format!(", {pace} clients a second"));
-            match cancel {
-                false => format!("empties {boat}{pace}"),
-                true => format!("lets {boat} take clients again"),
+            if *cancel {
+                format!("lets {boat} take clients again")
+            } else {
+                format!("empties {boat}{pace}")
             }
         }
         Action::SignedOut {
             user,
             platform,
             revoked_before,
-            why,
+            why: reason,
             outcome,
         } => {
             let on = platform.as_ref();
@@ -297,18 +314,18 @@ fn words(action: &Action) -> String {
                 return format!("signed user {user} out{on}: {outcome}");
             }
             let tokens = revoked_before.map_or("", |_| " and revokes the tokens until now");
-            format!("signs user {user} out{on}{tokens}: {why}")
+            format!("signs user {user} out{on}{tokens}: {reason}")
         }
     }
 }
 
-pub(super) fn unpacked(found: &ImportResult) -> Result<()> {
+pub(super) fn unpacked(result: &ImportResult) -> Result<()> {
     outln!(
         "{} letters are back, {} were there already",
-        found.imported.len(),
-        found.present.len()
+        result.imported.len(),
+        result.present.len()
     )?;
-    for id in &found.refused {
+    for id in &result.refused {
         outln!("{id} is not taken by the log: it is too large, most likely")?;
     }
     Ok(())

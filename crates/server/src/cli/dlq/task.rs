@@ -14,7 +14,7 @@ use crate::cli::Output;
 use crate::cli::desk::Desk;
 use crate::cli::terminal::errln;
 
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Watches a task until it is over or paused, with a progress bar on a terminal.
 pub(super) async fn watch(desk: &Desk, mut task: Task) -> Result<Task> {
@@ -24,7 +24,7 @@ pub(super) async fn watch(desk: &Desk, mut task: Task) -> Result<Task> {
         bar.set_style(style);
     }
     while matches!(task.state, Progress::Choosing | Progress::Running) {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         task = desk.get(&path, &json!({})).await?;
         bar.set_position(task.done_letters());
     }
@@ -35,12 +35,13 @@ pub(super) async fn watch(desk: &Desk, mut task: Task) -> Result<Task> {
 /// Prints the outcome of each letter; fails unless all succeeded.
 pub(super) fn outcomes(output: Output, task: &Task) -> Result<ExitCode> {
     show(output, &task.results, tables::outcomes)?;
-    if let Progress::Paused { by, why } = &task.state {
-        errln!("packetboat: {} was paused by {by}: {why}", task.id);
+    if let Progress::Paused { by, why: reason } = &task.state {
+        errln!("packetboat: {} was paused by {by}: {reason}", task.id);
     }
-    let all_went = task.outcomes.keys().all(|outcome| outcome.went());
-    Ok(match task.state == Progress::Over && all_went {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    let all_went = task.outcomes.keys().all(|outcome| outcome.is_success());
+    Ok(if task.state == Progress::Over && all_went {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     })
 }

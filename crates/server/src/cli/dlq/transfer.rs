@@ -30,11 +30,11 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) async fn run(self, desk: &Desk) -> Result<ExitCode> {
-        let (list, mut after) = (self.filters.question(), None);
+        let (list, mut cursor) = (self.filters.question(), None);
         loop {
             let question = ExportQuestion {
                 list: ListQuestion {
-                    after,
+                    after: cursor,
                     ..list.clone()
                 },
                 why: self.why.clone(),
@@ -44,8 +44,8 @@ impl Export {
             for letter in &package.items {
                 outln!("{}", serde_json::to_string(letter)?)?;
             }
-            after = package.next;
-            if after.is_none() {
+            cursor = package.next;
+            if cursor.is_none() {
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -95,10 +95,10 @@ impl Import {
             letters,
             why: self.why.clone(),
         };
-        let unpacked: ImportResult = desk.post(&format!("{LETTERS}/import"), &question).await?;
-        sum.imported.extend(unpacked.imported);
-        sum.present.extend(unpacked.present);
-        sum.refused.extend(unpacked.refused);
+        let result: ImportResult = desk.post(&format!("{LETTERS}/import"), &question).await?;
+        sum.imported.extend(result.imported);
+        sum.present.extend(result.present);
+        sum.refused.extend(result.refused);
         Ok(())
     }
 }

@@ -25,14 +25,14 @@ impl Answer {
     }
 }
 
-fn finding(told: &Value) -> Option<Finding> {
-    if let Ok(known) = Finding::deserialize(told) {
-        return Some(known);
+fn finding(value: &Value) -> Option<Finding> {
+    if let Ok(finding) = Finding::deserialize(value) {
+        return Some(finding);
     }
-    let text = |key: &str| Some(told.get(key)?.as_str()?.to_owned());
+    let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
     let stranger = UnknownProcess {
         check: text("check")?,
-        verdict: told
+        verdict: value
             .get("verdict")
             .and_then(|v| Deserialize::deserialize(v).ok()),
         observation: text("observation")?,
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_version_says_is_read_whole() {
+    fn a_checkup_of_this_version_is_read_whole() {
         let checkup = Checkup {
             role: "boat".to_owned(),
             version: "1".to_owned(),
@@ -59,15 +59,15 @@ mod tests {
                 Finding::warning(Check::Space, "little", "make room"),
             ],
         };
-        let said = serde_json::to_value(&checkup).expect("JSON");
-        let answer = Answer::read(said).expect("a checkup");
+        let json = serde_json::to_value(&checkup).expect("JSON");
+        let answer = Answer::read(json).expect("a checkup");
         assert_eq!(answer.role, "boat");
         assert_eq!(answer.findings, checkup.findings);
     }
 
     #[test]
     fn a_check_of_another_version_hides_no_other() {
-        let said = json!({
+        let json = json!({
             "role": "boat",
             "findings": [
                 { "check": "log", "verdict": "ok", "observation": "it answers", "advice": "" },
@@ -75,7 +75,7 @@ mod tests {
                 { "check": "log", "verdict": "curious", "observation": "it hums", "advice": "" },
             ],
         });
-        let findings = Answer::read(said).expect("a checkup").findings;
+        let findings = Answer::read(json).expect("a checkup").findings;
         let verdicts: Vec<_> = findings.iter().map(|one| one.verdict).collect();
         assert_eq!(
             verdicts,
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checkup_is_none() {
-        for said in [
+    fn other_json_is_not_a_checkup() {
+        for json in [
             json!(null),
             json!({}),
             json!({ "role": "boat", "findings": [7] }),
         ] {
-            assert_eq!(Answer::read(said.clone()), None, "{said}");
+            assert_eq!(Answer::read(json.clone()), None, "{json}");
         }
     }
 }

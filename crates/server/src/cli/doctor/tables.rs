@@ -42,7 +42,7 @@ pub(super) fn print(report: &Report) -> Result<()> {
 }
 
 fn findings(findings: &[Finding]) -> Result<()> {
-    let mut table = TextTable::wrapped();
+    let mut table = TextTable::new_wrapped();
     for finding in findings {
         let (verdict, check) = (word(finding.verdict), finding.check.name());
         table.row([verdict, check, &finding.observation]);

@@ -18,7 +18,7 @@ use crate::cli::desk::Desk;
 use crate::cli::terminal::outln;
 
 /// Time limit of an examination, which reads several times if something looks wrong.
-const PATIENCE: Duration = Duration::from_secs(180);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(180);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -49,10 +49,10 @@ impl User {
     pub(super) async fn run(self) -> Result<ExitCode> {
         let path = format!("/api/v1/doctor/user/{}", self.user);
         let report = if self.repair {
-            let (path, why) = (format!("{path}/repair"), json!({ "why": self.why }));
-            let repaired: RepairReport = in_time(self.desk.post(&path, &why)).await?;
-            self.told(&repaired)?;
-            repaired.after
+            let (path, reason) = (format!("{path}/repair"), json!({ "why": self.why }));
+            let repair_report: RepairReport = in_time(self.desk.post(&path, &reason)).await?;
+            self.print_repair(&repair_report)?;
+            repair_report.after
         } else {
             let report: UserReport = in_time(self.desk.get(&path, &json!({}))).await?;
             match self.output {
@@ -64,30 +64,30 @@ impl User {
         Ok(exit(report.verdict))
     }
 
-    fn told(&self, repaired: &RepairReport) -> Result<()> {
+    fn print_repair(&self, report: &RepairReport) -> Result<()> {
         if self.output == Output::Json {
-            outln!("{}", serde_json::to_string(repaired)?)?;
+            outln!("{}", serde_json::to_string(report)?)?;
             return Ok(());
         }
-        print(&repaired.before)?;
-        if repaired.steps.is_empty() {
+        print(&report.before)?;
+        if report.steps.is_empty() {
             outln!("nothing to mend")?;
             return Ok(());
         }
-        for RepairStep { step, error } in &repaired.steps {
+        for RepairStep { step, error } in &report.steps {
             match error {
                 None => outln!("done: {step}")?,
                 Some(error) => outln!("NOT DONE: {step}: {error}")?,
             }
         }
         outln!("and now:")?;
-        print(&repaired.after)
+        print(&report.after)
     }
 }
 
 async fn in_time<A: DeserializeOwned>(answer: impl Future<Output = Result<A>>) -> Result<A> {
-    let answered = timeout(PATIENCE, answer).await;
-    answered.context("no answer in time: ask again")?
+    let result = timeout(CHECK_TIMEOUT, answer).await;
+    result.context("no answer in time: ask again")?
 }
 
 fn print(report: &UserReport) -> Result<()> {

@@ -32,13 +32,13 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Makes a channel of one connection, dialed at the first call, and again after a break. Call it
 /// within a runtime.
 pub(super) fn connect(config: &Config, link: &Link) -> Result<(Channel, Dialer)> {
-    let whole = link.expose();
+    let url = link.expose();
     let wrong = || format!("log.otlp.endpoint {link:?} is no address");
-    let (scheme, host) = whole.split_once("://").with_context(wrong)?;
+    let (scheme, host) = url.split_once("://").with_context(wrong)?;
     // Our own dialer speaks TLS, not the library's.
     let endpoint = Endpoint::from_shared(format!("http://{host}")).with_context(wrong)?;
     let endpoint = endpoint
-        .origin(whole.parse::<Uri>().with_context(wrong)?)
+        .origin(url.parse::<Uri>().with_context(wrong)?)
         .tcp_nodelay(true)
         .connect_timeout(config.timeout)
         .timeout(config.timeout)
@@ -101,10 +101,10 @@ impl Service<Uri> for Dialer {
         let dialer = self.clone();
         let trouble = Arc::clone(&self.trouble);
         Box::pin(async move {
-            let dialed = dialer.dial(uri).await;
-            let reason = dialed.as_ref().err().map(reason);
+            let result = dialer.dial(uri).await;
+            let reason = result.as_ref().err().map(reason);
             *trouble.lock() = reason;
-            dialed
+            result
         })
     }
 }

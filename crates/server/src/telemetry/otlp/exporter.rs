@@ -29,7 +29,7 @@ use super::numbers::Numbers;
 use super::spans;
 
 /// Pause between tries to reach a collector that is away; doubles up to `PAUSE_MAX`.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 const JITTER: Duration = Duration::from_millis(250);
 /// Limit of tries to reach a collector that is away: the life of the process. The queue is the
@@ -40,7 +40,7 @@ const LINGER_MIN: Duration = Duration::from_millis(10);
 /// Divisor of `log.otlp.timeout`: a call under way has this part of it at the end.
 const LAST: u32 = 4;
 /// Pause between two looks at the file of headers.
-const LOOK: Duration = Duration::from_secs(10);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Exporter of this process: one, like the log that it goes with.
 static RUNNING: OnceLock<Exporter> = OnceLock::new();
@@ -78,7 +78,7 @@ pub(super) struct Exporter {
     /// Ends tries that would go on forever.
     stop: CancellationToken,
     /// Ends the thread, once spans have had their time.
-    over: CancellationToken,
+    shutdown: CancellationToken,
     timeout: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -93,38 +93,38 @@ impl Exporter {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let _within = runtime.enter();
-        let (stop, over) = (CancellationToken::new(), CancellationToken::new());
+        let _guard = runtime.enter();
+        let (stop, shutdown) = (CancellationToken::new(), CancellationToken::new());
         let resource = resource(config);
         let sink = match config.traces() {
             Some(_) => Some(queue(config, &headers, &resource, &stop)?),
             None => None,
         };
-        let (handle, waiting) = watch::channel(None);
+        let (handle, handle_updates) = watch::channel(None);
         let numbers = Numbers::connect(config, headers.clone(), &resource)?;
-        let (ended, last) = (stop.clone(), over.clone());
+        let (numbers_stop, last) = (stop.clone(), shutdown.clone());
         let interval = config.metrics_interval;
         let run = async move {
             let carry = async {
                 if let Some(numbers) = numbers {
-                    numbers.carry(waiting, interval, ended).await;
+                    numbers.carry(handle_updates, interval, numbers_stop).await;
                 }
                 last.cancelled().await;
             };
             tokio::select! {
                 biased;
                 () = carry => {}
-                () = look(headers) => {}
+                () = reload_headers(headers) => {}
             }
         };
-        drop(_within);
+        drop(_guard);
         let thread = std::thread::Builder::new().name("otlp".into());
         let thread = thread.spawn(move || runtime.block_on(run))?;
         Ok(Some(Exporter {
             sink,
             handle,
             stop,
-            over,
+            shutdown,
             timeout: config.timeout,
             thread: Mutex::new(Some(thread)),
         }))
@@ -141,7 +141,7 @@ impl Exporter {
             // The exporter has counted the outcome already.
             let _ = sink.processor.shutdown_with_timeout(self.timeout);
         }
-        self.over.cancel();
+        self.shutdown.cancel();
         let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
         if let Some(thread) = thread {
             // A thread that panicked leaves nothing to wait for.
@@ -151,12 +151,12 @@ impl Exporter {
 }
 
 /// Reads the headers again and again, until dropped.
-async fn look(headers: Headers) {
-    let mut due = tokio::time::interval(LOOK);
-    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn reload_headers(headers: Headers) {
+    let mut ticker = tokio::time::interval(RELOAD_INTERVAL);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_known = false;
     loop {
-        due.tick().await;
+        ticker.tick().await;
         let result = headers.reload();
         if let (Err(error), false) = (&result, is_known) {
             let error = format!("{error:#}");
@@ -183,7 +183,7 @@ pub(super) fn resource(config: &Config) -> Resource {
 /// Spans on their way out.
 pub(super) struct Queue {
     processor: BatchSpanProcessor,
-    waiting: Arc<AtomicUsize>,
+    pending_count: Arc<AtomicUsize>,
     max: usize,
     scope: InstrumentationScope,
     now: Wall,
@@ -193,8 +193,8 @@ impl Sink for Queue {
     fn record(&self, span: Span) {
         let at = self.now.nanos();
         // The processor has room for all spans that pass here: it drops none, and counts none.
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.max {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.pending_count.fetch_add(1, Ordering::Relaxed) >= self.max {
+            self.pending_count.fetch_sub(1, Ordering::Relaxed);
             return count("dropped", 1);
         }
         self.processor.on_end(spans::data(&span, at, &self.scope));
@@ -211,7 +211,7 @@ fn queue(
     let (channel, dialer) = connect(config, link)?;
     let retry = RetryPolicy::recommended()
         .with_max_retries(usize::MAX)
-        .with_initial_delay(PAUSE)
+        .with_initial_delay(RETRY_PAUSE)
         .with_max_delay(PAUSE_MAX)
         .with_max_jitter(JITTER);
     let mut inner = opentelemetry_otlp::SpanExporter::builder()
@@ -224,13 +224,13 @@ fn queue(
         .build()
         .context("making the exporter of spans")?;
     inner.set_resource(resource);
-    let waiting = Arc::new(AtomicUsize::new(0));
+    let pending_count = Arc::new(AtomicUsize::new(0));
     let exporter = PatientExporter {
         inner: Arc::new(inner),
         health: Arc::new(Health::new("spans", dialer)),
         runtime: Handle::current(),
         stop: stop.clone(),
-        waiting: waiting.clone(),
+        pending_count: pending_count.clone(),
         timeout: config.timeout,
     };
     let max = config.spans_max.max(1);
@@ -241,7 +241,7 @@ fn queue(
         .build();
     Ok(Arc::new(Queue {
         processor: BatchSpanProcessor::new(exporter, batch),
-        waiting,
+        pending_count,
         max,
         scope: spans::scope(),
         now: Wall::new(),
@@ -254,7 +254,7 @@ struct PatientExporter {
     health: Arc<Health>,
     runtime: Handle,
     stop: CancellationToken,
-    waiting: Arc<AtomicUsize>,
+    pending_count: Arc<AtomicUsize>,
     timeout: Duration,
 }
 
@@ -273,23 +273,23 @@ impl SpanExporter for PatientExporter {
             let mut tries = std::pin::pin!(inner.export(batch.clone()));
             tokio::select! {
                 biased;
-                done = health.watch(&mut tries, limit) => return done,
+                outcome = health.watch(&mut tries, limit) => return outcome,
                 () = stop.cancelled() => {}
             }
             // At the end, a call under way gets its answer, and a pause between two is cut short.
-            if let Ok(done) = timeout(limit / LAST, tries).await {
-                return done;
+            if let Ok(outcome) = timeout(limit / LAST, tries).await {
+                return outcome;
             }
-            let again = timeout(limit, inner.export(batch)).await;
-            again.unwrap_or(Err(OTelSdkError::Timeout(limit)))
+            let retry = timeout(limit, inner.export(batch)).await;
+            retry.unwrap_or(Err(OTelSdkError::Timeout(limit)))
         };
-        let called = self.runtime.spawn(call).await;
-        let done = called.unwrap_or_else(|error| {
+        let join_result = self.runtime.spawn(call).await;
+        let outcome = join_result.unwrap_or_else(|error| {
             let error = error.to_string();
             Err(OTelSdkError::InternalFailure(error))
         });
-        self.waiting.fetch_sub(spans, Ordering::Relaxed);
-        match &done {
+        self.pending_count.fetch_sub(spans, Ordering::Relaxed);
+        match &outcome {
             Ok(()) => {
                 count("sent", spans as u64);
                 self.health.succeeded();
@@ -299,21 +299,21 @@ impl SpanExporter for PatientExporter {
                 self.health.failed(&error.to_string());
             }
         }
-        done
+        outcome
     }
 }
 
 /// Presence of the collector: logged when it changes, not at each call.
 pub(super) struct Health {
-    what: &'static str,
+    signal: &'static str,
     is_away: Mutex<bool>,
     dialer: Dialer,
 }
 
 impl Health {
-    pub(super) fn new(what: &'static str, dialer: Dialer) -> Health {
+    pub(super) fn new(signal: &'static str, dialer: Dialer) -> Health {
         Health {
-            what,
+            signal,
             is_away: Mutex::new(false),
             dialer,
         }
@@ -322,8 +322,8 @@ impl Health {
     /// Waits for an export, and logs it if it takes longer than `limit`.
     async fn watch<T>(&self, export: impl Future<Output = T>, limit: Duration) -> T {
         let mut export = std::pin::pin!(export);
-        if let Ok(done) = timeout(limit, &mut export).await {
-            return done;
+        if let Ok(outcome) = timeout(limit, &mut export).await {
+            return outcome;
         }
         self.failed("it is tried again and again");
         export.await
@@ -331,7 +331,7 @@ impl Health {
 
     pub(super) fn succeeded(&self) {
         if self.turn(false) {
-            tracing::info!(what = self.what, "the collector takes them again");
+            tracing::info!(what = self.signal, "the collector takes them again");
         }
     }
 
@@ -339,17 +339,22 @@ impl Health {
         if self.turn(true) {
             let connection = self.dialer.trouble();
             let connection = connection.as_deref().unwrap_or("stands");
-            let what = self.what;
-            tracing::warn!(what, error, connection, "the collector does not take them");
+            let signal = self.signal;
+            tracing::warn!(
+                what = signal,
+                error,
+                connection,
+                "the collector does not take them"
+            );
         }
     }
 
     /// Notes the state, and returns true if it is new.
     fn turn(&self, is_away: bool) -> bool {
-        let Ok(mut before) = self.is_away.lock() else {
+        let Ok(mut current) = self.is_away.lock() else {
             return false;
         };
-        std::mem::replace(&mut *before, is_away) != is_away
+        std::mem::replace(&mut *current, is_away) != is_away
     }
 }
 

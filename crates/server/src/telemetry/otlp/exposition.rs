@@ -16,8 +16,8 @@ use opentelemetry_proto::tonic::metrics::v1::{
 /// Period of the counting, in nanoseconds since 1970.
 #[derive(Clone, Copy)]
 pub(super) struct Period {
-    pub(super) since: u64,
-    pub(super) until: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
 }
 
 /// Reads the exposition format, and skips other lines.
@@ -62,10 +62,10 @@ impl<'a> Sample<'a> {
         if let Some(inside) = rest.strip_prefix('{') {
             rest = inside;
             while !rest.starts_with('}') {
-                let (label, after) = rest.split_once("=\"")?;
-                let (value, after) = quoted(after)?;
+                let (label, tail) = rest.split_once("=\"")?;
+                let (value, tail) = parse_quoted(tail)?;
                 labels.push((label.trim_start_matches(','), value));
-                rest = after;
+                rest = tail;
             }
             rest = &rest[1..];
         }
@@ -84,7 +84,7 @@ impl<'a> Sample<'a> {
 }
 
 /// Splits at the closing quote: the value before it, and the rest behind it.
-fn quoted(rest: &str) -> Option<(String, &str)> {
+fn parse_quoted(rest: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = rest.char_indices();
     loop {
@@ -133,8 +133,8 @@ impl Family<'_> {
         (self.samples.iter())
             .map(|sample| NumberDataPoint {
                 attributes: attributes(&sample.labels),
-                start_time_unix_nano: period.since,
-                time_unix_nano: period.until,
+                start_time_unix_nano: period.start,
+                time_unix_nano: period.end,
                 value: Some(Value::AsDouble(sample.value)),
                 ..NumberDataPoint::default()
             })
@@ -192,8 +192,8 @@ impl Series {
                 .filter(|bound| bound.is_finite())
                 .collect(),
             attributes: self.attributes,
-            start_time_unix_nano: period.since,
-            time_unix_nano: period.until,
+            start_time_unix_nano: period.start,
+            time_unix_nano: period.end,
             count: self.count,
             sum: Some(self.sum),
             ..HistogramDataPoint::default()
@@ -207,8 +207,8 @@ impl Series {
                 .map(|(quantile, value)| ValueAtQuantile { quantile, value })
                 .collect(),
             attributes: self.attributes,
-            start_time_unix_nano: period.since,
-            time_unix_nano: period.until,
+            start_time_unix_nano: period.start,
+            time_unix_nano: period.end,
             count: self.count,
             sum: self.sum,
             ..SummaryDataPoint::default()
@@ -239,10 +239,10 @@ pub(super) fn text(text: impl Into<String>) -> Any {
 mod tests {
     use super::*;
 
-    const PERIOD: Period = Period { since: 1, until: 2 };
+    const PERIOD: Period = Period { start: 1, end: 2 };
 
     /// Text that our recorder renders.
-    fn rendered(count: impl FnOnce()) -> String {
+    fn render_metrics(count: impl FnOnce()) -> String {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new()
             .set_buckets_for_metric(
                 metrics_exporter_prometheus::Matcher::Suffix("_seconds".into()),
@@ -255,8 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn what_prometheus_reads_is_read() {
-        let text = rendered(|| {
+    fn prometheus_text_is_parsed() {
+        let text = render_metrics(|| {
             metrics::counter!("boat_sends_total", "result" => "a \"b\"\nc\\d").increment(3);
             metrics::counter!("boat_sends_total", "result" => "no").increment(1);
             metrics::gauge!("boat_sessions").set(-2.5);

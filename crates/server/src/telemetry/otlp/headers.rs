@@ -28,7 +28,7 @@ pub(super) struct Headers {
 impl Headers {
     pub(super) fn load(file: Option<&Path>, variable: Option<&str>) -> Result<Headers> {
         let variable = from_variable(variable)?;
-        let current = merged(&variable, file)?;
+        let current = merge_headers(&variable, file)?;
         Ok(Headers {
             file: file.map(Path::to_owned),
             variable,
@@ -39,7 +39,7 @@ impl Headers {
     /// Reads the file again; blocks for a small file.
     pub(super) fn reload(&self) -> Result<()> {
         if let Some(file) = &self.file {
-            let current = merged(&self.variable, Some(file))?;
+            let current = merge_headers(&self.variable, Some(file))?;
             self.current.store(Arc::new(current));
         }
         Ok(())
@@ -57,7 +57,7 @@ impl Interceptor for Headers {
     }
 }
 
-fn merged(variable: &MetadataMap, file: Option<&Path>) -> Result<MetadataMap> {
+fn merge_headers(variable: &MetadataMap, file: Option<&Path>) -> Result<MetadataMap> {
     let mut headers = variable.clone();
     if let Some(file) = file {
         for header in read_headers(file)?.iter() {

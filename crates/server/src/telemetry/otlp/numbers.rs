@@ -28,7 +28,7 @@ pub(super) struct Numbers {
     health: Health,
     timeout: Duration,
     /// Start of the counting, in nanoseconds since 1970.
-    since: u64,
+    start_ns: u64,
 }
 
 impl Numbers {
@@ -57,7 +57,7 @@ impl Numbers {
             },
             health: Health::new("metrics", dialer),
             timeout: config.timeout,
-            since: Wall::new().nanos(),
+            start_ns: Wall::new().nanos(),
         }))
     }
 
@@ -74,15 +74,15 @@ impl Numbers {
         let first = first.and_then(|first| Some(first.ok()?.clone()));
         let Some(Some(handle)) = first else { return };
         let now = Wall::new();
-        let mut due = tokio::time::interval(interval);
-        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticker = tokio::time::interval(interval);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // The numbers go out once more after `stop`, as of the end.
-            let ended = stop.run_until_cancelled(due.tick()).await.is_none();
-            let (since, until) = (self.since, now.nanos());
-            self.send(read(&handle.render(), Period { since, until }))
+            let is_last = stop.run_until_cancelled(ticker.tick()).await.is_none();
+            let (start, end) = (self.start_ns, now.nanos());
+            self.send(read(&handle.render(), Period { start, end }))
                 .await;
-            if ended {
+            if is_last {
                 return;
             }
         }

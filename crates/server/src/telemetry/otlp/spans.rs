@@ -16,8 +16,8 @@ pub(super) fn data(span: &Span, at: u64, scope: &InstrumentationScope) -> SpanDa
         UNIX_EPOCH + Duration::from_nanos(at.saturating_sub(age))
     };
     let mut events = SpanEvents::default();
-    let happened = span.events.iter();
-    events.events = happened
+    let span_events = span.events.iter();
+    events.events = span_events
         .map(|&(name, age)| Event::new(name, ago(age), Vec::new(), 0))
         .collect();
     let id = SpanId::from_bytes(span.context.span.to_bytes());
@@ -37,15 +37,16 @@ pub(super) fn data(span: &Span, at: u64, scope: &InstrumentationScope) -> SpanDa
         parent_span_is_remote: false,
         span_kind: kind(span.step),
         name: span.step.name().into(),
-        start_time: ago(span.began),
-        end_time: ago(span.ended),
+        start_time: ago(span.began_ago),
+        end_time: ago(span.ended_ago),
         attributes: attributes(span),
         dropped_attributes_count: 0,
         events,
         links: SpanLinks::default(),
-        status: match span.failed {
-            true => Status::error(span.outcome),
-            false => Status::Unset,
+        status: if span.is_failure {
+            Status::error(span.outcome)
+        } else {
+            Status::Unset
         },
         instrumentation_scope: scope.clone(),
     }

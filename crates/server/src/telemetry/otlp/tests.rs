@@ -35,7 +35,7 @@ use super::headers::Headers;
 
 /// Time limit, on the slowest machine, for anything that should happen soon. Only a failing test
 /// waits that long.
-const SOON: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Collector that keeps the requests it receives.
 #[derive(Clone, Default)]
@@ -104,13 +104,13 @@ fn listen() -> (RequestCollector, SocketAddr) {
 /// Has a collector listen at the address of this socket.
 fn listen_at(silent: TcpSocket) -> RequestCollector {
     let listener = silent.listen(16).expect("it listens");
-    let received = RequestCollector::default();
+    let collector = RequestCollector::default();
     let server = Server::builder()
-        .add_service(TraceServiceServer::new(received.clone()))
-        .add_service(MetricsServiceServer::new(received.clone()))
+        .add_service(TraceServiceServer::new(collector.clone()))
+        .add_service(MetricsServiceServer::new(collector.clone()))
         .serve_with_incoming(TcpIncoming::from(listener));
     tokio::spawn(server);
-    received
+    collector
 }
 
 /// An address at which nobody listens, as long as the socket keeps it.
@@ -129,7 +129,7 @@ fn config(collector: SocketAddr) -> Config {
     Config {
         endpoint: Some(format!("http://{collector}").as_str().into()),
         linger: Duration::from_millis(10),
-        timeout: SOON,
+        timeout: TEST_TIMEOUT,
         ..Config::default()
     }
 }
@@ -146,19 +146,19 @@ fn sink(exporter: &Exporter) -> &dyn Sink {
 fn span(number: u64) -> Span {
     let root = TraceContext::root(1, number, 3);
     let context = root.step(Step::Deliver, &[]);
-    let took = Duration::from_millis(20);
-    Span::new(Step::Deliver, context, Some(root.span), took, "acked")
+    let duration = Duration::from_millis(20);
+    Span::new(Step::Deliver, context, Some(root.span), duration, "acked")
 }
 
-async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + SOON;
-    while Instant::now() < until {
+async fn eventually<T>(subject: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while Instant::now() < deadline {
         if let Some(answer) = ask() {
             return answer;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("not in time: {what}");
+    panic!("not in time: {subject}");
 }
 
 async fn ended(exporter: Exporter) {
@@ -169,7 +169,7 @@ async fn ended(exporter: Exporter) {
 
 #[tokio::test]
 async fn spans_reach_the_collector_as_they_are() {
-    let (received, address) = listen();
+    let (collector, address) = listen();
     let dir = tempfile::tempdir().expect("a directory");
     let headers = dir.path().join("headers");
     std::fs::write(&headers, "# who we are\n\nX-Tenant: harbour \n").expect("a file");
@@ -179,9 +179,9 @@ async fn spans_reach_the_collector_as_they_are() {
         attributes: [("region".to_owned(), "north".to_owned())].into(),
         ..config(address)
     });
-    let given = Span {
-        ended: Duration::from_millis(5),
-        failed: true,
+    let sent_span = Span {
+        ended_ago: Duration::from_millis(5),
+        is_failure: true,
         outcome: "retried",
         message: Some(MessageId::new(77).expect("positive")),
         conversation: Some("private"),
@@ -191,25 +191,31 @@ async fn spans_reach_the_collector_as_they_are() {
         events: vec![("pushed", Duration::from_millis(15))],
         ..span(9)
     };
-    sink(&exporter).record(given.clone());
-    let taken = eventually("a span", || received.spans().pop()).await;
+    sink(&exporter).record(sent_span.clone());
+    let received_span = eventually("a span", || collector.spans().pop()).await;
     ended(exporter).await;
 
-    assert_eq!(taken.name, "deliver");
-    assert_eq!(taken.trace_id, given.context.trace.to_bytes());
-    assert_eq!(taken.span_id, given.context.span.to_bytes());
+    assert_eq!(received_span.name, "deliver");
+    assert_eq!(received_span.trace_id, sent_span.context.trace.to_bytes());
+    assert_eq!(received_span.span_id, sent_span.context.span.to_bytes());
     assert_eq!(
-        Some(taken.parent_span_id.clone()),
-        given.parent.map(|p| p.to_bytes().to_vec())
+        Some(received_span.parent_span_id.clone()),
+        sent_span.parent.map(|p| p.to_bytes().to_vec())
     );
-    let length = taken.end_time_unix_nano - taken.start_time_unix_nano;
-    assert_eq!(Duration::from_nanos(length), given.began - given.ended);
-    let [event] = &taken.events[..] else {
-        panic!("one event: {taken:?}");
+    let length = received_span.end_time_unix_nano - received_span.start_time_unix_nano;
+    assert_eq!(
+        Duration::from_nanos(length),
+        sent_span.began_ago - sent_span.ended_ago
+    );
+    let [event] = &received_span.events[..] else {
+        panic!("one event: {received_span:?}");
     };
     assert_eq!(event.name, "pushed");
-    assert_eq!(event.time_unix_nano - taken.start_time_unix_nano, 5_000_000);
-    assert_eq!(taken.status.expect("it failed").message, "retried");
+    assert_eq!(
+        event.time_unix_nano - received_span.start_time_unix_nano,
+        5_000_000
+    );
+    assert_eq!(received_span.status.expect("it failed").message, "retried");
     for (key, value) in [
         ("packetboat.outcome", "retried"),
         ("messaging.message.id", "77"),
@@ -218,11 +224,13 @@ async fn spans_reach_the_collector_as_they_are() {
         ("messaging.destination.partition.id", "3"),
     ] {
         assert!(
-            taken.attributes.contains(&attribute(key, text(value))),
+            received_span
+                .attributes
+                .contains(&attribute(key, text(value))),
             "{key}"
         );
     }
-    let inbox = received.0.lock().expect("no panic");
+    let inbox = collector.0.lock().expect("no panic");
     assert_eq!(inbox.tenants, ["harbour"]);
     let resource = inbox.traces[0].resource_spans[0].resource.clone();
     let attributes = resource.expect("a resource").attributes;
@@ -237,7 +245,7 @@ async fn spans_reach_the_collector_as_they_are() {
 
 #[tokio::test]
 async fn the_numbers_of_metrics_reach_the_collector() {
-    let (received, address) = listen();
+    let (collector, address) = listen();
     let exporter = started(&Config {
         metrics_interval: Duration::from_millis(50),
         ..config(address)
@@ -248,7 +256,7 @@ async fn the_numbers_of_metrics_reach_the_collector() {
     });
     exporter.export_metrics(&recorder.handle());
     let request = eventually("metrics", || {
-        received.0.lock().expect("no panic").metrics.pop()
+        collector.0.lock().expect("no panic").metrics.pop()
     })
     .await;
     ended(exporter).await;
@@ -257,8 +265,8 @@ async fn the_numbers_of_metrics_reach_the_collector() {
 }
 
 #[tokio::test]
-async fn what_is_on_its_way_at_the_end_still_arrives() {
-    let (received, address) = listen();
+async fn pending_spans_arrive_at_the_end() {
+    let (collector, address) = listen();
     let exporter = started(&Config {
         linger: Duration::from_secs(3600),
         batch_max: 10,
@@ -268,19 +276,19 @@ async fn what_is_on_its_way_at_the_end_still_arrives() {
         sink(&exporter).record(span(number));
     }
     ended(exporter).await;
-    assert_eq!(received.spans().len(), 35);
+    assert_eq!(collector.spans().len(), 35);
 }
 
 // A dead collector costs the spans that find no room, and nothing else: whoever waited for it, at
 // the end, too, would wait for ever.
 #[tokio::test]
 async fn a_dead_collector_holds_nobody_up() {
-    let (_silent, gone) = no_listener();
+    let (_silent, dead_address) = no_listener();
     let exporter = started(&Config {
         spans_max: 100,
         batch_max: 10,
         timeout: Duration::from_secs(2),
-        ..config(gone)
+        ..config(dead_address)
     });
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
@@ -289,12 +297,14 @@ async fn a_dead_collector_holds_nobody_up() {
         }
     });
     let numbers = recorder.handle().render();
-    let dropped = numbers
+    let dropped_spans = numbers
         .lines()
         .find_map(|line| line.strip_prefix("otlp_spans_total{result=\"dropped\"} "));
-    let dropped: u64 = dropped.expect("counted").parse().expect("a number");
-    assert!((19_800..20_000).contains(&dropped), "{dropped}");
-    timeout(SOON, ended(exporter)).await.expect("it ends");
+    let dropped_spans: u64 = dropped_spans.expect("counted").parse().expect("a number");
+    assert!((19_800..20_000).contains(&dropped_spans), "{dropped_spans}");
+    timeout(TEST_TIMEOUT, ended(exporter))
+        .await
+        .expect("it ends");
 }
 
 #[tokio::test]
@@ -305,20 +315,20 @@ async fn a_collector_that_comes_back_is_told_what_waited() {
         sink(&exporter).record(span(number));
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let received = listen_at(silent);
-    eventually("all spans", || (received.spans().len() == 5).then_some(())).await;
+    let collector = listen_at(silent);
+    eventually("all spans", || (collector.spans().len() == 5).then_some(())).await;
     ended(exporter).await;
 }
 
 #[tokio::test]
 async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
-    let (received, address) = listen();
+    let (collector, address) = listen();
     // The last one comes first.
     let refusals = [
         Status::invalid_argument("nonsense"),
         Status::unavailable("in a moment"),
     ];
-    received
+    collector
         .0
         .lock()
         .expect("no panic")
@@ -331,12 +341,15 @@ async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
     for number in 0..3 {
         sink(&exporter).record(span(number));
     }
-    let taken = eventually("the other spans", || {
-        let spans = received.spans();
+    let received_spans = eventually("the other spans", || {
+        let spans = collector.spans();
         (spans.len() == 2).then_some(spans)
     })
     .await;
-    let ids: Vec<_> = taken.iter().map(|span| span.trace_id.clone()).collect();
+    let ids: Vec<_> = received_spans
+        .iter()
+        .map(|span| span.trace_id.clone())
+        .collect();
     assert_eq!(
         ids,
         [1, 2].map(|number| span(number).context.trace.to_bytes())
@@ -346,11 +359,11 @@ async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
 
 /// A certificate for `localhost` that is its own root, in `NAME.crt` and `NAME.key`.
 fn certificate(dir: &Path, name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-    std::fs::write(dir.join(format!("{name}.crt")), made.cert.pem()).expect("written");
-    let key = made.signing_key.serialize_pem();
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    std::fs::write(dir.join(format!("{name}.crt")), certificate.cert.pem()).expect("written");
+    let key = certificate.signing_key.serialize_pem();
     std::fs::write(dir.join(format!("{name}.key")), key).expect("written");
-    made
+    certificate
 }
 
 /// Accepts the first TLS connection, from a client with the certificate `client`.
@@ -376,8 +389,8 @@ async fn listen_in_tls(
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind(any_port()).await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let received = RequestCollector::default();
-    let service = TraceServiceServer::new(received.clone());
+    let collector = RequestCollector::default();
+    let service = TraceServiceServer::new(collector.clone());
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.expect("a connection");
@@ -389,7 +402,7 @@ async fn listen_in_tls(
             tokio::spawn(server.serve_with_incoming(one));
         }
     });
-    (received, port)
+    (collector, port)
 }
 
 #[tokio::test]
@@ -397,7 +410,7 @@ async fn a_collector_in_tls_gets_spans_once_the_files_are_right() {
     let dir = tempfile::tempdir().expect("a directory");
     let own = certificate(dir.path(), "collector");
     let client = certificate(dir.path(), "client");
-    let (received, port) = listen_in_tls(&own, &client).await;
+    let (collector, port) = listen_in_tls(&own, &client).await;
     // No connection yet: the root is another one.
     certificate(dir.path(), "ca");
     let path = |name: &str| Some(dir.path().join(name));
@@ -414,9 +427,9 @@ async fn a_collector_in_tls_gets_spans_once_the_files_are_right() {
     let exporter = started(&config);
     sink(&exporter).record(span(1));
     tokio::time::sleep(Duration::from_millis(700)).await;
-    assert!(received.spans().is_empty(), "nobody trusts it");
+    assert!(collector.spans().is_empty(), "nobody trusts it");
     std::fs::write(dir.path().join("ca.crt"), own.cert.pem()).expect("written");
-    eventually("a span", || received.spans().pop()).await;
+    eventually("a span", || collector.spans().pop()).await;
     ended(exporter).await;
 }
 
@@ -427,19 +440,19 @@ async fn headers_are_read_again_and_the_file_wins_over_the_variable() {
     std::fs::write(&file, "x-tenant: harbour\n").expect("written");
     let variable = "x-tenant=sea,x-kind=a%20b";
     let mut headers = Headers::load(Some(&file), Some(variable)).expect("headers");
-    let mut sent = |name: &str| {
+    let mut sent_header = |name: &str| {
         let request = headers.call(Request::new(())).expect("a request");
         let value = request.metadata().get(name).expect("a header");
         value.to_str().expect("text").to_owned()
     };
-    assert_eq!(sent("x-tenant"), "harbour");
-    assert_eq!(sent("x-kind"), "a b");
+    assert_eq!(sent_header("x-tenant"), "harbour");
+    assert_eq!(sent_header("x-kind"), "a b");
     std::fs::write(&file, "x-tenant: pier\n").expect("written");
-    let again = headers.clone();
-    again.reload().expect("read");
+    let second_headers = headers.clone();
+    second_headers.reload().expect("read");
     std::fs::write(&file, "nonsense").expect("written");
-    assert!(again.reload().is_err(), "the last ones stay");
-    let mut headers = again;
+    assert!(second_headers.reload().is_err(), "the last ones stay");
+    let mut headers = second_headers;
     let request = headers.call(Request::new(())).expect("a request");
     let tenant = request.metadata().get("x-tenant").expect("a header");
     assert_eq!(tenant.to_str().ok(), Some("pier"));
@@ -467,18 +480,18 @@ fn endpoints_and_headers_that_cannot_be_are_named() {
         "http://:4317",
         "",
     ] {
-        let said = endpoint(wrong).expect(wrong);
-        assert!(said.starts_with("endpoint is"), "{said}");
+        let error_text = endpoint(wrong).expect(wrong);
+        assert!(error_text.starts_with("endpoint is"), "{error_text}");
     }
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("headers");
     for wrong in ["x-key secret", "x key: secret", ": secret"] {
         std::fs::write(&file, format!("# first\n{wrong}\n")).expect("a file");
         let error = super::headers::read_headers(&file).expect_err(wrong);
-        let said = format!("{error:#}");
+        let error_text = format!("{error:#}");
         assert!(
-            said.contains("line 2") && !said.contains("secret"),
-            "{said}"
+            error_text.contains("line 2") && !error_text.contains("secret"),
+            "{error_text}"
         );
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::fleet::Fleet;
-use crate::process::{SOON, run};
+use crate::process::{WAIT_TIMEOUT, run};
 use crate::raw::RawClient;
 
 const SEATS: usize = 20;
@@ -31,7 +31,7 @@ fn aboard(fleet: &Fleet) -> Vec<u64> {
 fn until_aboard(fleet: &Fleet, expected: [u64; 2]) {
     let began = Instant::now();
     while aboard(fleet) != expected {
-        assert!(began.elapsed() < SOON, "{:?}", aboard(fleet));
+        assert!(began.elapsed() < WAIT_TIMEOUT, "{:?}", aboard(fleet));
         sleep(Duration::from_millis(200));
     }
 }
@@ -62,11 +62,15 @@ fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
     assert_eq!(drain(&fleet, &["boat-1"])["state"], "draining");
     let began = Instant::now();
     while theirs.len() < SEATS {
-        assert!(began.elapsed() < SOON * 2, "{} found a seat", theirs.len());
+        assert!(
+            began.elapsed() < WAIT_TIMEOUT * 2,
+            "{} found a seat",
+            theirs.len()
+        );
         sleep(Duration::from_millis(100));
-        let before = clients.len();
+        let client_count = clients.len();
         clients.retain_mut(is_aboard);
-        for _ in clients.len()..before {
+        for _ in clients.len()..client_count {
             theirs.push(sign_in(&second, 200 + theirs.len() as i64));
         }
     }
@@ -77,8 +81,8 @@ fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
     until_aboard(&fleet, [7, 20]);
     drop(theirs);
     // Seats are free now.
-    let drained = drain(&fleet, &["boat-1", "--wait"]);
-    assert_eq!(drained["connections"], 0, "{drained}");
+    let progress = drain(&fleet, &["boat-1", "--wait"]);
+    assert_eq!(progress["connections"], 0, "{progress}");
     for client in &mut clients {
         assert_eq!(client.closing(), Some(Code::Draining));
     }

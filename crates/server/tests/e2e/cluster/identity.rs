@@ -129,7 +129,7 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
     let mut foreign = packetboat(&["certs", "new"]);
     run(foreign.arg(other.path())).ok();
 
-    let station = fleet.address_of("station-1");
+    let station = fleet.member_address("station-1");
     let (secure, plain) = (format!("https://{station}"), format!("http://{station}"));
     let nobody = caller(&fleet, None);
     let code =
@@ -162,7 +162,7 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
     online.expect("a horn asks who is there");
 
     // A boat answers no other boat, and is no station.
-    let at_boat = format!("https://{}", fleet.address_of("boat-1"));
+    let at_boat = format!("https://{}", fleet.member_address("boat-1"));
     let channel = boat.channel(Role::Boat, &at_boat);
     let mut other = BoatServiceClient::new(channel);
     let probe = other.probe(ProbeRequest::default()).await;
@@ -216,22 +216,22 @@ fn certificates_and_roots_change_under_load() {
     let mut ada = Process::start(&mut ada);
     let mut bea = fleet.user(&["chat", "--user", "2", "--to", "1"]);
     let bea = Process::start(bea.env("PACKETBOAT_URL", fleet.boat("boat-2")));
-    let mut said = 0;
+    let mut line_number = 0;
     let mut talk = |lines: usize| {
         for _ in 0..lines {
-            said += 1;
-            ada.type_line(&format!("line {said}"));
-            bea.line_is(&format!("1: line {said}"));
-            ada.line_is(&format!("[read] line {said}"));
+            line_number += 1;
+            ada.type_line(&format!("line {line_number}"));
+            bea.line_is(&format!("1: line {line_number}"));
+            ada.line_is(&format!("[read] line {line_number}"));
             std::thread::sleep(Duration::from_millis(50));
         }
     };
     talk(5);
-    let ended = "boat_disconnects_total";
+    let disconnects = "boat_disconnects_total";
     let connects = "station_connects_total";
-    let before = (count(&fleet, ended), count(&fleet, connects));
+    let old_counts = (count(&fleet, disconnects), count(&fleet, connects));
 
-    let reloaded = "tls_reloads_total{result=\"reloaded\"}";
+    let tls_reloads = "tls_reloads_total{result=\"reloaded\"}";
     let folder = fleet.identities();
     // All services but the horns reload their files.
     let services = 6;
@@ -251,23 +251,23 @@ fn certificates_and_roots_change_under_load() {
         }
         eventually("every service has the new files", || {
             talk(1);
-            (count(&fleet, reloaded) >= step * services).then_some(())
+            (count(&fleet, tls_reloads) >= step * services).then_some(())
         });
         talk(5);
     }
     // Ticket keys: each session has a ticket of the new key before the old one goes.
-    let renewed = "station_ticket_keys_reloads_total{result=\"reloaded\"}";
+    let key_reloads = "station_ticket_keys_reloads_total{result=\"reloaded\"}";
     let mut step = 0;
     for line in runbook("New keys of tickets") {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["sleep", "25m"] => {
                 // Two whole passes over both sessions, and two more for calls in flight.
-                let asserted = || count(&fleet, "boat_recover_total");
-                let passes = asserted() + 4 * 2;
+                let recover_count = || count(&fleet, "boat_recover_total");
+                let passes = recover_count() + 4 * 2;
                 eventually("each session has a ticket of the new key", || {
                     talk(1);
-                    (asserted() >= passes).then_some(())
+                    (recover_count() >= passes).then_some(())
                 });
                 continue;
             }
@@ -279,18 +279,26 @@ fn certificates_and_roots_change_under_load() {
         step += 1;
         eventually("both stations have the new keys", || {
             talk(1);
-            (count(&fleet, renewed) >= step * 2).then_some(())
+            (count(&fleet, key_reloads) >= step * 2).then_some(())
         });
         talk(5);
     }
     assert_eq!(count(&fleet, "station_tickets_refused_total"), 0);
-    assert_eq!((count(&fleet, ended), count(&fleet, connects)), before);
+    assert_eq!(
+        (count(&fleet, disconnects), count(&fleet, connects)),
+        old_counts
+    );
     assert_eq!(count(&fleet, "tls_reloads_total{result=\"refused\"}"), 0);
 
     // New connections, in both directions, use the present certificates.
     for name in ["carrier-1", "station-1"] {
         fleet.process(name).signal("TERM");
-        assert!(fleet.process(name).ended(crate::process::SOON).success());
+        assert!(
+            fleet
+                .process(name)
+                .ended(crate::process::WAIT_TIMEOUT)
+                .success()
+        );
         fleet.restart(name);
     }
     talk(5);

@@ -5,7 +5,7 @@ use protocol::frame::{ClientFrame, Hello, ServerFrame};
 
 use super::identity::count_at;
 use crate::fleet::Fleet;
-use crate::process::SOON;
+use crate::process::WAIT_TIMEOUT;
 use crate::raw::{RawClient, hello};
 
 const CLIENTS: i64 = 20;
@@ -52,11 +52,11 @@ fn a_boat_that_leaves_costs_no_sign_in() {
         })
         .collect();
     drop(clients);
-    assert!(fleet.process("boat-1").ended(SOON).success());
+    assert!(fleet.process("boat-1").ended(WAIT_TIMEOUT).success());
     let stations = ["station-1", "station-2"].map(|name| fleet.admin_of(name));
-    let admitted = || count_at(&stations, "station_connects_total{result=\"admitted\"}");
+    let sign_ins = || count_at(&stations, "station_connects_total{result=\"admitted\"}");
     let resumptions = || count_at(&stations, "station_sessions_resumed_total");
-    let before = admitted();
+    let old_count = sign_ins();
     assert!(tickets.iter().all(Option::is_some), "each has a ticket");
     let mut clients: Vec<RawClient> = tickets
         .iter()
@@ -66,7 +66,7 @@ fn a_boat_that_leaves_costs_no_sign_in() {
         client.ping();
     }
     assert_eq!(resumptions(), CLIENTS as u64);
-    assert_eq!(admitted() - before, CLIENTS as u64);
+    assert_eq!(sign_ins() - old_count, CLIENTS as u64);
     assert_eq!(resume_at(&second, None).err(), Some(Code::Unauthenticated));
     // The token is still valid, and boat-1 takes clients again.
     fleet.restart("boat-1");

@@ -25,8 +25,8 @@ const POLL: Duration = Duration::from_secs(11);
 const STATIONS: [&str; 2] = ["station-1", "station-2"];
 
 fn token(fleet: &Fleet, user: i64) -> String {
-    let signed = run(&mut fleet.command(&["token", "--user", &user.to_string()])).ok();
-    signed.stdout.trim().to_owned()
+    let output = run(&mut fleet.command(&["token", "--user", &user.to_string()])).ok();
+    output.stdout.trim().to_owned()
 }
 
 fn sign_in(fleet: &Fleet, boat: &str, token: &str) -> Result<RawClient, Code> {
@@ -50,13 +50,13 @@ async fn revoke(backend: &Connector, station: &str, user: i64) {
         ..RevokeRequest::default()
     };
     let channel = backend.channel(Role::Station, station);
-    let revoked = StationServiceClient::new(channel).revoke(request).await;
-    revoked.expect("written down");
+    let answer = StationServiceClient::new(channel).revoke(request).await;
+    answer.expect("written down");
 }
 
-fn is_gone(client: &mut RawClient, since: Instant) {
+fn is_gone(client: &mut RawClient, start: Instant) {
     assert_eq!(client.closing(), Some(Code::KickedOut));
-    let took = since.elapsed();
+    let took = start.elapsed();
     println!("gone after {took:?}");
     assert!(took < GONE_WITHIN, "{took:?}");
 }
@@ -64,13 +64,13 @@ fn is_gone(client: &mut RawClient, since: Instant) {
 // T-X4, threat 3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 #[ignore = "needs the real parts: make e2e"]
-async fn who_is_revoked_is_gone_within_a_minute() {
+async fn revoked_user_is_disconnected_within_a_minute() {
     let mut fleet = Fleet::start("single");
     let mut certs = packetboat(&["certs", "new"]);
     certs.arg(fleet.identities());
     run(certs.args(["--service", "backend/backend-1"])).ok();
     let backend = caller(&fleet, Some((Role::Backend, "backend-1")));
-    let station = format!("https://{}", fleet.address_of("station-2"));
+    let station = format!("https://{}", fleet.member_address("station-2"));
     let mut other = sign_in(&fleet, "boat-2", &token(&fleet, 9)).expect("a good token");
 
     // One poll of the boats is lost: no station answers for longer than they wait.

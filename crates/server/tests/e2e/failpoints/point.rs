@@ -21,7 +21,7 @@ pub struct Failpoint(Arc<dyn Hook>);
 struct ArmedPoint {
     /// Name of the effect: `seam.call`, or `seam.call.kind`.
     name: String,
-    left: AtomicU32,
+    remaining: AtomicU32,
 }
 
 impl Failpoint {
@@ -31,7 +31,7 @@ impl Failpoint {
         let (name, count) = text.split_once(':').expect("name:count");
         Failpoint(Arc::new(ArmedPoint {
             name: name.to_owned(),
-            left: AtomicU32::new(count.parse().expect("a count")),
+            remaining: AtomicU32::new(count.parse().expect("a count")),
         }))
     }
 }
@@ -40,14 +40,14 @@ impl Failpoint {
 impl Hook for ArmedPoint {
     /// Dies like `kill -9`: nothing is unwound, flushed or reported. Each effect of a call counts:
     /// under load a call has several.
-    async fn after(&self, op: &Op, done: usize) -> Result<()> {
+    async fn after(&self, op: &Op, effect_count: usize) -> Result<()> {
         let mut name = format!("{}.{}", op.seam, op.name);
         if !op.kind.is_empty() {
             name = format!("{name}.{}", op.kind);
         }
         if op.has_effect && name == self.name {
-            for _ in 0..done {
-                if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            for _ in 0..effect_count {
+                if self.remaining.fetch_sub(1, Ordering::SeqCst) == 1 {
                     std::process::abort();
                 }
             }

@@ -10,11 +10,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::door::Door;
-use crate::process::{CommandOutput, Process, SOON, run};
+use crate::process::{CommandOutput, Process, WAIT_TIMEOUT, run};
 use crate::webhook::Webhook;
 
 /// Time limit of any step, a restart included, on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const SCENARIO_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause between two tries.
 const REST: Duration = Duration::from_millis(200);
 
@@ -50,7 +50,10 @@ impl Scenario<'_> {
             deaf,
         };
         scenario.sends(4, ["are you there?".to_owned()]);
-        scenario.deaf.line_within(PATIENCE).expect("it is shown");
+        scenario
+            .deaf
+            .line_within(SCENARIO_TIMEOUT)
+            .expect("it is shown");
         scenario
     }
 
@@ -67,13 +70,17 @@ impl Scenario<'_> {
         let door = self.door;
         let present = self.sends(2, (0..12).map(|n| n.to_string()));
         let dead = self.sends(2, ["x".repeat(700)]);
-        let away = self.sends(3, (0..5).map(|n| n.to_string()));
+        let offline_ids = self.sends(3, (0..5).map(|n| n.to_string()));
         let deaf = self.sends(4, (0..2).map(|n| n.to_string()));
         let in_group = self.talks_in_a_group();
         self.reads();
         self.changes();
         self.is_shown(&present.union(&in_group).cloned().collect());
-        self.hears(3, "terminal", &away.union(&in_group).cloned().collect());
+        self.hears(
+            3,
+            "terminal",
+            &offline_ids.union(&in_group).cloned().collect(),
+        );
         door.at_rest();
         self.deaf.kill();
         self.hears(4, "deaf", &deaf);
@@ -87,7 +94,7 @@ impl Scenario<'_> {
                     let redrive = ["dlq", "redrive", "--all", "--last", &last, "--topic", topic];
                     run(&mut door.operator(&redrive))
                 },
-                |ended| !ended.stdout.is_empty() && !ended.stderr.contains("packetboat:"),
+                |output| !output.stdout.is_empty() && !output.stderr.contains("packetboat:"),
             );
         }
         door.at_rest();
@@ -107,7 +114,7 @@ impl Scenario<'_> {
         }
         let audit = until_done(|| door.operator(&["audit", "--deep"])).stdout;
         assert!(audit.starts_with("the books balance"), "{audit}");
-        self.ends_without_more_of(&present);
+        self.ends_without_repeats(&present);
     }
 
     /// Adds users 2 and 3 to a group, and has user 1 write to it.
@@ -115,8 +122,8 @@ impl Scenario<'_> {
         let [one, two, three] = [1, 2, 3].map(|number| self.user(number));
         let create = ["group", "create", "--user", &one, &two, &three];
         // A group whose creation was not answered may exist, too: it stays silent.
-        let made = until_done(|| self.door.user(&create));
-        let group = made.json_lines()[0]["group"].to_string();
+        let output = until_done(|| self.door.user(&create));
+        let group = output.json_lines()[0]["group"].to_string();
         self.sends_to(&[&group, "--group"], (0..3).map(|n| format!("all {n}")))
     }
 
@@ -131,12 +138,12 @@ impl Scenario<'_> {
         persist(&mut says, None, "forget this", "[read] forget this");
         persist(&mut says, Some(&hears), "/recall", ": (recalled)");
         persist(&mut says, None, "ninety", "[read] ninety");
-        let edited = format!("{one}: a hundred (edited)");
-        persist(&mut says, Some(&hears), "/edit a hundred", &edited);
+        let edited_line = format!("{one}: a hundred (edited)");
+        persist(&mut says, Some(&hears), "/edit a hundred", &edited_line);
         persist(&mut hears, None, "/hide", ": (hidden)");
         for chat in [&mut says, &mut hears] {
             chat.feed(String::new());
-            chat.ended(PATIENCE);
+            chat.ended(SCENARIO_TIMEOUT);
         }
     }
 
@@ -154,9 +161,10 @@ impl Scenario<'_> {
             .user(&["send", "--user", &from, "--stdin", "--to"]);
         let mut send = Process::start(send.args(to));
         send.feed(texts.iter().map(|text| format!("{text}\n")).collect());
-        let lines: Vec<String> = std::iter::from_fn(|| send.line_within(PATIENCE)).collect();
-        let accepted = lines.iter().filter(|line| line.contains("\"accepted\""));
-        assert_eq!(accepted.count(), texts.len(), "{lines:?}");
+        let lines: Vec<String> =
+            std::iter::from_fn(|| send.line_within(SCENARIO_TIMEOUT)).collect();
+        let accepted_lines = lines.iter().filter(|line| line.contains("\"accepted\""));
+        assert_eq!(accepted_lines.count(), texts.len(), "{lines:?}");
         lines.iter().map(|line| id_of(line)).collect()
     }
 
@@ -169,22 +177,25 @@ impl Scenario<'_> {
         chat.line_is(&format!("{from}: read me"));
         thread::sleep(REST);
         chat.feed(String::new());
-        chat.ended(PATIENCE);
+        chat.ended(SCENARIO_TIMEOUT);
     }
 
     /// Waits until user 2 is shown all of these, each once, and nothing else.
     fn is_shown(&self, ids: &BTreeSet<String>) {
-        let mut shown = BTreeSet::new();
-        while shown.len() < ids.len() {
-            let line = self.present.line_within(PATIENCE).expect("it goes on");
+        let mut shown_ids = BTreeSet::new();
+        while shown_ids.len() < ids.len() {
+            let line = self
+                .present
+                .line_within(SCENARIO_TIMEOUT)
+                .expect("it goes on");
             let id = id_of(&line);
             assert!(ids.contains(&id), "{line} was not sent");
-            assert!(shown.insert(id), "{line} is shown twice");
+            assert!(shown_ids.insert(id), "{line} is shown twice");
         }
     }
 
     /// Ends user 2's session, and asserts that none of these was shown again.
-    fn ends_without_more_of(self, ids: &BTreeSet<String>) {
+    fn ends_without_repeats(self, ids: &BTreeSet<String>) {
         thread::sleep(REST);
         self.present.signal("TERM");
         let rest: Vec<String> = std::iter::from_fn(|| self.present.line()).collect();
@@ -198,23 +209,26 @@ impl Scenario<'_> {
     /// it has shown.
     fn hears(&self, number: i64, device: &str, ids: &BTreeSet<String>) {
         let began = Instant::now();
-        let mut shown = BTreeSet::new();
-        while !ids.is_subset(&shown) {
-            let missing = ids.difference(&shown).count().to_string();
+        let mut shown_ids = BTreeSet::new();
+        while !ids.is_subset(&shown_ids) {
+            let missing_count = ids.difference(&shown_ids).count().to_string();
             // Ends at the last of them.
-            let until = ["--timeout", "30", "--count", &missing];
-            for id in shown_by(&self.visit(number, device, &until)) {
-                assert!(shown.insert(id.clone()), "{id} is shown twice");
+            let options = ["--timeout", "30", "--count", &missing_count];
+            for id in shown_by(&self.visit(number, device, &options)) {
+                assert!(shown_ids.insert(id.clone()), "{id} is shown twice");
             }
-            assert!(began.elapsed() < PATIENCE, "{ids:?} are not in {shown:?}");
+            assert!(
+                began.elapsed() < SCENARIO_TIMEOUT,
+                "{ids:?} are not in {shown_ids:?}"
+            );
         }
     }
 
     /// Signs a user in for a while.
-    fn visit(&self, number: i64, device: &str, until: &[&str]) -> CommandOutput {
+    fn visit(&self, number: i64, device: &str, options: &[&str]) -> CommandOutput {
         let user = self.user(number);
         let listen = ["listen", "--user", &user, "--device", device];
-        run(self.door.user(&listen).args(until))
+        run(self.door.user(&listen).args(options))
     }
 }
 
@@ -230,7 +244,7 @@ fn id_of(line: &str) -> String {
 
 /// Runs a command until it succeeds.
 fn until_done(command: impl Fn() -> Command) -> CommandOutput {
-    until(|| run(&mut command()), |ended| ended.code == Some(0))
+    until(|| run(&mut command()), |output| output.code == Some(0))
 }
 
 fn until(
@@ -239,27 +253,27 @@ fn until(
 ) -> CommandOutput {
     let began = Instant::now();
     loop {
-        let ended = command();
-        if is_done(&ended) {
-            return ended;
+        let output = command();
+        if is_done(&output) {
+            return output;
         }
-        let told = format!("{}{}", ended.stdout, ended.stderr);
-        assert!(began.elapsed() < PATIENCE, "{told}");
+        let text = format!("{}{}", output.stdout, output.stderr);
+        assert!(began.elapsed() < SCENARIO_TIMEOUT, "{text}");
         thread::sleep(REST);
     }
 }
 
 /// Types a line until the result is read, by `reader` if given, otherwise in the chat itself: a
 /// send whose services died under each of its tries has failed, and its user tries again.
-fn persist(chat: &mut Process, reader: Option<&Process>, line: &str, wanted: &str) {
-    let mut seen = Vec::new();
+fn persist(chat: &mut Process, reader: Option<&Process>, line: &str, expected: &str) {
+    let mut seen_lines = Vec::new();
     for _ in 0..3 {
         chat.type_line(line);
-        let is_it = |line: &str| line.ends_with(wanted);
-        match reader.unwrap_or(chat).look_for(SOON, is_it) {
+        let is_it = |line: &str| line.ends_with(expected);
+        match reader.unwrap_or(chat).look_for(WAIT_TIMEOUT, is_it) {
             Ok(()) => return,
-            Err(lines) => seen.extend(lines),
+            Err(lines) => seen_lines.extend(lines),
         }
     }
-    panic!("{line:?} brings no {wanted:?} but {seen:#?}");
+    panic!("{line:?} brings no {expected:?} but {seen_lines:#?}");
 }

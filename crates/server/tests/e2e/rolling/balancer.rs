@@ -14,7 +14,7 @@ use crate::door::get;
 use crate::raw::address;
 
 /// Polling interval of readiness.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Buffer of each direction, in bytes.
 const BUFFER: usize = 4096;
 
@@ -59,7 +59,7 @@ async fn look(backend: Arc<Backend>) {
         backend
             .ready
             .store(matches!(asked, Ok(200)), Ordering::Relaxed);
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

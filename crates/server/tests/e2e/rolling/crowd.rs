@@ -24,7 +24,7 @@ use crate::raw::signed;
 /// Variable that holds the plan of a crowd.
 pub(super) const CROWD: &str = "PACKETBOAT_CROWD";
 /// Concurrent sign-ins.
-const TOGETHER: usize = 64;
+const MAX_CONCURRENT_SIGN_INS: usize = 64;
 /// Time for answers and deliveries in flight at the end.
 const SETTLES: Duration = Duration::from_secs(60);
 
@@ -44,22 +44,22 @@ pub(super) struct Plan {
 struct Book {
     ready: AtomicUsize,
     back_ms: Mutex<Vec<u64>>,
-    accepted: Mutex<Vec<MessageId>>,
+    accepted_ids: Mutex<Vec<MessageId>>,
     /// Number of sends without an answer.
     open: AtomicUsize,
     /// Messages shown, each with the number of times.
-    shown: Mutex<BTreeMap<MessageId, u32>>,
+    shown_counts: Mutex<BTreeMap<MessageId, u32>>,
     /// Ends of connections, by reason.
     reasons: Mutex<BTreeMap<String, u32>>,
 }
 
 impl Book {
     fn missing(&self) -> usize {
-        let shown = self.shown.lock();
-        let accepted = self.accepted.lock();
-        accepted
+        let shown_counts = self.shown_counts.lock();
+        let accepted_ids = self.accepted_ids.lock();
+        accepted_ids
             .iter()
-            .filter(|id| !shown.contains_key(*id))
+            .filter(|id| !shown_counts.contains_key(*id))
             .count()
     }
 
@@ -68,12 +68,12 @@ impl Book {
     }
 
     fn findings(&self) -> Value {
-        let shown = self.shown.lock();
+        let shown_counts = self.shown_counts.lock();
         json!({
-            "accepted": self.accepted.lock().len(),
+            "accepted": self.accepted_ids.lock().len(),
             "open": self.open.load(Ordering::Relaxed),
-            "shown": shown.len(),
-            "twice": shown.values().filter(|times| **times > 1).count(),
+            "shown": shown_counts.len(),
+            "twice": shown_counts.values().filter(|times| **times > 1).count(),
             "reasons": *self.reasons.lock(),
             "back_ms": *self.back_ms.lock(),
         })
@@ -89,14 +89,14 @@ async fn sign_in(url: &str, user: UserId) -> (Client, Events) {
 /// Follows a client's connection: it is back once it has signed in again.
 async fn watch(client: Client, book: Arc<Book>) {
     let mut states = client.state();
-    let mut lost: Option<Instant> = None;
+    let mut lost_at: Option<Instant> = None;
     let mut is_ready = false;
     loop {
         let state = states.borrow_and_update().clone();
         match state {
             ConnectionState::Syncing | ConnectionState::Ready => {
-                if let Some(lost) = lost.take() {
-                    let took = u64::try_from(lost.elapsed().as_millis()).unwrap_or(u64::MAX);
+                if let Some(lost_at) = lost_at.take() {
+                    let took = u64::try_from(lost_at.elapsed().as_millis()).unwrap_or(u64::MAX);
                     book.back_ms.lock().push(took);
                 }
                 if !std::mem::replace(&mut is_ready, true) {
@@ -106,7 +106,7 @@ async fn watch(client: Client, book: Arc<Book>) {
             ConnectionState::Reconnecting { why, .. } => {
                 if std::mem::replace(&mut is_ready, false) {
                     book.ready.fetch_sub(1, Ordering::Relaxed);
-                    lost = Some(Instant::now());
+                    lost_at = Some(Instant::now());
                     let reason = why.code.name().to_owned();
                     *book.reasons.lock().entry(reason).or_default() += 1;
                 }
@@ -125,13 +125,13 @@ async fn watch(client: Client, book: Arc<Book>) {
 
 async fn show(mut events: Events, book: Arc<Book>) {
     while let Some(event) = events.next().await {
-        if let Event::Message(shown) = event
-            && shown.origin == Origin::Other
+        if let Event::Message(message) = event
+            && message.origin == Origin::Other
         {
             *book
-                .shown
+                .shown_counts
                 .lock()
-                .entry(shown.placed.message.id)
+                .entry(message.placed.message.id)
                 .or_default() += 1;
         }
     }
@@ -139,10 +139,10 @@ async fn show(mut events: Events, book: Arc<Book>) {
 
 async fn send(client: Client, to: UserId, book: Arc<Book>) {
     book.open.fetch_add(1, Ordering::Relaxed);
-    let sent = client.send(Recipient::User(to), Content::text("on the way"));
-    let mut ticket = sent.await.expect("there is room");
+    let result = client.send(Recipient::User(to), Content::text("on the way"));
+    let mut ticket = result.await.expect("there is room");
     let id = ticket.accepted().await.expect("accepted");
-    book.accepted.lock().push(id);
+    book.accepted_ids.lock().push(id);
     book.open.fetch_sub(1, Ordering::Relaxed);
 }
 
@@ -168,7 +168,7 @@ async fn gathers() {
     let plan: Plan = serde_json::from_str(&plan).expect("a plan");
     let url = balance(&plan.boats).await;
     let book = Arc::new(Book::default());
-    let places = Arc::new(Semaphore::new(TOGETHER));
+    let places = Arc::new(Semaphore::new(MAX_CONCURRENT_SIGN_INS));
     let mut senders = Vec::new();
     for user in (plan.first_user..).take(plan.clients as usize) {
         let place = places.clone().acquire_owned().await.expect("open");
@@ -187,7 +187,7 @@ async fn gathers() {
         });
     }
     let stop = CancellationToken::new();
-    let chatting = tokio::spawn(chat(senders, plan.rate, book.clone(), stop.clone()));
+    let chat_task = tokio::spawn(chat(senders, plan.rate, book.clone(), stop.clone()));
     let mut words = BufReader::new(stdin()).lines();
     while let Ok(Some(word)) = words.next_line().await {
         if word == "count" {
@@ -195,16 +195,16 @@ async fn gathers() {
             continue;
         }
         stop.cancel();
-        let settled = async {
+        let wait_settled = async {
             while !book.is_settled() {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        let _ = timeout(SETTLES, settled).await;
-        let mut found = book.findings();
-        found["missing"] = book.missing().into();
-        println!("{found}");
+        let _ = timeout(SETTLES, wait_settled).await;
+        let mut findings = book.findings();
+        findings["missing"] = book.missing().into();
+        println!("{findings}");
         break;
     }
-    drop(chatting);
+    drop(chat_task);
 }

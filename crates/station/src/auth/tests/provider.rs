@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
 use super::*;
 use crate::auth::provider::{Answer, Https, Provider, ProviderError};
-use crate::test_time::{moving, still};
+use crate::test_time::{advance_until, freeze_time};
 
 /// Behaviour of a server.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ enum Conduct {
 struct Server {
     address: SocketAddr,
     calls: Arc<AtomicUsize>,
-    written: Arc<AtomicUsize>,
+    written_bytes: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -45,22 +45,22 @@ impl Server {
     async fn over(conduct: Conduct, tls: Option<TlsAcceptor>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
-        let (calls, written) = (Arc::default(), Arc::default());
+        let (calls, byte_count) = (Arc::default(), Arc::default());
         let server = Server {
             address,
             calls: Arc::clone(&calls),
-            written: Arc::clone(&written),
+            written_bytes: Arc::clone(&byte_count),
         };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 calls.fetch_add(1, Ordering::SeqCst);
-                let (conduct, written) = (conduct.clone(), Arc::clone(&written));
+                let (conduct, byte_count) = (conduct.clone(), Arc::clone(&byte_count));
                 let tls = tls.clone();
                 tokio::spawn(async move {
                     match tls {
-                        None => answer(stream, conduct, &written).await,
+                        None => answer(stream, conduct, &byte_count).await,
                         Some(tls) => match tls.accept(stream).await {
-                            Ok(stream) => answer(stream, conduct, &written).await,
+                            Ok(stream) => answer(stream, conduct, &byte_count).await,
                             Err(_) => Ok(()),
                         },
                     }
@@ -82,7 +82,7 @@ impl Server {
 }
 
 /// Reads the head of a request, and answers by its conduct.
-async fn answer<S>(mut stream: S, conduct: Conduct, written: &AtomicUsize) -> std::io::Result<()>
+async fn answer<S>(mut stream: S, conduct: Conduct, byte_count: &AtomicUsize) -> std::io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -101,7 +101,7 @@ where
             stream.write_all(text.as_bytes()).await?;
             loop {
                 stream.write_all(more.as_bytes()).await?;
-                written.fetch_add(more.len(), Ordering::SeqCst);
+                byte_count.fetch_add(more.len(), Ordering::SeqCst);
             }
         }
         Conduct::Trickle(text) => {
@@ -127,7 +127,7 @@ async fn answer_to(status: &str, headers: &str, body: &str) -> Result<Answer, Pr
 
 #[tokio::test]
 async fn a_set_comes_with_the_time_for_which_it_is_good() {
-    let _still = still();
+    let _frozen = freeze_time();
     for (headers, seconds) in [
         ("", None),
         ("cache-control: public, max-age=300\r\n", Some(300)),
@@ -148,28 +148,28 @@ async fn a_set_comes_with_the_time_for_which_it_is_good() {
 }
 
 #[tokio::test]
-async fn nobody_is_followed_elsewhere() {
-    let _still = still();
-    let elsewhere = Server::start(Conduct::Say(http("200 OK", "", "{\"keys\":[]}"))).await;
-    let location = format!("location: {}\r\n", elsewhere.url("http", "127.0.0.1"));
+async fn redirects_are_not_followed() {
+    let _frozen = freeze_time();
+    let target = Server::start(Conduct::Say(http("200 OK", "", "{\"keys\":[]}"))).await;
+    let location = format!("location: {}\r\n", target.url("http", "127.0.0.1"));
     for status in ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"] {
-        let refused = answer_to(status, &location, "").await;
-        let refused = refused.expect_err("no set");
-        assert!(matches!(refused, ProviderError::Refused(_)), "{refused}");
-        let text = refused.to_string();
+        let error = answer_to(status, &location, "").await;
+        let error = error.expect_err("no set");
+        assert!(matches!(error, ProviderError::Refused(_)), "{error}");
+        let text = error.to_string();
         assert!(text.contains("the provider answered 30"), "{text}");
         assert!(!text.contains("tenant"), "{text}");
     }
-    assert_eq!(elsewhere.calls.load(Ordering::SeqCst), 0);
+    assert_eq!(target.calls.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
 async fn an_answer_that_is_no_set_is_refused_and_an_error_is_none() {
-    let _still = still();
+    let _frozen = freeze_time();
     for status in ["204 None", "206 Partial", "403 Forbidden", "404 Not Found"] {
-        let refused = answer_to(status, "", "{\"keys\":[]}").await;
-        let refused = refused.expect_err("no set");
-        assert!(matches!(refused, ProviderError::Refused(_)), "{refused}");
+        let error = answer_to(status, "", "{\"keys\":[]}").await;
+        let error = error.expect_err("no set");
+        assert!(matches!(error, ProviderError::Refused(_)), "{error}");
     }
     let error = answer_to("503 Unavailable", "", "{\"keys\":[]}").await;
     assert!(matches!(error, Err(ProviderError::Unanswered(_))));
@@ -181,9 +181,9 @@ async fn an_answer_that_is_no_set_is_refused_and_an_error_is_none() {
         nobody.fetch().await,
         Err(ProviderError::Unanswered(_))
     ));
-    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}/keys", gone.local_addr().expect("bound"));
-    drop(gone);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
+    drop(listener);
     let https = Https::open("id", &Link::from(url.as_str())).expect("an address");
     let error = https.fetch().await.expect_err("nobody").to_string();
     assert_eq!(error, "the provider cannot be reached");
@@ -191,39 +191,42 @@ async fn an_answer_that_is_no_set_is_refused_and_an_error_is_none() {
 
 #[tokio::test]
 async fn no_more_than_256_kib_of_an_answer_is_read() {
-    const MOST: usize = 256 * 1024;
-    let _still = still();
-    let whole = answer_to("200 OK", "", &" ".repeat(MOST)).await;
-    assert_eq!(whole.expect("a set").content.len(), MOST);
-    let more = answer_to("200 OK", "", &" ".repeat(MOST + 1)).await;
-    let refused = more.expect_err("too much").to_string();
-    assert_eq!(refused, "the set has more than 256 KiB");
+    const MAX_BYTES: usize = 256 * 1024;
+    let _frozen = freeze_time();
+    let whole = answer_to("200 OK", "", &" ".repeat(MAX_BYTES)).await;
+    assert_eq!(whole.expect("a set").content.len(), MAX_BYTES);
+    let more = answer_to("200 OK", "", &" ".repeat(MAX_BYTES + 1)).await;
+    let error = more.expect_err("too much").to_string();
+    assert_eq!(error, "the set has more than 256 KiB");
     // An answer without an end is not read forever.
     let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
     let chunk = "8\r\n        \r\n";
     let endless = Server::start(Conduct::Stream(head, chunk)).await;
-    let refused = endless.fetch().await.expect_err("too much").to_string();
-    assert_eq!(refused, "the set has more than 256 KiB");
-    let written = endless.written.load(Ordering::SeqCst);
+    let error = endless.fetch().await.expect_err("too much").to_string();
+    assert_eq!(error, "the set has more than 256 KiB");
+    let byte_count = endless.written_bytes.load(Ordering::SeqCst);
     // Sockets hold some megabytes more.
-    assert!(written < 64 << 20, "{written}");
+    assert!(byte_count < 64 << 20, "{byte_count}");
 }
 
 #[tokio::test]
 async fn an_answer_has_five_seconds_to_its_last_byte() {
-    let _still = still();
+    let _frozen = freeze_time();
     let slow = Server::start(Conduct::Trickle(http("200 OK", "", &" ".repeat(100)))).await;
     let begin = Instant::now();
-    let error = moving(slow.fetch()).await.expect_err("no set").to_string();
+    let error = advance_until(slow.fetch())
+        .await
+        .expect_err("no set")
+        .to_string();
     assert_eq!(error, "the provider did not answer in time");
-    let waited = begin.elapsed();
+    let elapsed = begin.elapsed();
     let bounds = Duration::from_millis(4_900)..Duration::from_millis(6_000);
-    assert!(bounds.contains(&waited), "{waited:?}");
+    assert!(bounds.contains(&elapsed), "{elapsed:?}");
 }
 
 #[tokio::test]
 async fn a_provider_proves_who_it_is() {
-    let _still = still();
+    let _frozen = freeze_time();
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
     let certificate = params.self_signed(&key).expect("a certificate");

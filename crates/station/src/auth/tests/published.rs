@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::issuers::{ALL, Pair, claims_of, issuer, set};
+use super::issuers::{ASYMMETRIC_ALGORITHMS, Pair, issuer, issuer_claims, set};
 use super::*;
 use crate::auth::provider::{Answer, Provider, ProviderError};
 
@@ -53,10 +53,10 @@ impl Provider for CountingProvider {
 }
 
 impl CountingProvider {
-    fn of(pairs: &[&Pair]) -> CountingProvider {
-        let scripted = CountingProvider::default();
-        scripted.publish(pairs);
-        scripted
+    fn new(pairs: &[&Pair]) -> CountingProvider {
+        let provider = CountingProvider::default();
+        provider.publish(pairs);
+        provider
     }
 
     fn publish(&self, pairs: &[&Pair]) {
@@ -93,7 +93,7 @@ impl Drop for World {
 }
 
 impl World {
-    fn of(providers: &[(&str, &CountingProvider)]) -> World {
+    fn new(providers: &[(&str, &CountingProvider)]) -> World {
         World::start(providers, None, NOW)
     }
 
@@ -104,7 +104,7 @@ impl World {
     ) -> World {
         let by_url = |(name, _): &(&str, &CountingProvider)| Issuer {
             jwks_url: Some(CountingProvider::url(name)),
-            ..issuer(name, &ALL, None, &[])
+            ..issuer(name, &ASYMMETRIC_ALGORITHMS, None, &[])
         };
         let config = Config {
             issuers: providers.iter().map(by_url).collect(),
@@ -143,7 +143,7 @@ impl World {
 
 impl World {
     /// Time until the answer to try again.
-    async fn waits_in_vain(&self, token: &str) -> Duration {
+    async fn time_to_refusal(&self, token: &str) -> Duration {
         let begin = Instant::now();
         let refusal = self.authenticate(token).await;
         let refusal = refusal.expect_err("no key");
@@ -157,17 +157,17 @@ fn ed(kid: &'static str) -> Pair {
     Pair::new(Algorithm::EdDSA, Some(kid))
 }
 
-fn named(pair: &Pair, kid: &str) -> String {
-    pair.sign_with(&claims_of("id"), |header| header.kid = Some(kid.into()))
+fn sign_with_kid(pair: &Pair, kid: &str) -> String {
+    pair.sign_with(&issuer_claims("id"), |header| header.kid = Some(kid.into()))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sign_in_waits_for_the_first_set() {
     let pair = ed("1");
-    let provider = CountingProvider::of(&[&pair]);
+    let provider = CountingProvider::new(&[&pair]);
     provider.delay(SECOND);
-    let world = World::of(&[("id", &provider)]);
-    assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
+    let world = World::new(&[("id", &provider)]);
+    assert_eq!(world.code(&pair.sign(&issuer_claims("id"))).await, None);
     assert_eq!(provider.calls(), 1);
 }
 
@@ -176,32 +176,35 @@ async fn a_sign_in_waits_for_the_first_set() {
 async fn a_thousand_unknown_kids_are_two_looks_a_minute() {
     let pair = ed("1");
     for differ in [false, true] {
-        let provider = CountingProvider::of(&[&pair]);
-        let world = World::of(&[("id", &provider)]);
-        assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
+        let provider = CountingProvider::new(&[&pair]);
+        let world = World::new(&[("id", &provider)]);
+        assert_eq!(world.code(&pair.sign(&issuer_claims("id"))).await, None);
         sleep(5 * MINUTE).await;
-        let (before, begin) = (provider.calls(), Instant::now());
+        let (old_calls, begin) = (provider.calls(), Instant::now());
         for number in 0..1_000 {
             let kid = if differ { number } else { 0 };
-            let token = named(&pair, &format!("unknown {kid}"));
+            let token = sign_with_kid(&pair, &format!("unknown {kid}"));
             assert_eq!(world.code(&token).await, Some(Code::Unauthenticated));
             sleep(MINUTE / 1_000).await;
         }
         assert!(begin.elapsed() >= MINUTE && begin.elapsed() < MINUTE + SECOND);
-        let looks = provider.calls() - before;
+        let looks = provider.calls() - old_calls;
         let expected = if differ { 2 } else { 1 };
         assert_eq!(looks, expected, "{differ}");
         // The kid that is known is believed meanwhile.
-        assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
+        assert_eq!(world.code(&pair.sign(&issuer_claims("id"))).await, None);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_key_is_looked_for_when_a_token_names_it() {
     let (old, new) = (ed("old"), ed("new"));
-    let provider = CountingProvider::of(&[&old]);
-    let world = World::of(&[("id", &provider)]);
-    let (by_old, by_new) = (old.sign(&claims_of("id")), new.sign(&claims_of("id")));
+    let provider = CountingProvider::new(&[&old]);
+    let world = World::new(&[("id", &provider)]);
+    let (by_old, by_new) = (
+        old.sign(&issuer_claims("id")),
+        new.sign(&issuer_claims("id")),
+    );
     assert_eq!(world.code(&by_old).await, None);
     sleep(MINUTE).await;
     provider.publish(&[&old, &new]);
@@ -223,18 +226,21 @@ async fn a_new_key_is_looked_for_when_a_token_names_it() {
 async fn a_kid_is_one_issuer_s() {
     let (ours, theirs) = (ed("1"), ed("1"));
     let (our, their) = (
-        CountingProvider::of(&[&ours]),
-        CountingProvider::of(&[&theirs]),
+        CountingProvider::new(&[&ours]),
+        CountingProvider::new(&[&theirs]),
     );
-    let world = World::of(&[("id", &our), ("other", &their)]);
-    assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
-    assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
-    let crossed = [
-        theirs.sign(&claims_of("id")),
-        ours.sign(&claims_of("other")),
-        ours.sign(&claims_of("stranger")),
+    let world = World::new(&[("id", &our), ("other", &their)]);
+    assert_eq!(world.code(&ours.sign(&issuer_claims("id"))).await, None);
+    assert_eq!(
+        world.code(&theirs.sign(&issuer_claims("other"))).await,
+        None
+    );
+    let tokens = [
+        theirs.sign(&issuer_claims("id")),
+        ours.sign(&issuer_claims("other")),
+        ours.sign(&issuer_claims("stranger")),
     ];
-    for token in crossed {
+    for token in tokens {
         assert_eq!(world.code(&token).await, Some(Code::Unauthenticated));
     }
     assert_eq!((our.calls(), their.calls()), (1, 1), "nobody was asked");
@@ -243,16 +249,16 @@ async fn a_kid_is_one_issuer_s() {
 #[tokio::test(start_paused = true)]
 async fn keys_are_believed_for_a_day_while_their_provider_is_away() {
     let pair = ed("1");
-    let provider = CountingProvider::of(&[&pair]);
-    let world = World::of(&[("id", &provider)]);
-    let token = pair.sign(&claims_of("id"));
+    let provider = CountingProvider::new(&[&pair]);
+    let world = World::new(&[("id", &provider)]);
+    let token = pair.sign(&issuer_claims("id"));
     assert_eq!(world.code(&token).await, None);
     let begin = Instant::now();
     provider.leave();
     sleep(DAY - SECOND).await;
     assert_eq!(world.code(&token).await, None);
     // Nobody can say whether its key is one of theirs.
-    let stranger = named(&pair, "unknown");
+    let stranger = sign_with_kid(&pair, "unknown");
     assert_eq!(world.code(&stranger).await, Some(Code::Unavailable));
     sleep((DAY + SECOND).saturating_sub(begin.elapsed())).await;
     assert_eq!(world.code(&token).await, Some(Code::Unavailable));
@@ -267,35 +273,41 @@ async fn keys_are_believed_for_a_day_while_their_provider_is_away() {
 async fn a_provider_that_hangs_holds_its_own_for_two_seconds() {
     let (ours, theirs) = (ed("1"), ed("2"));
     let (hangs, other) = (
-        CountingProvider::of(&[&ours]),
-        CountingProvider::of(&[&theirs]),
+        CountingProvider::new(&[&ours]),
+        CountingProvider::new(&[&theirs]),
     );
-    let world = World::of(&[("id", &hangs), ("other", &other)]);
-    assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
-    assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
+    let world = World::new(&[("id", &hangs), ("other", &other)]);
+    assert_eq!(world.code(&ours.sign(&issuer_claims("id"))).await, None);
+    assert_eq!(
+        world.code(&theirs.sign(&issuer_claims("other"))).await,
+        None
+    );
     sleep(MINUTE).await;
     hangs.leave();
     hangs.delay(5 * SECOND);
     let begin = Instant::now();
     let unknown: Vec<_> = (0..100)
-        .map(|number| named(&ours, &format!("unknown {number}")))
+        .map(|number| sign_with_kid(&ours, &format!("unknown {number}")))
         .collect();
     // 64 of them wait, and take the calls of a boat from nobody else for longer than that.
-    let waiting = unknown.iter().map(|token| world.waits_in_vain(token));
-    let waiting = async {
-        let mut waited = futures_util::future::join_all(waiting).await;
-        waited.sort();
-        let (at_once, patient) = waited.split_at(36);
+    let waits = unknown.iter().map(|token| world.time_to_refusal(token));
+    let waits = async {
+        let mut times = futures_util::future::join_all(waits).await;
+        times.sort();
+        let (at_once, patient) = times.split_at(36);
         assert_eq!(at_once, [Duration::ZERO; 36]);
         assert_eq!(patient, [2 * SECOND; 64]);
     };
-    let meanwhile = async {
+    let other_sign_ins = async {
         sleep(SECOND / 10).await;
-        assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
-        assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
+        assert_eq!(
+            world.code(&theirs.sign(&issuer_claims("other"))).await,
+            None
+        );
+        assert_eq!(world.code(&ours.sign(&issuer_claims("id"))).await, None);
         assert_eq!(begin.elapsed(), SECOND / 10, "nobody waits with them");
     };
-    tokio::join!(waiting, meanwhile);
+    tokio::join!(waits, other_sign_ins);
     assert_eq!((hangs.calls(), other.calls()), (2, 1), "single flight");
 }
 
@@ -303,10 +315,10 @@ async fn a_provider_that_hangs_holds_its_own_for_two_seconds() {
 #[tokio::test(start_paused = true)]
 async fn a_provider_that_could_not_be_asked_makes_no_key_unknown() {
     let (old, new) = (ed("old"), ed("new"));
-    let provider = CountingProvider::of(&[&old]);
-    let world = World::of(&[("id", &provider)]);
-    let by_new = new.sign(&claims_of("id"));
-    assert_eq!(world.code(&old.sign(&claims_of("id"))).await, None);
+    let provider = CountingProvider::new(&[&old]);
+    let world = World::new(&[("id", &provider)]);
+    let by_new = new.sign(&issuer_claims("id"));
+    assert_eq!(world.code(&old.sign(&issuer_claims("id"))).await, None);
     for delay in [Duration::ZERO, 5 * SECOND] {
         sleep(MINUTE).await;
         provider.leave();
@@ -317,7 +329,7 @@ async fn a_provider_that_could_not_be_asked_makes_no_key_unknown() {
         provider.publish(&[&old]);
         provider.delay(Duration::ZERO);
         sleep(MINUTE + 6 * SECOND).await;
-        let stranger = named(&old, &format!("unknown {delay:?}"));
+        let stranger = sign_with_kid(&old, &format!("unknown {delay:?}"));
         assert_eq!(world.code(&stranger).await, Some(Code::Unauthenticated));
     }
     provider.leave();
@@ -331,26 +343,26 @@ async fn a_provider_that_could_not_be_asked_makes_no_key_unknown() {
 #[tokio::test(start_paused = true)]
 async fn a_station_starts_without_keys_and_says_so_to_their_users() {
     let (ours, theirs) = (ed("1"), ed("2"));
-    let (away, other) = (
+    let (absent, other) = (
         CountingProvider::default(),
-        CountingProvider::of(&[&theirs]),
+        CountingProvider::new(&[&theirs]),
     );
-    let world = World::of(&[("id", &away), ("other", &other)]);
+    let world = World::new(&[("id", &absent), ("other", &other)]);
     let (our, their) = (
-        ours.sign(&claims_of("id")),
-        theirs.sign(&claims_of("other")),
+        ours.sign(&issuer_claims("id")),
+        theirs.sign(&issuer_claims("other")),
     );
     assert_eq!(world.code(&our).await, Some(Code::Unavailable));
     assert_eq!(world.code(&their).await, None);
     // An algorithm that is not the issuer's is nobody's, whoever is away.
     let secret = Signer::default();
-    let forged = secret.sign(&Claims {
+    let forgery = secret.sign(&Claims {
         iss: "id".into(),
         ..claims()
     });
-    let forged = world.code(&forged.expect("signable")).await;
-    assert_eq!(forged, Some(Code::Unauthenticated));
-    away.publish(&[&ours]);
+    let forgery = world.code(&forgery.expect("signable")).await;
+    assert_eq!(forgery, Some(Code::Unauthenticated));
+    absent.publish(&[&ours]);
     sleep(2 * SECOND).await;
     assert_eq!(world.code(&our).await, None);
 }
@@ -364,9 +376,9 @@ async fn a_provider_that_says_how_long_its_set_is_good_is_asked_then() {
         (Some(2 * MINUTE), 100, 45..=56),
         (Some(DAY), 600, 10..=12),
     ] {
-        let provider = CountingProvider::of(&[&pair]);
+        let provider = CountingProvider::new(&[&pair]);
         provider.0.lock().fresh_for = fresh_for;
-        let _world = World::of(&[("id", &provider)]);
+        let _world = World::new(&[("id", &provider)]);
         sleep(minutes * MINUTE).await;
         let calls = provider.calls();
         assert!(looks.contains(&calls), "{fresh_for:?}: {calls}");
@@ -374,9 +386,9 @@ async fn a_provider_that_says_how_long_its_set_is_good_is_asked_then() {
 }
 
 /// Waits for another thread, a minute at most.
-async fn until(mut done: impl FnMut() -> bool) {
+async fn wait_until(mut condition: impl FnMut() -> bool) {
     for _ in 0..6_000 {
-        if done() {
+        if condition() {
             return;
         }
         tokio::task::spawn_blocking(|| std::thread::sleep(SECOND / 100))
@@ -400,27 +412,27 @@ async fn a_restart_while_the_provider_is_away_has_the_keys_of_before() {
     let dir = tempfile::tempdir().expect("a folder");
     let cache = dir.path().join("keys");
     let pair = ed("1");
-    let provider = CountingProvider::of(&[&pair]);
-    let token = pair.sign(&claims_of("id"));
+    let provider = CountingProvider::new(&[&pair]);
+    let token = pair.sign(&issuer_claims("id"));
     let world = World::start(&[("id", &provider)], Some(&cache), NOW);
     assert_eq!(world.code(&token).await, None);
-    until(|| copies(&cache).len() == 1).await;
+    wait_until(|| copies(&cache).len() == 1).await;
     let name = copies(&cache).remove(0);
     drop(world);
 
     provider.leave();
     let start = |name: &'static str, now| World::start(&[(name, &provider)], Some(&cache), now);
-    let restarted = start("id", NOW + DAY - MINUTE);
-    assert_eq!(restarted.code(&token).await, None);
+    let restart = start("id", NOW + DAY - MINUTE);
+    assert_eq!(restart.code(&token).await, None);
     sleep(2 * MINUTE).await;
-    assert_eq!(restarted.code(&token).await, Some(Code::Unavailable));
+    assert_eq!(restart.code(&token).await, Some(Code::Unavailable));
     // Copies have their age, and belong to one issuer at one URL.
     let too_late = start("id", NOW + DAY + SECOND);
     assert_eq!(too_late.code(&token).await, Some(Code::Unavailable));
     let too_early = start("id", NOW - 2 * MINUTE);
     assert_eq!(too_early.code(&token).await, Some(Code::Unavailable));
     let other = start("other", NOW);
-    let theirs = pair.sign(&claims_of("other"));
+    let theirs = pair.sign(&issuer_claims("other"));
     assert_eq!(other.code(&theirs).await, Some(Code::Unavailable));
 
     for content in ["", "no date\n{}", "1800000000000\n{", "1800000000000"] {
@@ -435,7 +447,7 @@ async fn a_restart_while_the_provider_is_away_has_the_keys_of_before() {
 async fn a_copy_follows_the_set_and_nobody_else_reads_it() {
     let dir = tempfile::tempdir().expect("a folder");
     let (old, new) = (ed("old"), ed("new"));
-    let provider = CountingProvider::of(&[&old]);
+    let provider = CountingProvider::new(&[&old]);
     let _world = World::start(&[("id", &provider)], Some(dir.path()), NOW);
     let content = || {
         let copy = copies(dir.path()).pop();
@@ -443,10 +455,10 @@ async fn a_copy_follows_the_set_and_nobody_else_reads_it() {
             .unwrap_or_default()
     };
     sleep(SECOND).await;
-    until(|| content().ends_with(&set(&[&old]).to_string())).await;
+    wait_until(|| content().ends_with(&set(&[&old]).to_string())).await;
     provider.publish(&[&new]);
     sleep(11 * MINUTE).await;
-    until(|| content().ends_with(&set(&[&new]).to_string())).await;
+    wait_until(|| content().ends_with(&set(&[&new]).to_string())).await;
     let files = copies(dir.path());
     assert_eq!(files.len(), 1, "{files:?}");
     let date: i64 = content()
@@ -467,15 +479,15 @@ fn a_folder_of_copies_is_a_folder() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let by_url = Issuer {
         jwks_url: Some(CountingProvider::url("id")),
-        ..issuer("id", &ALL, None, &[])
+        ..issuer("id", &ASYMMETRIC_ALGORITHMS, None, &[])
     };
     let config = Config {
         issuers: vec![by_url],
         cache_dir: Some(file.path().into()),
         ..Config::default()
     };
-    let refused = SignedTokens::open(&config)
+    let error = SignedTokens::open(&config)
         .expect_err("refused")
         .to_string();
-    assert!(refused.ends_with("it is no folder"), "{refused}");
+    assert!(error.ends_with("it is no folder"), "{error}");
 }

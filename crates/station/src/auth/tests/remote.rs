@@ -25,7 +25,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 
 use super::*;
-use crate::test_time::{moment, moving, still};
+use crate::test_time::{advance_until, freeze_time, short_wait};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -42,7 +42,7 @@ impl Service for Platform7 {
         request: Request<AuthenticateRequest>,
     ) -> Result<Response<AuthenticateResponse>, Status> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        let asked = request.into_inner();
+        let query = request.into_inner();
         let now = SystemClock.now().millis();
         let answer = |user, issued_at, expires_at| {
             Ok(Response::new(AuthenticateResponse {
@@ -52,9 +52,9 @@ impl Service for Platform7 {
             }))
         };
         let (begin, end) = (now - 1_000, now + 3_600_000);
-        match asked.token.as_str() {
+        match query.token.as_str() {
             "good" => {
-                let from = [asked.platform, asked.device, asked.address];
+                let from = [query.platform, query.device, query.address];
                 assert_eq!(from, ["ios", "phone", "192.0.2.7"]);
                 answer(7, begin, end)
             }
@@ -128,13 +128,13 @@ async fn ask(door: &TokenDoor, token: &str) -> Result<Principal, Refusal> {
     door.authenticate(token, &client, SystemClock.now()).await
 }
 
-async fn refused(door: &TokenDoor, token: &str) -> Refusal {
+async fn refusal_for(door: &TokenDoor, token: &str) -> Refusal {
     ask(door, token).await.expect_err(token)
 }
 
 #[tokio::test]
 async fn the_service_says_whose_a_token_is_and_each_status_has_its_code() {
-    let _still = still();
+    let _frozen = freeze_time();
     let (door, service) = door().await;
     for (token, code, text) in [
         ("unknown", Code::Unauthenticated, "signed out there"),
@@ -142,7 +142,7 @@ async fn the_service_says_whose_a_token_is_and_each_status_has_its_code() {
         ("locked", Code::Forbidden, "locked"),
         ("often", Code::RateLimited, &*"x".repeat(256)),
     ] {
-        let refusal = refused(&door, token).await;
+        let refusal = refusal_for(&door, token).await;
         assert_eq!((refusal.code, &*refusal.text), (code, text), "{token}");
     }
     // Every other status, and impossible answers.
@@ -150,10 +150,10 @@ async fn the_service_says_whose_a_token_is_and_each_status_has_its_code() {
     let statuses = statuses.map(|code: i32| code.to_string());
     let wrong = ["nobody", "less", "over", "long", "to-come", "undated"];
     let wrong = wrong.into_iter().map(str::to_owned);
-    let asked = service.calls();
-    let (mut count, begun) = (0, Instant::now());
+    let old_calls = service.calls();
+    let (mut count, started_at) = (0, Instant::now());
     for token in statuses.chain(["panicking".to_owned()]).chain(wrong) {
-        let refusal = refused(&door, &token).await;
+        let refusal = refusal_for(&door, &token).await;
         assert_eq!(refusal.code, Code::Unavailable, "{token}: {}", refusal.text);
         // Failures do not add up to an open circuit.
         let identity = ask(&door, "good").await.expect("a good token");
@@ -163,92 +163,103 @@ async fn the_service_says_whose_a_token_is_and_each_status_has_its_code() {
         assert_eq!(life, HOUR + SECOND);
         count += 2;
     }
-    assert_eq!(service.calls() - asked, count, "nothing is remembered");
-    assert_eq!(begun.elapsed(), Duration::ZERO, "no answer was waited for");
+    assert_eq!(service.calls() - old_calls, count, "nothing is remembered");
+    assert_eq!(
+        started_at.elapsed(),
+        Duration::ZERO,
+        "no answer was waited for"
+    );
     for (token, text) in [("", "missing"), (&*"x".repeat(4097), "too long")] {
-        let refusal = refused(&door, token).await;
+        let refusal = refusal_for(&door, token).await;
         assert!(refusal.text.contains(text), "{}", refusal.text);
     }
-    assert_eq!(service.calls() - asked, count, "nobody was asked");
+    assert_eq!(service.calls() - old_calls, count, "nobody was asked");
 }
 
 #[tokio::test]
 async fn a_late_answer_and_nobody_there_are_unavailable() {
-    let _still = still();
+    let _frozen = freeze_time();
     let (door, _service) = door().await;
-    let begun = Instant::now();
-    let refusal = moving(refused(&door, "late")).await;
+    let started_at = Instant::now();
+    let refusal = advance_until(refusal_for(&door, "late")).await;
     assert_eq!(refusal.code, Code::Unavailable);
-    let waited = begun.elapsed();
-    assert!((2 * SECOND..3 * SECOND).contains(&waited), "{waited:?}");
+    let elapsed = started_at.elapsed();
+    assert!((2 * SECOND..3 * SECOND).contains(&elapsed), "{elapsed:?}");
 
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     drop(listener);
-    let away = TokenDoor::open(&config(&format!("http://{address}"))).expect("fair settings");
-    assert_eq!(refused(&away, "good").await.code, Code::Unavailable);
+    let unreachable =
+        TokenDoor::open(&config(&format!("http://{address}"))).expect("fair settings");
+    assert_eq!(
+        refusal_for(&unreachable, "good").await.code,
+        Code::Unavailable
+    );
     // A listener that never says a word.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let mute = TokenDoor::open(&config(&format!("http://{address}"))).expect("fair settings");
-    let begun = Instant::now();
-    let refusal = moving(refused(&mute, "good")).await;
+    let started_at = Instant::now();
+    let refusal = advance_until(refusal_for(&mute, "good")).await;
     assert_eq!(refusal.code, Code::Unavailable);
-    let waited = begun.elapsed();
-    assert!(waited < 3 * SECOND, "{waited:?}");
+    let elapsed = started_at.elapsed();
+    assert!(elapsed < 3 * SECOND, "{elapsed:?}");
 }
 
 // 257 at once: 256 wait, one does not.
 #[tokio::test]
 async fn a_flood_waits_in_a_bounded_number_and_the_rest_is_told_at_once() {
-    let _still = still();
+    let _frozen = freeze_time();
     let (door, service) = door().await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let sign_ins = (0..257).map(async |_| {
-        assert_eq!(refused(&door, "silent").await.code, Code::Unavailable);
-        begun.elapsed()
+        assert_eq!(refusal_for(&door, "silent").await.code, Code::Unavailable);
+        started_at.elapsed()
     });
     let mut sign_ins = pin!(join_all(sign_ins));
     while service.calls() < 256 {
         tokio::select! {
             biased;
             _ = &mut sign_ins => panic!("nobody waits"),
-            () = moment() => {}
+            () = short_wait() => {}
         }
     }
-    let waited = moving(sign_ins).await;
-    let prompt = waited.iter().filter(|waited| **waited < SECOND).count();
+    let waits = advance_until(sign_ins).await;
+    let prompt = waits.iter().filter(|waits| **waits < SECOND).count();
     assert_eq!(prompt, 1);
-    assert!(waited.iter().all(|waited| *waited < 4 * SECOND));
+    assert!(waits.iter().all(|waits| *waits < 4 * SECOND));
     assert_eq!(service.calls(), 256);
     // The circuit is open now: nobody waits.
-    assert_eq!(refused(&door, "good").await.code, Code::Unavailable);
+    assert_eq!(refusal_for(&door, "good").await.code, Code::Unavailable);
     assert_eq!(service.calls(), 256);
 }
 
 #[tokio::test]
 async fn a_service_that_fails_is_left_alone_until_a_probe_is_answered() {
-    let _still = still();
+    let _frozen = freeze_time();
     let (door, service) = door().await;
     for _ in 0..8 {
-        refused(&door, "14").await;
+        refusal_for(&door, "14").await;
     }
     assert_eq!(service.calls(), 8);
-    let refusal = refused(&door, "good").await;
+    let refusal = refusal_for(&door, "good").await;
     assert_eq!(refusal.code, Code::Unavailable);
     let pause = refusal.retry_after.expect("a hint");
     assert!(pause <= SECOND, "{pause:?}");
     assert_eq!(service.calls(), 8, "it was not asked");
     advance(pause + SECOND / 10).await;
     // A refusal is an answer.
-    assert_eq!(refused(&door, "unknown").await.code, Code::Unauthenticated);
+    assert_eq!(
+        refusal_for(&door, "unknown").await.code,
+        Code::Unauthenticated
+    );
     ask(&door, "good").await.expect("closed again");
     assert_eq!(service.calls(), 10);
 }
 
 #[tokio::test]
 async fn tokens_of_known_issuers_are_proved_here_and_all_others_there() {
-    let _still = still();
+    let _frozen = freeze_time();
     let service = Platform7::default();
     let url = format!("http://{}", service.start().await);
     let dir = tempfile::tempdir().expect("a directory");
@@ -256,18 +267,21 @@ async fn tokens_of_known_issuers_are_proved_here_and_all_others_there() {
     std::fs::write(&file, [b's'; 32]).expect("written");
     let issuer = serde_json::json!({"issuer": "id", "algorithms": ["HS256"],
         "secrets": [{"kid": "one", "file": file}]});
-    let both = Config {
+    let settings = Config {
         issuers: vec![serde_json::from_value(issuer).expect("an issuer")],
         ..config(&url)
     };
-    let door = TokenDoor::open(&both).expect("fair settings");
-    let signer = Signer::open(&both).expect("a secret");
+    let door = TokenDoor::open(&settings).expect("fair settings");
+    let signer = Signer::open(&settings).expect("a secret");
     let now = SystemClock.now();
     let token = signer.sign(&signer.claims(user(), now, HOUR));
     let token = token.expect("signable");
     assert_eq!(ask(&door, &token).await.expect("proved here").user, user());
-    let forged = format!("{}x", token.trim_end_matches('x'));
-    assert_eq!(refused(&door, &forged).await.code, Code::Unauthenticated);
+    let forgery = format!("{}x", token.trim_end_matches('x'));
+    assert_eq!(
+        refusal_for(&door, &forgery).await.code,
+        Code::Unauthenticated
+    );
     assert_eq!(
         service.calls(),
         0,
@@ -277,44 +291,44 @@ async fn tokens_of_known_issuers_are_proved_here_and_all_others_there() {
     // A token of another issuer is the service's to judge; it takes this text for a code, and
     // panics.
     let other = Signer::default().sign(&Claims::new(user(), now, HOUR));
-    let refusal = refused(&door, &other.expect("signable")).await;
+    let refusal = refusal_for(&door, &other.expect("signable")).await;
     assert_eq!((refusal.code, service.calls()), (Code::Unavailable, 2));
 
     // Without issuers the development key proves nothing, and signs nothing.
-    let alone = config(&url);
-    assert!(!alone.is_well_known());
-    assert!(Signer::open(&alone).is_err());
-    assert_eq!(alone.lifetime_max(), 24 * HOUR);
+    let without_issuers = config(&url);
+    assert!(!without_issuers.is_well_known());
+    assert!(Signer::open(&without_issuers).is_err());
+    assert_eq!(without_issuers.lifetime_max(), 24 * HOUR);
 }
 
 #[test]
 fn settings_of_a_service_that_cannot_be_are_refused() {
-    let refused = |change: &dyn Fn(&mut Config)| {
+    let problems = |change: &dyn Fn(&mut Config)| {
         let mut config = config("https://sign-in.example");
         change(&mut config);
         config.problems().to_string()
     };
     let file = || Some(PathBuf::from("/a/file"));
     for (text, word) in [
-        (refused(&|it| it.key_file = file()), "key_file"),
+        (problems(&|it| it.key_file = file()), "key_file"),
         (
-            refused(&|it| it.remote.cert_file = file()),
+            problems(&|it| it.remote.cert_file = file()),
             "remote.cert_file",
         ),
         (
-            refused(&|it| it.remote.lifetime_max = 91 * 24 * HOUR),
+            problems(&|it| it.remote.lifetime_max = 91 * 24 * HOUR),
             "remote.lifetime_max",
         ),
         (
-            refused(&|it| it.remote.lifetime_max = Duration::ZERO),
+            problems(&|it| it.remote.lifetime_max = Duration::ZERO),
             "remote.lifetime_max",
         ),
         (
-            refused(&|it| it.remote.address = Some("http://sign-in.example".into())),
+            problems(&|it| it.remote.address = Some("http://sign-in.example".into())),
             "loopback",
         ),
         (
-            refused(&|it| it.remote.address = Some("sign-in.example:443".into())),
+            problems(&|it| it.remote.address = Some("sign-in.example:443".into())),
             "remote.address",
         ),
     ] {
@@ -323,7 +337,7 @@ fn settings_of_a_service_that_cannot_be_are_refused() {
             "{word}: {text}"
         );
     }
-    assert_eq!(refused(&|_| {}), "");
+    assert_eq!(problems(&|_| {}), "");
 }
 
 /// Certificates in files, and the service behind TLS that requires one of them.
@@ -389,23 +403,23 @@ impl SecuredService {
 
 #[tokio::test]
 async fn both_prove_who_they_are() {
-    let _still = still();
-    let (service, secured, other) = (
+    let _frozen = freeze_time();
+    let (service, tls_service, other) = (
         Platform7::default(),
         SecuredService::new(),
         SecuredService::new(),
     );
-    let address = secured.serve(service.start().await).await;
-    let (leaf, key) = secured.leaf();
+    let address = tls_service.serve(service.start().await).await;
+    let (leaf, key) = tls_service.leaf();
     let right = RemoteConfig {
         address: Some(
             format!("https://localhost:{}", address.port())
                 .as_str()
                 .into(),
         ),
-        ca_file: secured.write("ca", &secured.root.pem()),
-        cert_file: secured.write("cert", &leaf.pem()),
-        key_file: secured.write("key", &key.serialize_pem()),
+        ca_file: tls_service.write("ca", &tls_service.root.pem()),
+        cert_file: tls_service.write("cert", &leaf.pem()),
+        key_file: tls_service.write("key", &key.serialize_pem()),
         ..RemoteConfig::default()
     };
     let open = |remote: &RemoteConfig| {
@@ -434,7 +448,7 @@ async fn both_prove_who_they_are() {
         ca_file: other.write("ca", &other.root.pem()),
         ..right.clone()
     };
-    let named = RemoteConfig {
+    let by_address = RemoteConfig {
         address: Some(
             format!("https://127.0.0.1:{}", address.port())
                 .as_str()
@@ -442,9 +456,9 @@ async fn both_prove_who_they_are() {
         ),
         ..right.clone()
     };
-    for wrong in [without, stranger, named] {
+    for wrong in [without, stranger, by_address] {
         let door = open(&wrong).expect("fair settings");
-        let refusal = moving(refused(&door, "good")).await;
+        let refusal = advance_until(refusal_for(&door, "good")).await;
         assert_eq!(refusal.code, Code::Unavailable);
     }
     assert_eq!(service.calls(), 2, "nobody saw the token");

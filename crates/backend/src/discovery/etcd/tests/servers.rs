@@ -27,20 +27,22 @@ impl Servers {
         let dir = tempfile::tempdir().unwrap();
         let urls = free_urls(count * 2);
         let (clients, peers) = urls.split_at(count);
-        let named = peers.iter().enumerate();
-        let cluster: Vec<_> = named.map(|(at, peer)| format!("m{at}={peer}")).collect();
+        let indexed_peers = peers.iter().enumerate();
+        let cluster: Vec<_> = indexed_peers
+            .map(|(index, peer)| format!("m{index}={peer}"))
+            .collect();
         let cluster = cluster.join(",");
-        let members = (clients.iter().zip(peers)).enumerate().map(|(at, (client, peer))| {
-            let data = dir.path().join(format!("m{at}"));
+        let members = (clients.iter().zip(peers)).enumerate().map(|(index, (client, peer))| {
+            let data = dir.path().join(format!("m{index}"));
             let command = format!(
-                "--name m{at} --data-dir {} --listen-client-urls {client} --advertise-client-urls {client} \
+                "--name m{index} --data-dir {} --listen-client-urls {client} --advertise-client-urls {client} \
                  --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} \
                  --initial-cluster {cluster} --heartbeat-interval 100 --election-timeout 1000",
                 data.display()
             );
             Member {
                 command: command.split_whitespace().map(str::to_owned).collect(),
-                log: dir.path().join(format!("m{at}.log")),
+                log: dir.path().join(format!("m{index}.log")),
                 client: client.clone(),
                 child: None,
             }
@@ -75,39 +77,39 @@ impl Servers {
             }
         }
         for member in &self.members {
-            let end = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + Duration::from_secs(60);
             while leader(&member.client).await.is_none() {
-                assert!(Instant::now() < end, "etcd does not start");
+                assert!(Instant::now() < deadline, "etcd does not start");
                 sleep(Duration::from_millis(100)).await;
             }
         }
     }
 
-    pub(super) fn kill(&mut self, at: usize) {
-        if let Some(mut child) = self.members[at].child.take() {
+    pub(super) fn kill(&mut self, index: usize) {
+        if let Some(mut child) = self.members[index].child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
     }
 
     pub(super) fn kill_all(&mut self) {
-        (0..self.members.len()).for_each(|at| self.kill(at));
+        (0..self.members.len()).for_each(|index| self.kill(index));
     }
 
     /// Kills all members and restarts them without their data.
     pub(super) async fn lose_all(&mut self) {
         self.kill_all();
-        for at in 0..self.members.len() {
-            std::fs::remove_dir_all(self.dir.path().join(format!("m{at}"))).unwrap();
+        for index in 0..self.members.len() {
+            std::fs::remove_dir_all(self.dir.path().join(format!("m{index}"))).unwrap();
         }
         self.up().await;
     }
 
     /// Index of the leading member.
     pub(super) async fn leader(&self) -> usize {
-        for (at, member) in self.members.iter().enumerate() {
+        for (index, member) in self.members.iter().enumerate() {
             if leader(&member.client).await == Some(true) {
-                return at;
+                return index;
             }
         }
         panic!("nobody leads");
@@ -120,7 +122,7 @@ impl Drop for Servers {
     }
 }
 
-/// True if the member leads; `None` if it knows no leader or does not answer.
+/// Whether the member leads; `None` if it knows no leader or does not answer.
 async fn leader(member: &str) -> Option<bool> {
     let options = ConnectOptions::new().with_timeout(Duration::from_secs(1));
     let mut client = Client::connect([member], Some(options)).await.ok()?;
@@ -131,7 +133,7 @@ async fn leader(member: &str) -> Option<bool> {
 
 fn free_urls(count: usize) -> Vec<String> {
     let any = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let bound: Vec<_> = (0..count).map(|_| any()).collect();
+    let listeners: Vec<_> = (0..count).map(|_| any()).collect();
     let url = |socket: TcpListener| format!("http://{}", socket.local_addr().unwrap());
-    bound.into_iter().map(url).collect()
+    listeners.into_iter().map(url).collect()
 }

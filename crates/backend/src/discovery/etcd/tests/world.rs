@@ -32,11 +32,11 @@ impl Process {
         let mut runtime = Builder::new_multi_thread();
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let config = config.clone();
-        let connecting = runtime.spawn(async move {
+        let connect = runtime.spawn(async move {
             EtcdRegistry::connect(&config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await
         });
         Process {
-            registry: connecting.await.unwrap().unwrap(),
+            registry: connect.await.unwrap().unwrap(),
             runtime: Some(runtime),
         }
     }
@@ -51,14 +51,16 @@ impl Process {
     /// Stops the process, as with SIGSTOP, until the guard is dropped.
     pub(super) fn pause(&self) -> StandsStill {
         let (stands, stood) = mpsc::channel();
-        let (go_on, told) = mpsc::channel::<()>();
+        let (resume_sender, resume_receiver) = mpsc::channel::<()>();
         let runtime = self.runtime.as_ref().unwrap();
         runtime.spawn(async move {
             let _ = stands.send(());
-            let _ = told.recv();
+            let _ = resume_receiver.recv();
         });
         stood.recv().expect("its only worker stands");
-        StandsStill { _go_on: go_on }
+        StandsStill {
+            _go_on: resume_sender,
+        }
     }
 }
 
@@ -100,8 +102,8 @@ impl World {
     }
 
     async fn with(config: EtcdConfig) -> World {
-        let shown = config.credentials().unwrap().current();
-        let client = super::super::calls::dial(&config, &shown).await.unwrap();
+        let snapshot = config.credentials().unwrap().current();
+        let client = super::super::calls::dial(&config, &snapshot).await.unwrap();
         World {
             process: Process::start(&config).await,
             config,
@@ -123,15 +125,15 @@ impl World {
 
     pub(super) async fn keys_below(&self, prefix: &str) -> usize {
         let count = GetOptions::new().with_prefix().with_count_only();
-        let found = self.client.kv_client().get(prefix, Some(count)).await;
-        found.unwrap().count() as usize
+        let answer = self.client.kv_client().get(prefix, Some(count)).await;
+        answer.unwrap().count() as usize
     }
 
     /// Ends the lease of a key.
-    pub(super) async fn revoke_lease_of(&self, key: String) {
+    pub(super) async fn revoke_key_lease(&self, key: String) {
         let mut client = self.client.clone();
-        let found = client.get(key, None).await.unwrap();
-        let lease = found.kvs().first().expect("the key is there").lease();
+        let answer = client.get(key, None).await.unwrap();
+        let lease = answer.kvs().first().expect("the key is there").lease();
         client.lease_revoke(lease).await.unwrap();
     }
 }
@@ -150,25 +152,25 @@ impl contract::World for World {
     async fn revoke(&self, instance: &Instance) {
         let name = instance.life.boat.as_str();
         let key = self.keys().instance(instance.role, name);
-        self.revoke_lease_of(key).await;
+        self.revoke_key_lease(key).await;
     }
 
     async fn hold_all_but(&mut self, number: u16) {
         let lease = self.client.lease_grant(60, None).await.unwrap().id();
-        let others: Vec<u16> = (0..NODES).filter(|other| *other != number).collect();
+        let other_numbers: Vec<u16> = (0..NODES).filter(|other| *other != number).collect();
         // etcd accepts 128 puts per transaction.
-        for some in others.chunks(128) {
+        for chunk in other_numbers.chunks(128) {
             let put = |other: &u16| {
                 let under_lease = PutOptions::new().with_lease(lease);
                 TxnOp::put(self.keys().node(*other), "another", Some(under_lease))
             };
-            let puts: Vec<_> = some.iter().map(put).collect();
+            let puts: Vec<_> = chunk.iter().map(put).collect();
             let txn = Txn::new().and_then(puts);
             self.client.txn(txn).await.unwrap();
         }
     }
 
     async fn revoke_node(&self, number: u16) {
-        self.revoke_lease_of(self.keys().node(number)).await;
+        self.revoke_key_lease(self.keys().node(number)).await;
     }
 }

@@ -43,11 +43,11 @@ proptest! {
         runtime.block_on(async {
             let engine = Engine::memory();
             let mailbox = open(engine.clone()).with_sessions(capacity);
-            let mut both = MailboxComparison::new(Embedded { engine, mailbox }, NOW);
+            let mut comparison = MailboxComparison::new(Embedded { engine, mailbox }, NOW);
             for op in ops {
-                both.step(op).await;
-                both.check().await;
-                both.audit().await;
+                comparison.step(op).await;
+                comparison.check().await;
+                comparison.audit().await;
             }
         });
     }

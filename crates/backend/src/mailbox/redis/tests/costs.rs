@@ -13,30 +13,32 @@ const USERS: i64 = 10_000;
 async fn rate(
     mailbox: &Arc<RedisMailbox>,
     batch: i64,
-    of: impl Fn(i64) -> RouteRequest + Copy + Send + 'static,
+    make_request: impl Fn(i64) -> RouteRequest + Copy + Send + 'static,
 ) -> u64 {
-    let until = Instant::now() + Duration::from_secs(3);
+    let deadline = Instant::now() + Duration::from_secs(3);
     let start = Instant::now();
     let tasks = (0..TASKS).map(|task| {
         let mailbox = Arc::clone(mailbox);
         tokio::spawn(async move {
-            let (mut n, mut done) = (task, 0);
-            while Instant::now() < until {
-                let requests = (0..batch).map(|step| of(n + step * TASKS)).collect();
+            let (mut n, mut request_count) = (task, 0);
+            while Instant::now() < deadline {
+                let requests = (0..batch)
+                    .map(|step| make_request(n + step * TASKS))
+                    .collect();
                 n += batch * TASKS;
                 for answer in mailbox.route_or_store(requests).await {
                     answer.expect("routed");
-                    done += 1;
+                    request_count += 1;
                 }
             }
-            done
+            request_count
         })
     });
-    let mut done = 0;
+    let mut request_count = 0;
     for task in futures_util::future::join_all(tasks).await {
-        done += task.expect("no panic");
+        request_count += task.expect("no panic");
     }
-    (done as f64 / start.elapsed().as_secs_f64()) as u64
+    (request_count as f64 / start.elapsed().as_secs_f64()) as u64
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,18 +18,14 @@ async fn full_memory_refuses_what_would_be_stored_and_nothing_else() {
     }
     connect(&mailbox, ios(2), 1).await.expect("connected");
     let full: String = server
-        .tell(&["CONFIG", "SET", "maxmemory", "1"])
+        .execute(&["CONFIG", "SET", "maxmemory", "1"])
         .await
         .expect("set");
     assert_eq!(full, "OK");
 
-    let refused = put(&mailbox, ios(1), 4).await.expect_err("full");
-    assert_eq!(refused.kind, Kind::Unavailable);
-    assert!(
-        why(&refused).contains("raise maxmemory"),
-        "{}",
-        why(&refused)
-    );
+    let error = put(&mailbox, ios(1), 4).await.expect_err("full");
+    assert_eq!(error.kind, Kind::Unavailable);
+    assert!(why(&error).contains("raise maxmemory"), "{}", why(&error));
     // Requests of one batch succeed or fail independently.
     let answers = mailbox
         .route_or_store(vec![request(ios(1), 4), request(ios(2), 4)])
@@ -45,13 +41,13 @@ async fn full_memory_refuses_what_would_be_stored_and_nothing_else() {
         count_max: Some(1),
         ..mailbox.policies.of(Platform::Ios)
     };
-    let trimmed = mailbox.trim(ios(1), policy, SystemClock.now()).await;
-    assert_eq!(trimmed.expect("trimmed"), 1);
-    let gone = mailbox.disconnect(vec![new_session(ios(2), 1).key]).await;
-    assert!(matches!(gone[..], [Ok(())]));
+    let count = mailbox.trim(ios(1), policy, SystemClock.now()).await;
+    assert_eq!(count.expect("trimmed"), 1);
+    let result = mailbox.disconnect(vec![new_session(ios(2), 1).key]).await;
+    assert!(matches!(result[..], [Ok(())]));
 
     let _: String = server
-        .tell(&["CONFIG", "SET", "maxmemory", "0"])
+        .execute(&["CONFIG", "SET", "maxmemory", "0"])
         .await
         .expect("set");
     put(&mailbox, ios(1), 4).await.expect("stored");
@@ -85,9 +81,9 @@ async fn a_start_puts_up_with_a_server_that_is_late() {
 async fn a_master_without_its_replicas_stores_nothing() {
     let server = Server::start(&["--min-replicas-to-write", "1"]).await;
     let mailbox = open_own(&server).await;
-    let refused = put(&mailbox, ios(1), 1).await.expect_err("alone");
-    assert_eq!(refused.kind, Kind::Unavailable);
-    assert!(why(&refused).contains("min-replicas"), "{}", why(&refused));
+    let error = put(&mailbox, ios(1), 1).await.expect_err("alone");
+    assert_eq!(error.kind, Kind::Unavailable);
+    assert!(why(&error).contains("min-replicas"), "{}", why(&error));
     assert_eq!(waiting(&mailbox, ios(1)).await.ok(), None);
 }
 
@@ -97,10 +93,10 @@ async fn lost_scripts_are_loaded_again() {
     let server = Server::start(&[]).await;
     let mailbox = open_own(&server).await;
     for n in 1..=3 {
-        let _: String = server.tell(&["SCRIPT", "FLUSH"]).await.expect("flushed");
+        let _: String = server.execute(&["SCRIPT", "FLUSH"]).await.expect("flushed");
         let requests = (1..=40).map(|user| request(ios(user), n)).collect();
         for answer in mailbox.route_or_store(requests).await {
-            assert_eq!(answer.expect("stored").stored, [Platform::Ios]);
+            assert_eq!(answer.expect("stored").stored_platforms, [Platform::Ios]);
         }
     }
     assert_eq!(waiting(&mailbox, ios(1)).await.expect("paged"), [1, 2, 3]);
@@ -129,8 +125,8 @@ async fn a_server_that_hangs_costs_one_deadline() {
         tokio::spawn(async move { put(&mailbox, ios(n), 2).await })
     });
     for member in futures_util::future::join_all(crowd).await {
-        let refused = member.expect("no panic").expect_err("hangs");
-        assert_eq!(refused.kind, Kind::Unavailable);
+        let error = member.expect("no panic").expect_err("hangs");
+        assert_eq!(error.kind, Kind::Unavailable);
     }
     assert!(start.elapsed() < 10 * deadline, "{:?}", start.elapsed());
     // After this many unanswered calls nobody waits for the server any more.
@@ -139,8 +135,8 @@ async fn a_server_that_hangs_costs_one_deadline() {
     }
     let start = tokio::time::Instant::now();
     for n in 1..=100 {
-        let refused = put(&mailbox, ios(n), 3).await.expect_err("hangs");
-        assert_eq!(refused.kind, Kind::Unavailable);
+        let error = put(&mailbox, ios(n), 3).await.expect_err("hangs");
+        assert_eq!(error.kind, Kind::Unavailable);
     }
     // Each of them waited for its deadline otherwise.
     assert!(start.elapsed() < 5 * deadline, "{:?}", start.elapsed());
@@ -160,9 +156,9 @@ async fn a_server_that_comes_back_is_found_again() {
     let mailbox = open_own(&server).await;
     put(&mailbox, ios(1), 1).await.expect("stored");
     server.kill();
-    let gone = put(&mailbox, ios(1), 2).await.expect_err("gone");
-    assert_eq!(gone.kind, Kind::Unavailable);
-    server.again().await;
+    let error = put(&mailbox, ios(1), 2).await.expect_err("gone");
+    assert_eq!(error.kind, Kind::Unavailable);
+    server.restart().await;
     eventually(async || put(&mailbox, ios(1), 3).await).await;
     assert_eq!(
         waiting(&mailbox, ios(1)).await.expect("paged"),
@@ -177,44 +173,47 @@ async fn a_replica_is_no_master() {
     let master = Server::start(&[]).await;
     let port = master.port.to_string();
     let replica = Server::start(&["--replicaof", "127.0.0.1", &port]).await;
-    replica.says("master_link_status:up").await;
+    replica.wait_for_info("master_link_status:up").await;
     let config = config(RedisMode::Single, vec![replica.address()]);
-    let refused = RedisMailbox::connect(&config, Arc::new(SystemEntropy)).await;
-    let refused = refused.err().expect("a replica");
-    assert!(why(&refused).contains("is a replica"), "{}", why(&refused));
+    let error = RedisMailbox::connect(&config, Arc::new(SystemEntropy)).await;
+    let error = error.err().expect("a replica");
+    assert!(why(&error).contains("is a replica"), "{}", why(&error));
 
     // A demoted master in use refuses pages too: they may be stale.
     let mailbox = open_own(&master).await;
     put(&mailbox, ios(1), 1).await.expect("stored");
     let other = replica.port.to_string();
     let _: String = replica
-        .tell(&["REPLICAOF", "NO", "ONE"])
+        .execute(&["REPLICAOF", "NO", "ONE"])
         .await
         .expect("promoted");
     let _: String = master
-        .tell(&["REPLICAOF", "127.0.0.1", &other])
+        .execute(&["REPLICAOF", "127.0.0.1", &other])
         .await
         .expect("demoted");
-    for refused in [
+    for error in [
         put(&mailbox, ios(1), 2).await.err(),
         waiting(&mailbox, ios(1)).await.err(),
     ] {
-        assert_eq!(refused.expect("demoted").kind, Kind::Unavailable);
+        assert_eq!(error.expect("demoted").kind, Kind::Unavailable);
     }
 }
 
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn what_cannot_be_read_fails_its_user_only() {
+async fn unreadable_rows_fail_only_their_user() {
     let server = Server::start(&[]).await;
     let mailbox = open_own(&server).await;
     let key = mailbox.keys.sessions(user(1));
     let _: i64 = server
-        .tell(&["HSET", &key, "7", "ios-boat"])
+        .execute(&["HSET", &key, "7", "ios-boat"])
         .await
         .expect("set");
     let key = mailbox.keys.waiting(ios(3));
-    let _: String = server.tell(&["SET", &key, "no zset"]).await.expect("set");
+    let _: String = server
+        .execute(&["SET", &key, "no zset"])
+        .await
+        .expect("set");
     let requests = (1..=3).map(|n| request(ios(n), 1)).collect();
     let kinds: Vec<_> = (mailbox.route_or_store(requests).await.into_iter())
         .map(|answer| answer.err().map(|error| error.kind))
@@ -223,12 +222,12 @@ async fn what_cannot_be_read_fails_its_user_only() {
     // The corrupt requests changed nothing, and the unreadable rows stay. S1, pitfall A.
     let audit = mailbox.audit().await.err().map(|error| error.kind);
     assert_eq!(audit, Some(Kind::Corrupt));
-    let left: i64 = server
-        .tell(&["HLEN", &mailbox.keys.sessions(user(1))])
+    let session_count: i64 = server
+        .execute(&["HLEN", &mailbox.keys.sessions(user(1))])
         .await
         .expect("read");
-    assert_eq!(left, 1);
-    let bodies: Vec<String> = server.tell(&["KEYS", "*/m"]).await.expect("read");
+    assert_eq!(session_count, 1);
+    let bodies: Vec<String> = server.execute(&["KEYS", "*/m"]).await.expect("read");
     assert_eq!(bodies.len(), 1);
 }
 
@@ -256,23 +255,23 @@ async fn pages_are_bounded_in_bytes_and_trims_in_steps() {
     for answer in mailbox.route_or_store(requests.collect()).await {
         answer.expect("stored");
     }
-    let (mut after, mut pages) = (None, Vec::new());
+    let (mut cursor, mut pages) = (None, Vec::new());
     for _ in 0..4 {
-        let page = mailbox.page(web, after, 500, now).await.expect("paged");
+        let page = mailbox.page(web, cursor, 500, now).await.expect("paged");
         // Entries may be acknowledged between pages, including the one at the cursor.
         let ids: Vec<MessageId> = page.mails.iter().map(|mail| mail.id).collect();
         pages.push(ids.iter().map(|id| id.get()).collect::<Vec<_>>());
-        after = page.next;
-        let acked = vec![(web, ids)];
-        assert!(mailbox.acknowledge(acked, now).await[0].is_ok());
+        cursor = page.next;
+        let acks = vec![(web, ids)];
+        assert!(mailbox.acknowledge(acks, now).await[0].is_ok());
     }
     assert_eq!(pages, [[1, 2], [3, 4], [5, 6], [7, 8]]);
     let policy = MailboxPolicy {
         expire: contract::EXPIRE,
         count_max: Some(3),
     };
-    let trimmed = mailbox.trim(web, policy, now).await.expect("trimmed");
-    assert_eq!(i64::from(trimmed), many - 8 - 3);
+    let removed_count = mailbox.trim(web, policy, now).await.expect("trimmed");
+    assert_eq!(i64::from(removed_count), many - 8 - 3);
     assert_eq!(mailbox.waiting(web).await.expect("counted"), 3);
     assert_eq!(
         mailbox.audit().await.expect("audited").wrong,
@@ -288,9 +287,9 @@ async fn only_so_many_acknowledgements_are_remembered() {
     let mailbox = open_real(RedisMode::Single, "redis-single").await;
     let start = SystemClock.now();
     for n in 1..=400 {
-        let acked = vec![(ios(1), vec![MessageId::new(n).expect("positive")])];
+        let acks = vec![(ios(1), vec![MessageId::new(n).expect("positive")])];
         let now = start + Duration::from_millis(n as u64);
-        assert!(mailbox.acknowledge(acked, now).await[0].is_ok());
+        assert!(mailbox.acknowledge(acks, now).await[0].is_ok());
     }
     let bucket = protocol::keys::bucket_of(user(1));
     let count = Call::command(bucket, "HLEN").key(mailbox.keys.mark(ios(1)));
@@ -300,11 +299,14 @@ async fn only_so_many_acknowledgements_are_remembered() {
         put(&mailbox, ios(1), 400)
             .await
             .expect("routed")
-            .acknowledged,
+            .acknowledged_platforms,
         [Platform::Ios]
     );
     assert_eq!(
-        put(&mailbox, ios(1), 1).await.expect("routed").stored,
+        put(&mailbox, ios(1), 1)
+            .await
+            .expect("routed")
+            .stored_platforms,
         [Platform::Ios]
     );
     clean(&mailbox).await;

@@ -12,45 +12,46 @@ use super::*;
 #[ignore = "needs the real parts: make e2e"]
 #[allow(clippy::print_stdout, reason = "it is read by a person")]
 async fn a_hundred_thousand_leave_at_once() {
-    const EVERYBODY: i64 = 100_000;
+    const USERS: i64 = 100_000;
     let (mode, part) = MODES[0];
     let mailbox = open_real(mode, part).await;
-    let arrive = async |most: i64| {
-        let everybody: Vec<i64> = (1..=most).collect();
-        for some in everybody.chunks(1024) {
-            let arriving = some.iter().map(|n| connect(&mailbox, ios(*n), *n));
-            for arrived in futures_util::future::join_all(arriving).await {
-                arrived.expect("connected");
+    let arrive = async |count: i64| {
+        let everybody: Vec<i64> = (1..=count).collect();
+        for chunk in everybody.chunks(1024) {
+            let connects = chunk.iter().map(|n| connect(&mailbox, ios(*n), *n));
+            for answer in futures_util::future::join_all(connects).await {
+                answer.expect("connected");
             }
         }
     };
-    let keys: Vec<_> = (1..=EVERYBODY)
-        .map(|n| new_session(ios(n), n).key)
-        .collect();
-    let leave = async |together: usize, most: usize| {
+    let keys: Vec<_> = (1..=USERS).map(|n| new_session(ios(n), n).key).collect();
+    let leave = async |batch_size: usize, count: usize| {
         let start = Instant::now();
-        for some in keys[..most].chunks(together) {
-            let answers = mailbox.disconnect(some.to_vec()).await;
+        for chunk in keys[..count].chunks(batch_size) {
+            let answers = mailbox.disconnect(chunk.to_vec()).await;
             assert!(answers.iter().all(Result::is_ok));
         }
-        start.elapsed() / most as u32
+        start.elapsed() / count as u32
     };
     // The machine may be busy meanwhile: take the quicker of two rounds each.
-    let (mut alone, mut together) = (Duration::MAX, Duration::MAX);
+    let (mut single_cost, mut batch_cost) = (Duration::MAX, Duration::MAX);
     for _ in 0..2 {
         // A tenth suffices to measure the cost of one.
-        arrive(EVERYBODY / 10).await;
-        alone = alone.min(leave(1, keys.len() / 10).await);
-        arrive(EVERYBODY).await;
-        together = together.min(leave(1024, keys.len()).await);
+        arrive(USERS / 10).await;
+        single_cost = single_cost.min(leave(1, keys.len() / 10).await);
+        arrive(USERS).await;
+        batch_cost = batch_cost.min(leave(1024, keys.len()).await);
     }
-    println!("signing off: {alone:?} each, {together:?} each with 1,024 in a call");
+    println!("signing off: {single_cost:?} each, {batch_cost:?} each with 1,024 in a call");
     let users: Vec<_> = keys.iter().map(|key| key.user).collect();
-    for some in users.chunks(1024) {
-        for found in mailbox.sessions(some, DeniedBoats::default()).await {
-            assert_eq!(found.expect("found"), []);
+    for chunk in users.chunks(1024) {
+        for sessions in mailbox.sessions(chunk, DeniedBoats::default()).await {
+            assert_eq!(sessions.expect("found"), []);
         }
     }
     clean(&mailbox).await;
-    assert!(4 * together < alone, "{together:?}, {alone:?}");
+    assert!(
+        4 * batch_cost < single_cost,
+        "{batch_cost:?}, {single_cost:?}"
+    );
 }

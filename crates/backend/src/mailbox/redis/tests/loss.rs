@@ -3,8 +3,8 @@
 use super::server::Server;
 use super::*;
 
-fn is_restored(answer: &ReassertAnswer, told: u64) -> bool {
-    matches!(answer, ReassertAnswer::Restored { marker, .. } if *marker == told)
+fn is_restored(answer: &ReassertAnswer, expected_marker: u64) -> bool {
+    matches!(answer, ReassertAnswer::Restored { marker, .. } if *marker == expected_marker)
 }
 
 // proves S2-26
@@ -14,9 +14,9 @@ async fn a_flush_changes_the_marker() {
     let server = Server::start(&[]).await;
     let mailbox = open(&config(RedisMode::Single, vec![server.address()])).await;
     let first = connect(&mailbox, ios(1), 1).await.expect("connected");
-    let known = reassert(&mailbox, ios(1), 1).await.expect("answered");
-    assert_eq!(known, ReassertAnswer::Known { mail_waits: false });
-    let _: String = server.tell(&["FLUSHALL"]).await.expect("flushed");
+    let answer = reassert(&mailbox, ios(1), 1).await.expect("answered");
+    assert_eq!(answer, ReassertAnswer::Known { mail_waits: false });
+    let _: String = server.execute(&["FLUSHALL"]).await.expect("flushed");
     // The loss is detected no matter which calls come first.
     put(&mailbox, ios(1), 1).await.expect("stored");
     let desk = connect(&mailbox, on(1, Platform::Desktop), 2)
@@ -29,8 +29,8 @@ async fn a_flush_changes_the_marker() {
         mail_waits: true,
     };
     assert_eq!(phone, expected);
-    let known = reassert(&mailbox, ios(1), 1).await.expect("answered");
-    assert_eq!(known, ReassertAnswer::Known { mail_waits: true });
+    let answer = reassert(&mailbox, ios(1), 1).await.expect("answered");
+    assert_eq!(answer, ReassertAnswer::Known { mail_waits: true });
 }
 
 /// A master, its replica and a sentinel.
@@ -38,7 +38,7 @@ async fn guarded() -> (Server, Server, Server, RedisMailbox) {
     let master = Server::start(&[]).await;
     let port = master.port.to_string();
     let replica = Server::start(&["--replicaof", "127.0.0.1", &port]).await;
-    replica.says("master_link_status:up").await;
+    replica.wait_for_info("master_link_status:up").await;
     let sentinel = Server::sentinel(&master).await;
     let mut config = config(RedisMode::Sentinel, vec![sentinel.address()]);
     config.deadline = Duration::from_secs(3);
@@ -47,8 +47,8 @@ async fn guarded() -> (Server, Server, Server, RedisMailbox) {
     // The sentinel learns of replicas every ten seconds.
     for _ in 0..1200 {
         let words = ["SENTINEL", "REPLICAS", "packetboat"];
-        let told: Vec<redis::Value> = sentinel.tell(&words).await.expect("told");
-        if !told.is_empty() {
+        let replicas: Vec<redis::Value> = sentinel.execute(&words).await.expect("told");
+        if !replicas.is_empty() {
             return (master, replica, sentinel, mailbox);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -61,16 +61,16 @@ async fn guarded() -> (Server, Server, Server, RedisMailbox) {
 #[ignore = "needs the real parts: make e2e"]
 async fn a_failover_with_a_lost_tail_is_found_out() {
     let (mut master, replica, _sentinel, mailbox) = guarded().await;
-    let before = connect(&mailbox, ios(1), 1).await.expect("connected");
+    let old_login = connect(&mailbox, ios(1), 1).await.expect("connected");
     let _: i64 = master
-        .tell(&["WAIT", "1", "1000"])
+        .execute(&["WAIT", "1", "1000"])
         .await
         .expect("replicated");
     tokio::time::sleep(Duration::from_millis(300)).await;
     replica.signal("STOP");
     // The stopped replica's socket would still accept data, which the replica would read later.
     let words = ["CLIENT", "KILL", "TYPE", "replica"];
-    let _: i64 = master.tell(&words).await.expect("cut off");
+    let _: i64 = master.execute(&words).await.expect("cut off");
     // The tail: acknowledged by the master, and on no other server.
     for n in 1..=20 {
         put(&mailbox, on(1, Platform::Desktop), n)
@@ -82,15 +82,15 @@ async fn a_failover_with_a_lost_tail_is_found_out() {
     replica.signal("CONT");
 
     let phone = eventually(async || reassert(&mailbox, ios(1), 1).await).await;
-    let after = connect(&mailbox, on(1, Platform::Web), 3)
+    let new_login = connect(&mailbox, on(1, Platform::Web), 3)
         .await
         .expect("connected");
-    assert_ne!(after.marker, before.marker);
-    assert!(is_restored(&phone, after.marker), "{phone:?}");
-    let lost = waiting(&mailbox, on(1, Platform::Desktop))
+    assert_ne!(new_login.marker, old_login.marker);
+    assert!(is_restored(&phone, new_login.marker), "{phone:?}");
+    let mails = waiting(&mailbox, on(1, Platform::Desktop))
         .await
         .expect("paged");
-    assert!(lost.is_empty(), "the replica had been stopped: {lost:?}");
+    assert!(mails.is_empty(), "the replica had been stopped: {mails:?}");
     let other = reassert(&mailbox, ios(2), 2).await.expect("answered");
     assert!(
         matches!(other, ReassertAnswer::Restored { .. }),
@@ -100,7 +100,7 @@ async fn a_failover_with_a_lost_tail_is_found_out() {
         put(&mailbox, ios(2), 30)
             .await
             .expect("routed")
-            .stored
+            .stored_platforms
             .is_empty()
     );
     assert_eq!(
@@ -113,14 +113,14 @@ async fn a_failover_with_a_lost_tail_is_found_out() {
 #[ignore = "needs the real parts: make e2e"]
 async fn a_clean_failover_is_followed_with_a_false_alarm() {
     let (_master, _replica, sentinel, mailbox) = guarded().await;
-    let before = connect(&mailbox, ios(1), 1).await.expect("connected");
+    let old_login = connect(&mailbox, ios(1), 1).await.expect("connected");
     put(&mailbox, on(1, Platform::Desktop), 1)
         .await
         .expect("stored");
     let old = mailbox.pool().masters();
     let words = ["SENTINEL", "FAILOVER", "packetboat"];
     // Retry until the sentinel trusts the replica.
-    while sentinel.tell::<String>(&words).await.is_err() {
+    while sentinel.execute::<String>(&words).await.is_err() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for n in 2.. {
@@ -134,8 +134,8 @@ async fn a_clean_failover_is_followed_with_a_false_alarm() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let after = eventually(async || connect(&mailbox, ios(1), 1).await).await;
-    assert_ne!(after.marker, before.marker);
-    let known = reassert(&mailbox, ios(1), 1).await.expect("answered");
-    assert_eq!(known, ReassertAnswer::Known { mail_waits: false });
+    let new_login = eventually(async || connect(&mailbox, ios(1), 1).await).await;
+    assert_ne!(new_login.marker, old_login.marker);
+    let answer = reassert(&mailbox, ios(1), 1).await.expect("answered");
+    assert_eq!(answer, ReassertAnswer::Known { mail_waits: false });
 }

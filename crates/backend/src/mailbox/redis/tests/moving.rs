@@ -29,13 +29,13 @@ async fn cluster() -> Vec<Server> {
             &["CLUSTER", "SET-CONFIG-EPOCH", &epoch],
             &["CLUSTER", "MEET", "127.0.0.1", &masters[0].port.to_string()],
         ] {
-            let _: Value = master.tell(words).await.expect("told");
+            let _: Value = master.execute(words).await.expect("told");
         }
     }
     for master in &masters {
         for _ in 0..1200 {
-            let told: String = master.tell(&["CLUSTER", "INFO"]).await.expect("told");
-            if told.contains("cluster_state:ok") && told.contains("cluster_known_nodes:3") {
+            let info: String = master.execute(&["CLUSTER", "INFO"]).await.expect("told");
+            if info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -54,38 +54,38 @@ struct Move<'a> {
 
 impl<'a> Move<'a> {
     async fn begin(slot: u16, from: &'a Server, to: &'a Server) -> Move<'a> {
-        let from_id: String = from.tell(&["CLUSTER", "MYID"]).await.expect("told");
-        let to_id: String = to.tell(&["CLUSTER", "MYID"]).await.expect("told");
+        let from_id: String = from.execute(&["CLUSTER", "MYID"]).await.expect("told");
+        let to_id: String = to.execute(&["CLUSTER", "MYID"]).await.expect("told");
         let slot = slot.to_string();
-        let moving = Move {
+        let slot_move = Move {
             slot,
             from,
             to,
             to_id,
         };
-        moving.set(to, "IMPORTING", &from_id).await;
-        moving.set(from, "MIGRATING", &moving.to_id).await;
-        moving
+        slot_move.set(to, "IMPORTING", &from_id).await;
+        slot_move.set(from, "MIGRATING", &slot_move.to_id).await;
+        slot_move
     }
 
     async fn set(&self, server: &Server, state: &str, id: &str) {
         let words = ["CLUSTER", "SETSLOT", &self.slot, state, id];
-        let _: Value = server.tell(&words).await.expect("told");
+        let _: Value = server.execute(&words).await.expect("told");
     }
 
     /// Moves one key.
     async fn key(&self, key: &str) {
         let port = self.to.port.to_string();
         let words = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
-        let told: String = self.from.tell(&words).await.expect("moved");
-        assert_eq!(told, "OK", "{key}");
+        let reply: String = self.from.execute(&words).await.expect("moved");
+        assert_eq!(reply, "OK", "{key}");
     }
 
     /// Moves the remaining keys one by one, then the slot.
     async fn end(self) {
         loop {
             let words = ["CLUSTER", "GETKEYSINSLOT", &self.slot, "1"];
-            let keys: Vec<String> = self.from.tell(&words).await.expect("told");
+            let keys: Vec<String> = self.from.execute(&words).await.expect("told");
             let [key] = keys.as_slice() else {
                 break;
             };
@@ -99,8 +99,8 @@ impl<'a> Move<'a> {
 }
 
 /// The slot of user 1 and the index of its first master.
-fn slot_of_one() -> (u16, usize) {
-    let slot = crate::redis::slots::of_bucket(bucket_of(user(1)));
+fn first_user_slot() -> (u16, usize) {
+    let slot = crate::redis::slots::for_bucket(bucket_of(user(1)));
     (slot, usize::from(slot) * 3 / 16_384)
 }
 
@@ -113,18 +113,18 @@ async fn open_cluster(masters: &[Server]) -> RedisMailbox {
 
 /// All waiting mail; asserts that every page has its bodies.
 async fn whole(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
-    let (mut found, mut after) = (Vec::new(), None);
+    let (mut numbers, mut cursor) = (Vec::new(), None);
     loop {
-        let page = mailbox.page(target, after, 500, SystemClock.now()).await?;
+        let page = mailbox.page(target, cursor, 500, SystemClock.now()).await?;
         assert_eq!(page.bodiless, []);
         for mail in &page.mails {
             assert_eq!(mail.body, format!("body {}", mail.id.get()));
-            found.push(mail.id.get());
+            numbers.push(mail.id.get());
         }
-        after = page.next;
-        if after.is_none() {
-            found.sort_unstable();
-            return Ok(found);
+        cursor = page.next;
+        if cursor.is_none() {
+            numbers.sort_unstable();
+            return Ok(numbers);
         }
     }
 }
@@ -135,7 +135,7 @@ async fn whole(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
 async fn no_body_is_missing_while_its_slot_moves() {
     let masters = cluster().await;
     let mailbox = open_cluster(&masters).await;
-    let (slot, owner) = slot_of_one();
+    let (slot, owner) = first_user_slot();
     let (from, to) = (&masters[owner], &masters[(owner + 1) % 3]);
     let (web, pad) = (on(1, contract::UNLIMITED), on(1, Platform::Desktop));
     let all: Vec<i64> = (1..=120).collect();
@@ -151,7 +151,7 @@ async fn no_body_is_missing_while_its_slot_moves() {
     put(&mailbox, pad, 202).await.expect("stored");
     let body = |n| mailbox.keys.body(bucket_of(user(1)), mail(n).id);
 
-    let moving = Move::begin(slot, from, to).await;
+    let slot_move = Move::begin(slot, from, to).await;
     let look = async || {
         assert_eq!(whole(&mailbox, web).await.expect("paged"), all);
         assert_eq!(whole(&mailbox, ios(1)).await.expect("paged"), [201]);
@@ -160,31 +160,31 @@ async fn no_body_is_missing_while_its_slot_moves() {
     look().await;
     // Some bodies move before their entries, others after.
     for n in (1..=80).chain([201]) {
-        moving.key(&body(n)).await;
+        slot_move.key(&body(n)).await;
     }
     look().await;
-    moving.key(&mailbox.keys.waiting(web)).await;
-    moving.key(&mailbox.keys.waiting(pad)).await;
+    slot_move.key(&mailbox.keys.waiting(web)).await;
+    slot_move.key(&mailbox.keys.waiting(pad)).await;
     look().await;
 
     // A body that exists nowhere is missing; a body on an unreachable server is not.
-    let lost = mail(120).id;
-    let _: Value = from.tell(&["DEL", &body(120)]).await.expect("deleted");
-    let page = async |target, after| mailbox.page(target, after, 500, SystemClock.now()).await;
-    let (mut missing, mut after) = (Vec::new(), None);
+    let lost_id = mail(120).id;
+    let _: Value = from.execute(&["DEL", &body(120)]).await.expect("deleted");
+    let page = async |target, cursor| mailbox.page(target, cursor, 500, SystemClock.now()).await;
+    let (mut missing_ids, mut cursor) = (Vec::new(), None);
     loop {
-        let page = page(web, after).await.expect("paged");
-        missing.extend(page.bodiless);
-        after = page.next;
-        if after.is_none() {
+        let page = page(web, cursor).await.expect("paged");
+        missing_ids.extend(page.bodiless);
+        cursor = page.next;
+        if cursor.is_none() {
             break;
         }
     }
-    assert_eq!(missing, [lost]);
+    assert_eq!(missing_ids, [lost_id]);
     to.signal("STOP");
-    let unreached = page(ios(1), None).await.map(|page| page.bodiless);
+    let result = page(ios(1), None).await.map(|page| page.bodiless);
     to.signal("CONT");
-    let error = unreached.expect_err("its body lies on a server that hangs");
+    let error = result.expect_err("its body lies on a server that hangs");
     assert_eq!(error.kind, crate::Kind::Unavailable);
     eventually(async || page(ios(1), None).await.map(drop)).await;
 
@@ -192,7 +192,7 @@ async fn no_body_is_missing_while_its_slot_moves() {
     acknowledge(&mailbox, ios(1), &[201])
         .await
         .expect("removed");
-    moving.end().await;
+    slot_move.end().await;
     assert_eq!(whole(&mailbox, ios(1)).await.expect("paged"), [0i64; 0]);
     assert_eq!(whole(&mailbox, pad).await.expect("paged"), [202]);
 }
@@ -206,7 +206,7 @@ async fn slots_may_move_under_load() {
     for n in 1..=40 {
         put(&mailbox, web, n).await.expect("stored");
     }
-    let before = connect(&mailbox, ios(1), 1)
+    let old_marker = connect(&mailbox, ios(1), 1)
         .await
         .expect("connected")
         .marker;
@@ -225,19 +225,19 @@ async fn slots_may_move_under_load() {
     };
     let device = async {
         while !end.is_cancelled() {
-            let found = eventually(async || whole(&mailbox, web).await).await;
-            assert!(found.starts_with(&first), "{found:?}");
+            let numbers = eventually(async || whole(&mailbox, web).await).await;
+            assert!(numbers.starts_with(&first), "{numbers:?}");
             looks.set(looks.get() + 1);
         }
     };
-    let (slot, owner) = slot_of_one();
+    let (slot, owner) = first_user_slot();
     let moves = async {
         // Scripts wait until all their keys are in one place, so few get through while the slot
         // moves.
         while looks.get() <= 5 || puts.get() <= 1 {
             for (from, to) in [(owner, (owner + 1) % 3), ((owner + 1) % 3, owner)] {
-                let moving = Move::begin(slot, &masters[from], &masters[to]).await;
-                moving.end().await;
+                let slot_move = Move::begin(slot, &masters[from], &masters[to]).await;
+                slot_move.end().await;
             }
         }
         end.cancel();
@@ -251,11 +251,11 @@ async fn slots_may_move_under_load() {
         Vec::<String>::new()
     );
     // The slot is back at the master under which the marker was made.
-    let after = connect(&mailbox, ios(1), 1)
+    let new_marker = connect(&mailbox, ios(1), 1)
         .await
         .expect("connected")
         .marker;
-    assert_eq!(after, before);
+    assert_eq!(new_marker, old_marker);
 }
 
 /// A batch for users of all servers is answered in request order.

@@ -40,21 +40,22 @@ fn agrees_on(mode: RedisMode, part: &str) {
         ..ProptestConfig::with_cases(60)
     });
     let cases = (capacities(), prop::collection::vec(ops(), 1..60));
-    let agreed = runner.run(&cases, |(capacity, ops)| {
+    let result = runner.run(&cases, |(capacity, ops)| {
         runtime.block_on(async {
             let mailbox = open_real(mode, part).await.with_sessions(capacity);
             let mailbox = Arc::new(mailbox);
-            let mut both = MailboxComparison::new(OnRedis(Arc::clone(&mailbox)), SystemClock.now());
+            let mut comparison =
+                MailboxComparison::new(OnRedis(Arc::clone(&mailbox)), SystemClock.now());
             for op in ops {
-                both.step(op).await;
-                both.check().await;
+                comparison.step(op).await;
+                comparison.check().await;
             }
-            both.audit().await;
+            comparison.audit().await;
             clean(&mailbox).await;
         });
         Ok(())
     });
-    agreed.expect("they agree");
+    result.expect("they agree");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::clock::{Entropy, SystemEntropy};
 
 /// Time for each answer of a server: other tests keep the machine busy for seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A `redis-server` (or sentinel) on a port of its own, killed when it is dropped.
 pub(super) struct Server {
@@ -31,7 +31,7 @@ impl Server {
             dir,
             args,
         };
-        server.answers().await;
+        server.wait_until_ready().await;
         server
     }
 
@@ -61,7 +61,7 @@ impl Server {
             dir,
             args: Vec::new(),
         };
-        server.answers().await;
+        server.wait_until_ready().await;
         server
     }
 
@@ -76,25 +76,25 @@ impl Server {
     }
 
     /// Restarts the server on its data.
-    pub(super) async fn again(&mut self) {
+    pub(super) async fn restart(&mut self) {
         self.child = spawn(self.port, &self.dir, &self.args);
-        self.answers().await;
+        self.wait_until_ready().await;
     }
 
     /// Sends STOP or CONT.
     pub(super) fn signal(&self, name: &str) {
-        let sent = Command::new("kill")
+        let status = Command::new("kill")
             .arg(format!("-{name}"))
             .arg(self.child.id().to_string())
             .status();
-        assert!(sent.expect("sent").success());
+        assert!(status.expect("sent").success());
     }
 
-    pub(super) async fn tell<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+    pub(super) async fn execute<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let client = Client::open(format!("redis://{}/", self.address()))?;
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
+            .set_connection_timeout(Some(ANSWER_TIMEOUT))
+            .set_response_timeout(Some(ANSWER_TIMEOUT));
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connection.await?;
         let mut command = redis::cmd(words[0]);
@@ -103,10 +103,10 @@ impl Server {
     }
 
     /// Waits until INFO has this line.
-    pub(super) async fn says(&self, line: &str) {
+    pub(super) async fn wait_for_info(&self, line: &str) {
         for _ in 0..1200 {
-            let told = self.tell::<String>(&["INFO"]).await.unwrap_or_default();
-            if told.lines().any(|told| told == line) {
+            let info = self.execute::<String>(&["INFO"]).await.unwrap_or_default();
+            if info.lines().any(|info| info == line) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -114,9 +114,9 @@ impl Server {
         panic!("{} never said {line}", self.address());
     }
 
-    async fn answers(&self) {
+    async fn wait_until_ready(&self) {
         for _ in 0..2400 {
-            if self.tell::<String>(&["PING"]).await.is_ok() {
+            if self.execute::<String>(&["PING"]).await.is_ok() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;

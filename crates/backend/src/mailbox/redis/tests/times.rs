@@ -22,11 +22,11 @@ async fn keeping_a_week() -> (Server, RedisMailbox) {
 impl Server {
     /// Expiry time of a key, in milliseconds.
     async fn ends(&self, key: &str) -> i64 {
-        self.tell(&["PEXPIRETIME", key]).await.expect("told")
+        self.execute(&["PEXPIRETIME", key]).await.expect("told")
     }
 
     async fn kind(&self, key: &str) -> String {
-        self.tell(&["TYPE", key]).await.expect("told")
+        self.execute(&["TYPE", key]).await.expect("told")
     }
 }
 
@@ -43,16 +43,16 @@ async fn put_at(mailbox: &RedisMailbox, target: Target, n: i64, accepted_at: Tim
 // proves S1-47, S1-58: each new message prolongs the mapping, so that of an inactive user it ends.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn what_nobody_fetches_ends_with_its_time() {
+async fn unfetched_mail_expires_with_its_keys() {
     let (server, mailbox) = keeping_a_week().await;
     let target = ios(1);
     let bucket = protocol::keys::bucket_of(target.user);
-    let (keys, waiting) = (&mailbox.keys, mailbox.keys.waiting(target));
+    let (keys, mail_key) = (&mailbox.keys, mailbox.keys.waiting(target));
     let now = SystemClock.now();
-    let before = |minutes: i64| Timestamp::from_millis(now.millis() - minutes * MINUTE);
+    let minutes_ago = |minutes: i64| Timestamp::from_millis(now.millis() - minutes * MINUTE);
     let end = |accepted_at: Timestamp| accepted_at.millis() + 7 * DAY + 10 * MINUTE;
     // The second message was accepted last, the third first.
-    let times = [before(20), before(10), before(30)];
+    let times = [minutes_ago(20), minutes_ago(10), minutes_ago(30)];
     let ends = [end(times[0]), end(times[1]), end(times[1])];
     for ((n, accepted_at), mapping) in (1..).zip(times).zip(ends) {
         put_at(&mailbox, target, n, accepted_at).await;
@@ -61,17 +61,17 @@ async fn what_nobody_fetches_ends_with_its_time() {
             assert_eq!(server.kind(&key).await, "string");
             assert_eq!(server.ends(&key).await, end(accepted_at), "{key}");
         }
-        assert_eq!(server.ends(&waiting).await, mapping, "after {n}");
+        assert_eq!(server.ends(&mail_key).await, mapping, "after {n}");
     }
     // Storing the newest once more changes nothing, not even a mapping that would end early.
     let early = (now.millis() + DAY).to_string();
-    let set: i64 = (server.tell(&["PEXPIREAT", &waiting, &early]).await).expect("set");
+    let set: i64 = (server.execute(&["PEXPIREAT", &mail_key, &early]).await).expect("set");
     assert_eq!(set, 1);
     put_at(&mailbox, target, 2, times[1]).await;
-    assert_eq!(server.ends(&waiting).await.to_string(), early);
+    assert_eq!(server.ends(&mail_key).await.to_string(), early);
     // A new one prolongs it, to its own end.
-    put_at(&mailbox, target, 4, before(5)).await;
-    assert_eq!(server.ends(&waiting).await, end(before(5)));
+    put_at(&mailbox, target, 4, minutes_ago(5)).await;
+    assert_eq!(server.ends(&mail_key).await, end(minutes_ago(5)));
 }
 
 // proves S1-54: the bodies of a page of 64 come by MGETs of at most 50.
@@ -85,8 +85,14 @@ async fn bodies_of_a_page_are_read_fifty_at_a_time() {
     }
     // Calls of MGET since the last look; scripts' calls count as well.
     let reads = async || {
-        let stats: String = server.tell(&["INFO", "commandstats"]).await.expect("told");
-        let reset: String = server.tell(&["CONFIG", "RESETSTAT"]).await.expect("told");
+        let stats: String = server
+            .execute(&["INFO", "commandstats"])
+            .await
+            .expect("told");
+        let reset: String = server
+            .execute(&["CONFIG", "RESETSTAT"])
+            .await
+            .expect("told");
         assert_eq!(reset, "OK");
         let line = stats
             .lines()
@@ -105,7 +111,7 @@ async fn bodies_of_a_page_are_read_fifty_at_a_time() {
 // proves S1-57 in part, S0-79 in part: what was fetched, or has expired behind it, leaves no key.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn what_was_fetched_leaves_no_body() {
+async fn fetched_mail_leaves_no_body() {
     let (server, mailbox) = keeping_a_week().await;
     let target = ios(1);
     let week = Duration::from_secs(7 * 86_400);
@@ -114,16 +120,16 @@ async fn what_was_fetched_leaves_no_body() {
     put_at(&mailbox, target, 2, now).await;
     acknowledge(&mailbox, target, &[1]).await.expect("fetched");
     let bodies = async || -> Vec<String> {
-        let mut bodies: Vec<String> = server.tell(&["KEYS", "*/om:*"]).await.expect("told");
+        let mut bodies: Vec<String> = server.execute(&["KEYS", "*/om:*"]).await.expect("told");
         bodies.sort();
         bodies
     };
     assert_eq!(bodies().await.len(), 2, "body and count of the second");
     let policy = mailbox.policy(Platform::Ios);
     assert_eq!(policy.expire, week);
-    let later = now + week + Duration::from_millis(1);
-    let expired = mailbox.trim(target, policy, later).await;
-    assert_eq!(expired.expect("trimmed"), 1);
+    let after_expiry = now + week + Duration::from_millis(1);
+    let result = mailbox.trim(target, policy, after_expiry).await;
+    assert_eq!(result.expect("trimmed"), 1);
     assert_eq!(bodies().await, Vec::<String>::new());
     assert_eq!(server.kind(&mailbox.keys.waiting(target)).await, "none");
 }
@@ -135,17 +141,17 @@ async fn a_stale_session_ends_with_its_hash() {
     let (server, mailbox) = keeping_a_week().await;
     connect(&mailbox, ios(1), 1).await.expect("connected");
     let sessions = mailbox.keys.sessions(user(1));
-    let left = async || -> i64 { server.tell(&["PTTL", &sessions]).await.expect("told") };
-    let lives = async |days: i64| (days * DAY - MINUTE..=days * DAY).contains(&left().await);
-    assert!(lives(30).await, "{}", left().await);
-    for (days, then) in [(16, 16), (14, 30)] {
+    let ttl = async || -> i64 { server.execute(&["PTTL", &sessions]).await.expect("told") };
+    let lives = async |days: i64| (days * DAY - MINUTE..=days * DAY).contains(&ttl().await);
+    assert!(lives(30).await, "{}", ttl().await);
+    for (days, expected) in [(16, 16), (14, 30)] {
         let time = (days * DAY).to_string();
         let _: i64 = server
-            .tell(&["PEXPIRE", &sessions, &time])
+            .execute(&["PEXPIRE", &sessions, &time])
             .await
             .expect("set");
         reassert(&mailbox, ios(1), 1).await.expect("asserted");
-        assert!(lives(then).await, "{}", left().await);
+        assert!(lives(expected).await, "{}", ttl().await);
     }
 }
 
@@ -154,8 +160,11 @@ async fn a_stale_session_ends_with_its_hash() {
 #[ignore = "needs the real parts: make e2e"]
 async fn sessions_are_kept_by_their_user_alone() {
     let (server, mailbox) = keeping_a_week().await;
-    for (of, number) in [(1, 1), (1, 2), (2, 3)] {
-        let target = on(of, [Platform::Ios, Platform::Web][number as usize % 2]);
+    for (user_number, number) in [(1, 1), (1, 2), (2, 3)] {
+        let target = on(
+            user_number,
+            [Platform::Ios, Platform::Web][number as usize % 2],
+        );
         connect(&mailbox, target, number).await.expect("connected");
         reassert(&mailbox, target, number).await.expect("asserted");
     }
@@ -164,7 +173,7 @@ async fn sessions_are_kept_by_their_user_alone() {
     let buckets = users.map(protocol::keys::bucket_of);
     expected.extend(buckets.map(|bucket| mailbox.keys.epoch(bucket)));
     expected.sort();
-    let mut keys: Vec<String> = server.tell(&["KEYS", "*"]).await.expect("told");
+    let mut keys: Vec<String> = server.execute(&["KEYS", "*"]).await.expect("told");
     keys.sort();
     assert_eq!(keys, expected);
 }

@@ -71,7 +71,7 @@ fn private_before(from: UserId, to: UserId, rows: &[MessageRow]) -> Entries {
         direction,
         accepted_at: message.accepted_at,
         seq: position.seq,
-        incoming: row.side.expect("a user's copy").incoming,
+        incoming: row.side.expect("a user's copy").incoming_count,
         prev: position.prev,
         send_id: message.send_id,
         device: message.device.clone(),
@@ -83,12 +83,12 @@ fn private_before(from: UserId, to: UserId, rows: &[MessageRow]) -> Entries {
     let place = vec![1, position.seq.0 as u8];
     let side = |user: UserId| [bytes(user.get()), id.clone()].concat();
     let out = encoded(&copy(&rows[0], to, Direction::Out));
-    let incoming = encoded(&copy(&rows[1], from, Direction::In));
+    let inbound = encoded(&copy(&rows[1], from, Direction::In));
     let index = [bytes(low.get()), bytes(high.get()), place].concat();
     let send = [reversed(message), bytes(from.get())].concat();
     vec![
         (Table::Private, side(from), out),
-        (Table::Private, side(to), incoming),
+        (Table::Private, side(to), inbound),
         (Table::PrivateIndex, index, id.clone()),
         (Table::PrivateSend, send, id),
     ]
@@ -143,9 +143,9 @@ fn contents(engine: &Engine) -> Entries {
         Table::GroupStatus,
     ];
     let of_table = |table| {
-        let found = engine.prefix(table, &[], ScanOrder::Forward, 100);
-        let found = found.expect("reads").into_iter();
-        found.map(move |(key, value)| (table, key.to_vec(), value.to_vec()))
+        let rows = engine.prefix(table, &[], ScanOrder::Forward, 100);
+        let rows = rows.expect("reads").into_iter();
+        rows.map(move |(key, value)| (table, key.to_vec(), value.to_vec()))
     };
     tables.into_iter().flat_map(of_table).collect()
 }
@@ -157,10 +157,10 @@ fn sorted(mut entries: Entries) -> Entries {
 
 /// Writes entries as a release before did, and reads `rows` from them in every way; then writes
 /// `rows`, and finds the same entries.
-async fn have_the_same_form(rows: Vec<MessageRow>, before: Entries) {
+async fn have_the_same_form(rows: Vec<MessageRow>, old_entries: Entries) {
     let engine = Engine::memory();
     let mut batch = WriteBatch::new();
-    for (table, key, value) in before.clone() {
+    for (table, key, value) in old_entries.clone() {
         batch.put(table, key, value);
     }
     engine.write(batch).expect("writes");
@@ -171,21 +171,21 @@ async fn have_the_same_form(rows: Vec<MessageRow>, before: Entries) {
             conversation,
             position,
         } = &row.placed;
-        let found = store.rows(&[(row.owner, row.id())]).await;
-        assert_eq!(found.expect("reads"), [Some(row.clone())]);
+        let result = store.rows(&[(row.owner, row.id())]).await;
+        assert_eq!(result.expect("reads"), [Some(row.clone())]);
         let range = HistoryRange::Backward { before: None };
         let page = store.page(row.owner, *conversation, range, 9).await;
         assert_eq!(page.expect("reads"), std::slice::from_ref(row));
         let at = store.at(&[(row.owner, *conversation, position.seq)]).await;
         assert_eq!(at.expect("reads"), [Some((row.id(), row.tally()))]);
-        let sent = store.sent_as(message.send_id).await;
-        assert_eq!(sent.expect("reads"), [(message.from, message.id)]);
+        let senders = store.sent_as(message.send_id).await;
+        assert_eq!(senders.expect("reads"), [(message.from, message.id)]);
     }
 
     let engine = Engine::memory();
     let store = EmbeddedMessages::new(engine.clone());
     store.save(rows).await.expect("saves");
-    assert_eq!(sorted(contents(&engine)), sorted(before));
+    assert_eq!(sorted(contents(&engine)), sorted(old_entries));
 }
 
 #[tokio::test]
@@ -195,18 +195,18 @@ async fn private_messages_are_stored_as_before() {
     let Recipient::User(to) = talk.to else {
         panic!("a private conversation");
     };
-    let rows = MessageRow::rows_of(&talk.message(fresh.message(), 200), 150, newest());
-    let before = private_before(talk.from, to, &rows);
-    have_the_same_form(rows, before).await;
+    let rows = MessageRow::from_placed(&talk.message(fresh.message(), 200), 150, newest());
+    let old_entries = private_before(talk.from, to, &rows);
+    have_the_same_form(rows, old_entries).await;
 }
 
 #[tokio::test]
 async fn messages_of_groups_are_stored_as_before() {
     let fresh = TestIds::new(1);
     let talk = Talk::group(&fresh);
-    let rows = MessageRow::rows_of(&talk.message(fresh.message(), 200), 150, newest());
-    let before = group_before(talk.group_id(), &rows[0]);
-    have_the_same_form(rows, before).await;
+    let rows = MessageRow::from_placed(&talk.message(fresh.message(), 200), 150, newest());
+    let old_entries = group_before(talk.group_id(), &rows[0]);
+    have_the_same_form(rows, old_entries).await;
 }
 
 fn newest() -> Version {
@@ -231,9 +231,9 @@ async fn deletions_are_stored_as_before() {
         deleted: true,
         ..RowStatus::default()
     };
-    let before = vec![
+    let old_entries = vec![
         (Table::PrivateStatus, key(keys[0].0), encoded(&status)),
         (Table::GroupStatus, key(keys[1].0), encoded(&true)),
     ];
-    assert_eq!(sorted(contents(&engine)), sorted(before));
+    assert_eq!(sorted(contents(&engine)), sorted(old_entries));
 }

@@ -39,7 +39,7 @@ impl Deletions {
         cql: &SeamCql,
         keys: &[(GroupId, MessageId)],
     ) -> Result<Vec<bool>> {
-        let deleted = |_, (id, deleted): (i64, Option<bool>)| Ok((id, deleted == Some(true)));
-        by_ids(cql, &self.by_ids, keys, deleted).await
+        let flag = |_, (id, flag): (i64, Option<bool>)| Ok((id, flag == Some(true)));
+        by_ids(cql, &self.by_ids, keys, flag).await
     }
 }

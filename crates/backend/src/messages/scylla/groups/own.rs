@@ -21,7 +21,7 @@ const PAGE: usize = 1_000;
 pub(super) struct OwnMessages {
     entries: Entries<Member>,
     blocks: Statement,
-    within: Statement,
+    select_range: Statement,
 }
 
 impl OwnMessages {
@@ -31,7 +31,7 @@ impl OwnMessages {
             blocks: Statement::new(
                 "SELECT block FROM gchat_own_block WHERE gid = ? AND uid = ? AND block >= ? AND block <= ?",
             ),
-            within: Statement::new(
+            select_range: Statement::new(
                 "SELECT seq, id FROM gchat_own WHERE gid = ? AND uid = ? AND block = ? AND seq >= ? AND seq <= ?",
             ),
         }
@@ -55,23 +55,25 @@ impl OwnMessages {
     ) -> Result<u64> {
         let (first, last) = (*range.start(), *range.end());
         let group = Group { gid: member.gid };
-        let asked = KeyedValues(member, (Member::block_of(first), Member::block_of(last)));
-        let blocks: Vec<(i64,)> = cql.rows(&self.blocks, asked).await?;
+        let values = KeyedValues(member, (Member::to_block(first), Member::to_block(last)));
+        let blocks: Vec<(i64,)> = cql.rows(&self.blocks, values).await?;
         let mut count = 0;
         for (block,) in blocks {
             let mut from = Some(PagingState::start());
             while let Some(start) = from.take() {
-                let asked = KeyedValues(member, (block, first, last));
-                let page = cql.page(&self.within, asked, start, PAGE);
+                let values = KeyedValues(member, (block, first, last));
+                let page = cql.page(&self.select_range, values, start, PAGE);
                 let (own, next): (Vec<(i64, i64)>, _) = page.await?;
                 let places: Vec<_> = own
                     .iter()
                     .map(|&(seq, _)| (group, Seq(seq as u64)))
                     .collect();
-                let standing = positions.ids(cql, &places).await?;
-                let ids = standing.into_iter().map(|id| id.map(MessageId::get));
+                let current_ids = positions.ids(cql, &places).await?;
+                let ids = current_ids.into_iter().map(|id| id.map(MessageId::get));
                 let pairs = own.iter().zip(ids);
-                count += pairs.filter(|((_, id), there)| *there == Some(*id)).count() as u64;
+                count += pairs
+                    .filter(|((_, id), current)| *current == Some(*id))
+                    .count() as u64;
                 from = next;
             }
         }

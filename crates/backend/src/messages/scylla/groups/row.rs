@@ -56,7 +56,7 @@ impl NewRow {
         let Placed {
             message, position, ..
         } = &row.placed;
-        let ver = write_time::of_version(SEAM, row.version)?;
+        let ver = write_time::from_version(SEAM, row.version)?;
         let send_id = message.send_id.as_bytes();
         Ok(NewRow {
             gid: group.get(),
@@ -79,16 +79,16 @@ impl NewRow {
         })
     }
 
-    pub(super) fn in_group(&self) -> (Group, i64, PositionEntry) {
-        (Group { gid: self.gid }, self.seq, self.standing())
+    pub(super) fn group_entry(&self) -> (Group, i64, PositionEntry) {
+        (Group { gid: self.gid }, self.seq, self.position_entry())
     }
 
-    pub(super) fn of_member(&self) -> (Member, i64, PositionEntry) {
+    pub(super) fn member_entry(&self) -> (Member, i64, PositionEntry) {
         let NewRow { gid, uid, .. } = *self;
-        (Member { gid, uid }, self.seq, self.standing())
+        (Member { gid, uid }, self.seq, self.position_entry())
     }
 
-    fn standing(&self) -> PositionEntry {
+    fn position_entry(&self) -> PositionEntry {
         let NewRow { ver, id, .. } = *self;
         PositionEntry { ver, id }
     }
@@ -161,7 +161,7 @@ impl ScyllaRow for StoredRow {
                     },
                 },
             },
-            version: write_time::version_of(self.ver?)?,
+            version: write_time::to_version(self.ver?)?,
             side: None,
         })
     }
@@ -183,8 +183,8 @@ mod tests {
             SendId::from_bytes([9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4]);
         let group = talk.group_id();
         let row = NewRow::of(&GroupMessage { group, row }).expect("fits");
-        let named = (row.gid, row.uid, row.usid);
-        assert_eq!(named, (group.get(), talk.from.get(), 0x0104));
+        let columns = (row.gid, row.uid, row.usid);
+        assert_eq!(columns, (group.get(), talk.from.get(), 0x0104));
         assert_eq!((row.res, row.st, row.ct), (0, 0, 0));
     }
 }

@@ -33,15 +33,15 @@ impl Places {
         cql: &SeamCql,
         keys: &[(UserId, MessageId)],
     ) -> Result<Vec<Option<StoredPlace>>> {
-        by_ids(cql, &self.0, keys, |_, stored: PlaceColumns| {
-            Ok((stored.id, place(&stored)?))
+        by_ids(cql, &self.0, keys, |_, columns: PlaceColumns| {
+            Ok((columns.id, place(&columns)?))
         })
         .await
     }
 }
 
-fn place(stored: &PlaceColumns) -> Result<Option<StoredPlace>> {
-    let (Some(peer), Some(io), Some(seq)) = (stored.uid2, stored.io, stored.seq) else {
+fn place(columns: &PlaceColumns) -> Result<Option<StoredPlace>> {
+    let (Some(peer), Some(io), Some(seq)) = (columns.uid2, columns.io, columns.seq) else {
         return Ok(None);
     };
     let torn = || Error::corrupt(SEAM, "a column holds no place");
@@ -49,6 +49,6 @@ fn place(stored: &PlaceColumns) -> Result<Option<StoredPlace>> {
         peer: UserId::new(peer).map_err(|error| Error::corrupt(SEAM, error))?,
         direction: row::direction(io).ok_or_else(torn)?,
         seq: columns::seq(seq).ok_or_else(torn)?,
-        incoming: stored.incoming.unwrap_or(0) as u64,
+        incoming_count: columns.incoming.unwrap_or(0) as u64,
     }))
 }

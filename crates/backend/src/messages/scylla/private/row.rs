@@ -55,7 +55,7 @@ impl NewRow {
         let Placed {
             message, position, ..
         } = &copy.row.placed;
-        let ver = write_time::of_version(SEAM, copy.row.version)?;
+        let ver = write_time::from_version(SEAM, copy.row.version)?;
         let send_id = message.send_id.as_bytes();
         Ok(NewRow {
             uid1: copy.owner.get(),
@@ -71,7 +71,7 @@ impl NewRow {
             },
             seq: columns::position(SEAM, position.seq)?,
             prev: position.prev.map_or(0, MessageId::get),
-            incoming: copy.side.incoming as i64,
+            incoming: copy.side.incoming_count as i64,
             send_id: Uuid::from_bytes(*send_id),
             ver,
             dev: message.device.as_str().to_owned(),
@@ -168,10 +168,10 @@ impl ScyllaRow for StoredRow {
                     },
                 },
             },
-            version: write_time::version_of(self.ver?)?,
+            version: write_time::to_version(self.ver?)?,
             side: Some(CopySide {
                 direction,
-                incoming: u64::try_from(self.incoming.unwrap_or(0)).ok()?,
+                incoming_count: u64::try_from(self.incoming.unwrap_or(0)).ok()?,
             }),
         })
     }
@@ -218,13 +218,13 @@ mod tests {
             let (copies, _) = owners::rows(rows).expect("their owners'");
             let new = copies.iter().map(|copy| NewRow::of(copy).expect("fits"));
             let new: Vec<NewRow> = new.collect();
-            let [out, incoming] = &new[..] else {
+            let [out, inbound] = &new[..] else {
                 panic!("two rows: {new:?}");
             };
             assert_eq!((out.uid1, out.uid2, out.io), (from, to, 0));
-            assert_eq!((incoming.uid1, incoming.uid2, incoming.io), (to, from, 1));
-            assert!(out.is_the_senders() && !incoming.is_the_senders());
-            for row in [out, incoming] {
+            assert_eq!((inbound.uid1, inbound.uid2, inbound.io), (to, from, 1));
+            assert!(out.is_the_senders() && !inbound.is_the_senders());
+            for row in [out, inbound] {
                 assert_eq!((row.usid, row.ct, row.id), (0x0104, ct, id));
             }
         }

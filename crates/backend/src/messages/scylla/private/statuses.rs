@@ -23,7 +23,7 @@ use crate::scylla::{SeamCql, Statement, write_time};
 type Key = (UserId, MessageId);
 
 /// Registers per write.
-const TOGETHER: usize = 48;
+const WRITES_PER_BATCH: usize = 48;
 
 /// Bound values of a register's write.
 type Values = Vec<CqlValue>;
@@ -38,25 +38,25 @@ struct StatusColumns {
 
 pub(in crate::messages::scylla) struct Statuses {
     by_ids: Statement,
-    delivered: Statement,
-    read: Statement,
+    set_delivered: Statement,
+    set_read: Statement,
     /// Delivered, read.
     stages: [Statement; 2],
-    deleted: Statement,
+    set_deleted: Statement,
 }
 
 impl Statuses {
     pub(in crate::messages::scylla) fn new() -> Statuses {
         Statuses {
             by_ids: select::<UserId>("id, tm1, tm2, deleted", "id IN ?"),
-            delivered: register("tm1"),
-            read: register("tm2"),
+            set_delivered: register("tm1"),
+            set_read: register("tm2"),
             stages: [1, 2].map(|stage| {
                 Statement::new(format!(
                     "UPDATE pchat USING TIMESTAMP {stage} SET st = {stage} WHERE uid1 = ? AND pk = ? AND id = ?"
                 ))
             }),
-            deleted: Statement::new(
+            set_deleted: Statement::new(
                 "UPDATE pchat USING TIMESTAMP 1 SET deleted = true WHERE uid1 = ? AND pk = ? AND id = ?",
             ),
         }
@@ -86,58 +86,69 @@ impl Statuses {
         writes: Vec<StatusWrite>,
     ) -> Result<Vec<bool>> {
         for write in &writes {
-            write_time::of_time(SEAM, write.at)?;
+            write_time::from_time(SEAM, write.at)?;
         }
         let keys: Vec<Key> = writes.iter().map(|write| (write.owner, write.id)).collect();
-        let before = self.read(cql, &keys).await?;
-        let mut now: BTreeMap<Key, RowStatus> = keys.iter().copied().zip(before.clone()).collect();
-        let mut advanced = Vec::with_capacity(writes.len());
+        let previous = self.read(cql, &keys).await?;
+        let mut current: BTreeMap<Key, RowStatus> =
+            keys.iter().copied().zip(previous.clone()).collect();
+        let mut results = Vec::with_capacity(writes.len());
         for write in writes {
-            let status = now.entry((write.owner, write.id)).or_default();
-            advanced.push(status.tell(write.kind, write.at));
+            let status = current.entry((write.owner, write.id)).or_default();
+            results.push(status.tell(write.kind, write.at));
         }
-        let before: BTreeMap<Key, RowStatus> = keys.into_iter().zip(before).collect();
-        let mut of_windows: BTreeMap<(UserId, i16), Vec<(&Statement, Values)>> = BTreeMap::new();
-        for (key, now) in now {
-            let before = before.get(&key).copied().unwrap_or_default();
-            if before != now {
-                let of_window = of_windows.entry((key.0, windows::of(key.1))).or_default();
-                self.moves(of_window, key, before, now)?;
+        let previous: BTreeMap<Key, RowStatus> = keys.into_iter().zip(previous).collect();
+        let mut writes_by_window: BTreeMap<(UserId, i16), Vec<(&Statement, Values)>> =
+            BTreeMap::new();
+        for (key, current) in current {
+            let previous = previous.get(&key).copied().unwrap_or_default();
+            if previous != current {
+                let window_writes = writes_by_window
+                    .entry((key.0, windows::of(key.1)))
+                    .or_default();
+                self.moves(window_writes, key, previous, current)?;
             }
         }
-        let chunks = of_windows.values().flat_map(|moves| moves.chunks(TOGETHER));
+        let chunks = writes_by_window
+            .values()
+            .flat_map(|moves| moves.chunks(WRITES_PER_BATCH));
         let writes = chunks.map(|moves| cql.write_together(moves.to_vec()));
         cql.all(writes.collect()).await?;
-        Ok(advanced)
+        Ok(results)
     }
 
     /// Collects the register writes of one row.
     pub(in crate::messages::scylla) fn moves<'a>(
         &'a self,
-        moves: &mut Vec<(&'a Statement, Values)>,
+        writes: &mut Vec<(&'a Statement, Values)>,
         (owner, id): Key,
-        before: RowStatus,
-        now: RowStatus,
+        previous: RowStatus,
+        current: RowStatus,
     ) -> Result<()> {
         let key = [
             CqlValue::BigInt(owner.get()),
             CqlValue::SmallInt(windows::of(id)),
             CqlValue::BigInt(id.get()),
         ];
-        for (statement, stage, before, now) in [
+        for (statement, stage, previous, current) in [
             (
-                &self.delivered,
+                &self.set_delivered,
                 &self.stages[0],
-                before.delivered_at,
-                now.delivered_at,
+                previous.delivered_at,
+                current.delivered_at,
             ),
-            (&self.read, &self.stages[1], before.read_at, now.read_at),
+            (
+                &self.set_read,
+                &self.stages[1],
+                previous.read_at,
+                current.read_at,
+            ),
         ] {
-            if let Some(at) = now.filter(|_| before.is_none()) {
-                let time = write_time::of_time(SEAM, at)?;
+            if let Some(at) = current.filter(|_| previous.is_none()) {
+                let time = write_time::from_time(SEAM, at)?;
                 let value = [CqlValue::BigInt(time), CqlValue::BigInt(at.millis())];
-                moves.push((statement, value.into_iter().chain(key.clone()).collect()));
-                moves.push((stage, key.to_vec()));
+                writes.push((statement, value.into_iter().chain(key.clone()).collect()));
+                writes.push((stage, key.to_vec()));
             }
         }
         Ok(())
@@ -151,7 +162,7 @@ impl Statuses {
         let keys: BTreeSet<Key> = keys.into_iter().collect();
         let writes = keys.into_iter().map(|(owner, id)| {
             let key = (owner.get(), windows::of(id), id.get());
-            cql.write(&self.deleted, key)
+            cql.write(&self.set_deleted, key)
         });
         cql.all(writes.collect()).await.map(drop)
     }

@@ -16,20 +16,30 @@ async fn page_through(
     order: Order,
     is_over: impl Fn() -> bool,
 ) -> Vec<MessageId> {
-    let mut seen: Vec<MessageId> = Vec::new();
+    let mut ids: Vec<MessageId> = Vec::new();
     loop {
-        let last = seen.last().copied();
-        let (after, before) = match order {
+        let last = ids.last().copied();
+        let (after_id, before_id) = match order {
             Order::Forward => (last, None),
             Order::Backward => (None, last),
         };
-        let over = is_over();
-        let page = store.find(owner, IdRange { after, before }, order, 7).await;
+        let is_last = is_over();
+        let page = store
+            .find(
+                owner,
+                IdRange {
+                    after_id,
+                    before_id,
+                },
+                order,
+                7,
+            )
+            .await;
         let page = page.expect("reads");
-        if page.is_empty() && over {
-            return seen;
+        if page.is_empty() && is_last {
+            return ids;
         }
-        seen.extend(page.iter().map(MessageRow::id));
+        ids.extend(page.iter().map(MessageRow::id));
     }
 }
 
@@ -49,10 +59,10 @@ async fn pages_cross_windows_while_a_writer_adds() {
                 ids.push(say_at(&store, &talk, millis, ids.len() as u64 + 1).await);
             }
         }
-        let before = ids.len();
-        let added: Vec<_> = (0..60)
+        let old_count = ids.len();
+        let batches: Vec<_> = (0..60)
             .map(|n| {
-                let seq = before as u64 + n + 1;
+                let seq = old_count as u64 + n + 1;
                 let id = MessageId::floor_of(at(7 * WINDOW - 30 + n));
                 talk.rows(id, seq, seq)
             })
@@ -60,20 +70,20 @@ async fn pages_cross_windows_while_a_writer_adds() {
         let writer = tokio::spawn({
             let store = store.clone();
             async move {
-                for rows in added {
+                for rows in batches {
                     store.save(rows).await.expect("saves");
                 }
             }
         });
-        let done = || writer.is_finished();
-        let seen = page_through(&store, talk.writers(), Order::Forward, done).await;
+        let is_done = || writer.is_finished();
+        let found_ids = page_through(&store, talk.writers(), Order::Forward, is_done).await;
         writer.await.expect("writes");
-        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
-        assert_eq!(seen.len(), before + 60);
-        assert_eq!(seen[..before], ids);
+        assert!(found_ids.is_sorted_by(|a, b| a < b), "{found_ids:?}");
+        assert_eq!(found_ids.len(), old_count + 60);
+        assert_eq!(found_ids[..old_count], ids);
         let mut down = page_through(&store, talk.receivers(), Order::Backward, || true).await;
         down.reverse();
-        assert_eq!(down, seen);
+        assert_eq!(down, found_ids);
     }
 }
 
@@ -89,8 +99,8 @@ async fn a_conversation_is_dense_across_blocks() {
             let rows = page(&store, &talk, range, limit).await?;
             Ok::<_, crate::Error>(rows.iter().map(|row| row.seq().0).collect::<Vec<_>>())
         };
-        let backward = |before: Option<u64>| HistoryRange::Backward {
-            before: before.map(Seq),
+        let backward = |before_seq: Option<u64>| HistoryRange::Backward {
+            before: before_seq.map(Seq),
         };
         let all: Vec<u64> = (first..first + 8).collect();
         let down: Vec<u64> = all.iter().rev().copied().collect();
@@ -105,13 +115,13 @@ async fn a_conversation_is_dense_across_blocks() {
             (backward(None), 2, &down[..2]),
             (backward(Some(first)), 100, &all[..0]),
         ] {
-            let found = read(range, limit).await.expect("reads");
-            assert_eq!(found, expected, "{range:?} {limit}");
+            let result = read(range, limit).await.expect("reads");
+            assert_eq!(result, expected, "{range:?} {limit}");
         }
         // A hole: the page begins in an empty block, or before the first position of its block.
-        for after in [0, first - 2] {
-            let error = read(forward(after), 100).await.expect_err("a hole");
-            assert_eq!(error.kind, Kind::Corrupt, "{after}");
+        for after_seq in [0, first - 2] {
+            let error = read(forward(after_seq), 100).await.expect_err("a hole");
+            assert_eq!(error.kind, Kind::Corrupt, "{after_seq}");
         }
         talk.say(&store, [3 * BLOCK]).await;
         let error = read(forward(first + 7), 100).await.expect_err("a hole");
@@ -131,23 +141,25 @@ async fn own_messages_are_counted_across_blocks() {
     let all = [1, 2, OWN_BLOCK - 1, OWN_BLOCK, 7 * OWN_BLOCK + 3];
     talk.say(&store, all).await;
     talk.another().say(&store, [3, OWN_BLOCK + 1]).await;
-    for (after, last) in [
+    for (after_seq, last) in [
         (0, 8 * OWN_BLOCK),
         (1, OWN_BLOCK - 1),
         (OWN_BLOCK - 1, OWN_BLOCK),
         (OWN_BLOCK, 7 * OWN_BLOCK + 2),
         (OWN_BLOCK, 7 * OWN_BLOCK + 3),
     ] {
-        let wanted = all.iter().filter(|seq| (after + 1..=last).contains(*seq));
-        let own = own(&store, &talk, after, last).await;
-        assert_eq!(own, wanted.count() as u64, "{after} to {last}");
+        let expected = all
+            .iter()
+            .filter(|seq| (after_seq + 1..=last).contains(*seq));
+        let own = own(&store, &talk, after_seq, last).await;
+        assert_eq!(own, expected.count() as u64, "{after_seq} to {last}");
     }
 }
 
-async fn own(store: &ScyllaMessages, talk: &Talk<'_>, after: u64, last: u64) -> u64 {
+async fn own(store: &ScyllaMessages, talk: &Talk<'_>, after_seq: u64, last: u64) -> u64 {
     let range = OwnRange {
         group: talk.group_id(),
-        after: Seq(after),
+        base: Seq(after_seq),
         last: Seq(last),
     };
     let own = store.own_between(talk.from, &[range]).await;
@@ -193,15 +205,16 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
         async move {
             while next < BLOCK as i64 - 1 {
                 let positions = &store.private.positions;
-                let seen = positions.slice(&store.cql, Order::Forward, pair, next, 5_000);
-                let seen = seen.await.expect("reads");
+                let slice = positions.slice(&store.cql, Order::Forward, pair, next, 5_000);
+                let slice = slice.await.expect("reads");
                 assert!(
-                    seen.iter()
+                    slice
+                        .iter()
                         .zip(next..)
-                        .all(|(&(seq, _), wanted)| seq == wanted),
-                    "{seen:?}"
+                        .all(|(&(seq, _), expected)| seq == expected),
+                    "{slice:?}"
                 );
-                next += seen.len() as i64 - 1;
+                next += slice.len() as i64 - 1;
             }
         }
     });

@@ -92,8 +92,8 @@ async fn every_column_of_a_copy_holds_its_part_of_the_message() {
             assert_eq!((row.io, row.ct, row.mt), (io, ct, mt), "{row:?}");
             let millis = |time: protocol::Timestamp| time.millis();
             let expected = registers.map(|(tm1, tm2, st)| (millis(tm1), millis(tm2), st));
-            let found = row.tm1.zip(row.tm2).zip(row.st);
-            assert_eq!(found.map(|((tm1, tm2), st)| (tm1, tm2, st)), expected);
+            let statuses = row.tm1.zip(row.tm2).zip(row.st);
+            assert_eq!(statuses.map(|((tm1, tm2), st)| (tm1, tm2, st)), expected);
             assert_eq!(row.tm1.is_some(), expected.is_some());
             assert_eq!(columns::number(&row.pr), Some(content.key_print));
             let reference = content.reference.map_or(0, MessageId::get);
@@ -114,7 +114,7 @@ async fn a_slow_server_has_the_senders_rows_first() {
         ..config()
     };
     let store = ScyllaMessages::new(Cql::connect(&one_by_one).await.expect("connects"));
-    contract::a_receiver_has_nothing_that_its_sender_has_not(&store, &fresh()).await;
+    contract::senders_row_is_written_first(&store, &fresh()).await;
 }
 
 /// A group's message as another program would read it.
@@ -162,21 +162,26 @@ async fn every_column_of_a_group_holds_its_part_of_the_message() {
         );
         let answer = session.query_unpaged(text.as_str(), key).await;
         let rows = answer.expect("reads").into_rows_result().expect("rows");
-        let found: GroupColumns = rows.single_row().expect("a row");
-        assert_eq!((found.gid, found.pk, found.id), key);
+        let row_columns: GroupColumns = rows.single_row().expect("a row");
+        assert_eq!((row_columns.gid, row_columns.pk, row_columns.id), key);
         let usid = &message.send_id.as_bytes()[8..];
         let usid = i64::from_be_bytes(usid.try_into().expect("eight"));
         let tm = message.accepted_at.millis();
         assert_eq!(
-            (found.uid, found.usid, found.tm),
+            (row_columns.uid, row_columns.usid, row_columns.tm),
             (message.from.get(), usid, tm)
         );
-        let small = (found.res, found.st, found.ct, found.mt);
+        let small = (
+            row_columns.res,
+            row_columns.st,
+            row_columns.ct,
+            row_columns.mt,
+        );
         assert_eq!(small, (0, 0, 0, mt));
-        let key_print = columns::number(&found.pr);
+        let key_print = columns::number(&row_columns.pr);
         assert_eq!(key_print, Some(message.content.key_print));
         let reference = message.content.reference.map_or(0, MessageId::get);
-        assert_eq!(columns::number(&found.reference), Some(reference));
-        assert_eq!(found.draf, message.content.data);
+        assert_eq!(columns::number(&row_columns.reference), Some(reference));
+        assert_eq!(row_columns.draf, message.content.data);
     }
 }

@@ -10,7 +10,7 @@ use crate::scylla::ScyllaConfig;
 use crate::scylla::fixture::{config, cql, fresh};
 
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Proxy between driver and server that can stop carrying bytes.
 struct Wire {
@@ -41,7 +41,7 @@ impl Wire {
         self.open.send_replace(false);
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         self.open.send_replace(true);
     }
 }
@@ -68,7 +68,7 @@ async fn carry(
                 return;
             }
             match to.try_write(rest) {
-                Ok(written) => rest = &rest[written..],
+                Ok(count) => rest = &rest[count..],
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return,
             }
@@ -85,21 +85,21 @@ async fn a_server_that_stops_is_unavailable_and_comes_back() {
     let server = config().contact_points[0].clone();
     let wire = Wire::to(server).await;
     let deadline = Duration::from_secs(1);
-    let behind = ScyllaConfig {
+    let proxied_config = ScyllaConfig {
         contact_points: vec![wire.address.clone()],
         request_timeout: deadline,
         ..config()
     };
-    let store = ScyllaMessages::new(Cql::connect(&behind).await.expect("connects"));
+    let store = ScyllaMessages::new(Cql::connect(&proxied_config).await.expect("connects"));
     let fresh = fresh();
     let talk = Talk::private(&fresh);
     // Other tests load the server too: each call only has to succeed in the end.
     let until_done = async |id: MessageId| {
-        let begun = Instant::now();
+        let start = Instant::now();
         let rows = rows(&talk, id, (1, 1), "hello");
         while let Err(error) = store.save(rows.clone()).await {
             assert_eq!(error.kind, Kind::Unavailable);
-            assert!(begun.elapsed() < PATIENCE, "{error:?}");
+            assert!(start.elapsed() < TEST_TIMEOUT, "{error:?}");
             sleep(Duration::from_millis(50)).await;
         }
     };
@@ -110,19 +110,23 @@ async fn a_server_that_stops_is_unavailable_and_comes_back() {
     let rows = rows(&talk, id, (1, 1), "hello");
     let keys = [(talk.writers(), id)];
     let all = async { tokio::join!(store.save(rows), store.rows(&keys), store.delete(&keys)) };
-    let (saved, read, told) = timeout(PATIENCE, all).await.expect("deadlines");
-    assert_eq!(saved.expect_err("no answer").kind, Kind::Unavailable);
-    assert_eq!(read.expect_err("no answer").kind, Kind::Unavailable);
-    assert_eq!(told.expect_err("no answer").kind, Kind::Unavailable);
-    let connecting = ScyllaConfig {
+    let (save_result, read_result, delete_result) =
+        timeout(TEST_TIMEOUT, all).await.expect("deadlines");
+    assert_eq!(save_result.expect_err("no answer").kind, Kind::Unavailable);
+    assert_eq!(read_result.expect_err("no answer").kind, Kind::Unavailable);
+    assert_eq!(
+        delete_result.expect_err("no answer").kind,
+        Kind::Unavailable
+    );
+    let impatient_config = ScyllaConfig {
         connect_timeout: deadline,
-        ..behind
+        ..proxied_config
     };
-    let connected = timeout(PATIENCE, Cql::connect(&connecting)).await;
-    let error = connected.expect("a deadline").expect_err("no answer");
+    let connect_result = timeout(TEST_TIMEOUT, Cql::connect(&impatient_config)).await;
+    let error = connect_result.expect("a deadline").expect_err("no answer");
     assert_eq!(error.kind, Kind::Unavailable);
 
-    wire.go_on();
+    wire.resume();
     until_done(id).await;
     let page = store
         .find(talk.receivers(), IdRange::default(), Order::Forward, 9)
@@ -141,15 +145,15 @@ async fn a_new_connection_goes_on() {
         let store = ScyllaMessages::new(cql().await);
         ids.push(say_at(&store, &talk, life, life).await);
         let page = page(&store, &talk, forward(0), 9).await;
-        let found: Vec<_> = page.expect("reads").iter().map(MessageRow::id).collect();
-        assert_eq!(found, ids);
+        let found_ids: Vec<_> = page.expect("reads").iter().map(MessageRow::id).collect();
+        assert_eq!(found_ids, ids);
     }
 }
 
 /// No part of the store hangs on an absent server.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn nobody_at_the_address_is_unavailable() {
+async fn an_absent_server_is_unavailable() {
     let nobody = ScyllaConfig {
         contact_points: vec!["127.0.0.1:1".to_owned()],
         ..config()

@@ -25,8 +25,8 @@ async fn a_zombie_replaces_nothing_that_is_later() {
         let late = rows(&talk, id, (5, 5), "zombie");
         zombie.save(late).await.expect("saves");
         let keys = [(talk.writers(), id), (talk.receivers(), id)];
-        let found = good.rows(&keys).await;
-        for row in found.expect("reads") {
+        let result = good.rows(&keys).await;
+        for row in result.expect("reads") {
             let row = row.expect("a row");
             assert_eq!((row.seq(), row.version.offset), (Seq(9), 9));
             assert_eq!(row.placed.message.content, Content::text("hello"));
@@ -55,8 +55,8 @@ async fn a_zombie_of_a_group_brings_no_deleted_message_back() {
     let zombie = ScyllaMessages::new(cql().await);
     let late = rows(&talk, keys[0].1, (9, 5), "\u{fff} larger in every byte");
     zombie.save(late).await.expect("saves");
-    let found = good.rows(&keys).await.expect("reads");
-    assert_eq!(found, [Some(standing[0].clone())]);
+    let result = good.rows(&keys).await.expect("reads");
+    assert_eq!(result, [Some(standing[0].clone())]);
     assert_eq!(good.deleted(&keys).await.expect("reads"), [true]);
 }
 
@@ -73,7 +73,7 @@ async fn registers_grow_whatever_the_order() {
     let receipts = [(Read, 40), (Received, 30), (Read, 20), (Received, 10)];
     for (kind, millis) in receipts {
         // State after a write that was decided before any of the others.
-        let after = match kind {
+        let new_status = match kind {
             Received => RowStatus {
                 delivered_at: Some(at(millis)),
                 ..RowStatus::default()
@@ -85,11 +85,11 @@ async fn registers_grow_whatever_the_order() {
             },
         };
         let mut moves = Vec::new();
-        let (key, before) = ((talk.from, id), RowStatus::default());
+        let (key, old_status) = ((talk.from, id), RowStatus::default());
         store
             .private
             .statuses
-            .moves(&mut moves, key, before, after)
+            .moves(&mut moves, key, old_status, new_status)
             .expect("fits");
         store.cql.write_together(moves).await.expect("writes");
         let status = status(&store, talk.from, id).await;
@@ -120,12 +120,12 @@ async fn a_rewrite_brings_no_deleted_message_back() {
     let talk = Talk::private(&fresh);
     let store = ScyllaMessages::new(cql().await);
     let id = say_at(&store, &talk, 9, 9).await;
-    let sent = [(talk.writers(), id)];
-    store.delete(&sent).await.expect("deletes");
+    let keys = [(talk.writers(), id)];
+    store.delete(&keys).await.expect("deletes");
     for offset in [9, 8, 10, 1 << 41] {
         let store = ScyllaMessages::new(cql().await);
-        let again = rows(&talk, id, (9, offset), "hello");
-        store.save(again).await.expect("saves");
+        let rewrite = rows(&talk, id, (9, offset), "hello");
+        store.save(rewrite).await.expect("saves");
         let write = StatusWrite {
             owner: talk.from,
             id,
@@ -153,8 +153,8 @@ async fn a_receipt_before_its_row_makes_no_row() {
         kind: Received,
         at: at(50),
     });
-    let advanced = store.set_status(writes.collect()).await.expect("writes");
-    assert_eq!(advanced, [true; 3]);
+    let results = store.set_status(writes.collect()).await.expect("writes");
+    assert_eq!(results, [true; 3]);
     let row = store.rows(&[(talk.writers(), ids[1])]).await;
     assert_eq!(row.expect("reads"), [None]);
     let place = store.places(&[(talk.from, ids[1])]).await;
@@ -166,29 +166,29 @@ async fn a_receipt_before_its_row_makes_no_row() {
     let page = store
         .find(talk.writers(), IdRange::default(), Order::Forward, 1)
         .await;
-    let found: Vec<_> = page.expect("reads").iter().map(MessageRow::id).collect();
-    assert_eq!(found, ids[2..]);
+    let found_ids: Vec<_> = page.expect("reads").iter().map(MessageRow::id).collect();
+    assert_eq!(found_ids, ids[2..]);
 }
 
 /// A call with a value too large for its column is refused whole, and writes nothing.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
-async fn what_does_not_fit_is_refused_whole() {
+async fn oversized_rows_are_refused_whole() {
     let fresh = fresh();
     let store = ScyllaMessages::new(cql().await);
     for talk in Talk::each(&fresh) {
         let id = MessageId::floor_of(at(5));
         let good = || rows(&talk, id, (1, 1), "hello");
-        let (mut large, mut nowhere) = (good(), good());
-        if let (Some(large), Some(nowhere)) = (large.last_mut(), nowhere.last_mut()) {
+        let (mut large, mut unplaced) = (good(), good());
+        if let (Some(large), Some(unplaced)) = (large.last_mut(), unplaced.last_mut()) {
             large.placed.message.content.data = vec![0; 2 << 20].into();
-            nowhere.placed.position.seq = Seq::ZERO;
+            unplaced.placed.position.seq = Seq::ZERO;
         }
-        for rows in [large, nowhere, rows(&talk, id, (1, u64::MAX), "hello")] {
+        for rows in [large, unplaced, rows(&talk, id, (1, u64::MAX), "hello")] {
             let error = store.save(rows).await.expect_err("refused");
             assert_eq!(error.kind, Kind::Conflict);
         }
-        let found = store.rows(&[(talk.writers(), id)]).await;
-        assert_eq!(found.expect("reads"), [None]);
+        let result = store.rows(&[(talk.writers(), id)]).await;
+        assert_eq!(result.expect("reads"), [None]);
     }
 }

@@ -33,9 +33,9 @@ pub(super) struct Rebalances {
     reporter: Reporter,
     changes: Mutex<VecDeque<AssignmentChange>>,
     /// Reports of librdkafka about offsets missing from the log.
-    misplaced: Mutex<Vec<String>>,
+    gap_reasons: Mutex<Vec<String>>,
     /// Nobody polls any more: changes are carried out at once.
-    leaving: AtomicBool,
+    is_leaving: AtomicBool,
 }
 
 impl Rebalances {
@@ -44,8 +44,8 @@ impl Rebalances {
             layout,
             reporter: Reporter::new(config),
             changes: Mutex::default(),
-            misplaced: Mutex::default(),
-            leaving: AtomicBool::new(false),
+            gap_reasons: Mutex::default(),
+            is_leaving: AtomicBool::new(false),
         }
     }
 
@@ -58,24 +58,24 @@ impl Rebalances {
     }
 
     pub(super) fn misplaced(&self) -> Vec<String> {
-        std::mem::take(&mut *self.misplaced.lock())
+        std::mem::take(&mut *self.gap_reasons.lock())
     }
 
     pub(super) fn leave(&self) {
-        self.leaving.store(true, Ordering::Release);
+        self.is_leaving.store(true, Ordering::Release);
     }
 
     fn partitions(&self, list: &TopicPartitionList) -> Vec<Partition> {
         let elements = list.elements();
         let ours = elements
             .iter()
-            .filter_map(|at| self.layout.partition(at.topic(), at.partition()));
+            .filter_map(|element| self.layout.partition(element.topic(), element.partition()));
         ours.collect()
     }
 }
 
-/// True if the offset a partition was to be read from is not in the log.
-pub(super) fn is_misplaced(error: &KafkaError) -> bool {
+/// Whether the offset a partition was to be read from is not in the log.
+pub(super) fn is_offset_missing(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
         Some(
@@ -105,8 +105,8 @@ impl ClientContext for Rebalances {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        if is_misplaced(&error) {
-            self.misplaced.lock().push(reason.to_owned());
+        if is_offset_missing(&error) {
+            self.gap_reasons.lock().push(reason.to_owned());
         } else {
             self.reporter.error(&error, reason);
         }
@@ -123,16 +123,16 @@ impl ConsumerContext for Rebalances {
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
-        what: RDKafkaRespErr,
+        code: RDKafkaRespErr,
         list: &mut TopicPartitionList,
     ) {
-        let assigned = what == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
-        if self.leaving.load(Ordering::Acquire) {
-            carry_out(consumer, assigned, list);
+        let is_assigned = code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        if self.is_leaving.load(Ordering::Acquire) {
+            apply_assignment(consumer, is_assigned, list);
             return;
         }
         let partitions = self.partitions(list);
-        let change = if assigned {
+        let change = if is_assigned {
             AssignmentChange::Assign(partitions)
         } else if consumer.assignment_lost() {
             AssignmentChange::Lose(partitions)
@@ -144,18 +144,18 @@ impl ConsumerContext for Rebalances {
 }
 
 /// Accepts a change of the assignment towards librdkafka.
-pub(super) fn carry_out<C: ConsumerContext>(
+pub(super) fn apply_assignment<C: ConsumerContext>(
     consumer: &impl Consumer<C>,
-    assigned: bool,
+    is_assigned: bool,
     list: &TopicPartitionList,
 ) {
-    let done = if assigned {
+    let outcome = if is_assigned {
         consumer.incremental_assign(list)
     } else {
         consumer.incremental_unassign(list)
     };
-    if let Err(error) = done {
-        tracing::info!(%error, assigned, "an assignment is cleared");
+    if let Err(error) = outcome {
+        tracing::info!(%error, assigned = is_assigned, "an assignment is cleared");
         // librdkafka must not be left waiting for an answer, whatever the change was.
         if let Err(error) = consumer.unassign() {
             tracing::warn!(%error, "an assignment could not be cleared");

@@ -39,7 +39,7 @@ pub(super) struct OffsetGap {
     first: u64,
     end: u64,
     /// The log lost its tail and has grown again: the record now at `next` is not the successor.
-    pub(super) truncated: bool,
+    pub(super) is_truncated: bool,
 }
 
 impl fmt::Display for OffsetGap {
@@ -52,7 +52,7 @@ impl fmt::Display for OffsetGap {
             f,
             "{topic}/{number} continues at {next}, but the log has {first} to {end}"
         )?;
-        if self.truncated {
+        if self.is_truncated {
             f.write_str(
                 " after it lost its tail, so that records accepted since stand before that",
             )?;
@@ -66,19 +66,20 @@ pub(super) fn starts(
     client: &Client,
     group: &str,
     list: TopicPartitionList,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Starts> {
     if list.count() == 0 {
         return Ok(list);
     }
-    let starts = reader::committed(client, &list, patience)?;
-    for mut at in starts.elements() {
-        if !matches!(at.offset(), Offset::Offset(_)) {
-            at.set_offset(Offset::Beginning)
+    let starts = reader::committed(client, &list, timeout)?;
+    for mut element in starts.elements() {
+        if !matches!(element.offset(), Offset::Offset(_)) {
+            element
+                .set_offset(Offset::Beginning)
                 .map_err(|error| failed("placing", error))?;
-            let (first, _) = reader::bounds(client, at.topic(), at.partition(), patience)?;
+            let (first, _) = reader::bounds(client, element.topic(), element.partition(), timeout)?;
             if first > 0 {
-                begins_late(group, at.topic(), at.partition(), first);
+                report_late_start(group, element.topic(), element.partition(), first);
             }
         }
     }
@@ -87,7 +88,7 @@ pub(super) fn starts(
 
 /// Reports a group without offsets whose log has lost its beginning. Only the operator can tell a
 /// new group from one whose offsets expired.
-fn begins_late(group: &str, topic: &str, partition: i32, first: u64) {
+fn report_late_start(group: &str, topic: &str, partition: i32, first: u64) {
     counter!("queue_partitions_without_offset_total").increment(1);
     tracing::error!(
         group,
@@ -103,32 +104,32 @@ fn begins_late(group: &str, topic: &str, partition: i32, first: u64) {
 /// Seeks each partition to its start; `None` while librdkafka has not begun to read some of them. A
 /// seek to an offset with its leader epoch makes librdkafka ask the leader whether its log still
 /// has the records read before; an assignment alone does not. Partitions that librdkafka has
-/// `stopped` refuse seeks.
+/// stopped (`stopped_partitions`) refuse seeks.
 pub(super) fn seek(
     client: &Client,
     starts: &Starts,
     layout: &Layout,
-    patience: Duration,
-    stopped: &BTreeSet<Partition>,
+    timeout: Duration,
+    stopped_partitions: &BTreeSet<Partition>,
 ) -> Result<Option<Places>> {
     if starts.count() == 0 {
         return Ok(Some(Vec::new()));
     }
-    let sought = client
-        .seek_partitions(starts.clone(), patience)
+    let results = client
+        .seek_partitions(starts.clone(), timeout)
         .map_err(|error| failed("seeking", error))?;
-    let sought = sought.elements();
-    let unread = sought.iter().filter(|at| {
-        let partition = layout.partition(at.topic(), at.partition());
-        !partition.is_some_and(|partition| stopped.contains(&partition))
+    let results = results.elements();
+    let unread = results.iter().filter(|element| {
+        let partition = layout.partition(element.topic(), element.partition());
+        !partition.is_some_and(|partition| stopped_partitions.contains(&partition))
     });
-    if let Some(error) = unread.filter_map(|at| at.error().err()).next() {
+    if let Some(error) = unread.filter_map(|element| element.error().err()).next() {
         tracing::debug!(%error, "a partition is not read yet");
         return Ok(None);
     }
-    let places = sought.iter().filter_map(|at| {
-        let partition = layout.partition(at.topic(), at.partition())?;
-        Some((partition, offset(at)))
+    let places = results.iter().filter_map(|element| {
+        let partition = layout.partition(element.topic(), element.partition())?;
+        Some((partition, offset(element)))
     });
     Ok(Some(places.collect()))
 }
@@ -136,15 +137,15 @@ pub(super) fn seek(
 /// Offsets among `starts`; a partition that starts at the beginning has none.
 pub(super) fn offsets(starts: &Starts, layout: &Layout) -> Vec<(Partition, u64)> {
     let starts = starts.elements();
-    let offsets = starts.iter().filter_map(|at| {
-        let partition = layout.partition(at.topic(), at.partition())?;
-        Some((partition, offset(at)?))
+    let offsets = starts.iter().filter_map(|element| {
+        let partition = layout.partition(element.topic(), element.partition())?;
+        Some((partition, offset(element)?))
     });
     offsets.collect()
 }
 
-fn offset(at: &TopicPartitionListElem<'_>) -> Option<u64> {
-    match at.offset() {
+fn offset(element: &TopicPartitionListElem<'_>) -> Option<u64> {
+    match element.offset() {
         Offset::Offset(offset) => u64::try_from(offset).ok(),
         _ => None,
     }
@@ -153,12 +154,12 @@ fn offset(at: &TopicPartitionListElem<'_>) -> Option<u64> {
 /// Commits, retrying while the group rebalances.
 pub(super) fn commit(
     client: &Client,
-    due: &Due,
+    offsets: &Due,
     layout: &Layout,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<()> {
-    let list = with_epochs(client, due, layout)?;
-    let deadline = Instant::now() + patience;
+    let list = with_epochs(client, offsets, layout)?;
+    let deadline = Instant::now() + timeout;
     loop {
         let code = match client.commit(&list, CommitMode::Sync) {
             Ok(()) => return Ok(()),
@@ -179,19 +180,19 @@ pub(super) fn commit(
 
 /// Pairs the offsets with the leader epochs of the last records read: those are never older than
 /// the offsets' own epochs, so a log that lost either is detected. Invalid offsets are not sent.
-fn with_epochs(client: &Client, due: &Due, layout: &Layout) -> Result<TopicPartitionList> {
+fn with_epochs(client: &Client, offsets: &Due, layout: &Layout) -> Result<TopicPartitionList> {
     let failed = |error| failed("committing", error);
     let mut list = client.position().map_err(failed)?;
-    let mut left: BTreeMap<Partition, u64> = due.iter().copied().collect();
-    for mut at in list.elements() {
-        let partition = layout.partition(at.topic(), at.partition());
-        let offset = match partition.and_then(|partition| left.remove(&partition)) {
+    let mut remaining: BTreeMap<Partition, u64> = offsets.iter().copied().collect();
+    for mut element in list.elements() {
+        let partition = layout.partition(element.topic(), element.partition());
+        let offset = match partition.and_then(|partition| remaining.remove(&partition)) {
             Some(next) => Offset::Offset(next.cast_signed()),
             None => Offset::Invalid,
         };
-        at.set_offset(offset).map_err(failed)?;
+        element.set_offset(offset).map_err(failed)?;
     }
-    for (partition, next) in left {
+    for (partition, next) in remaining {
         let (topic, number) = layout.place(partition)?;
         list.add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
             .map_err(failed)?;
@@ -210,12 +211,12 @@ fn is_rebalance(code: RDKafkaErrorCode) -> bool {
 /// Refuses (`Conflict`) offsets beyond the end of the log.
 pub(super) fn check_ends(
     client: &Client,
-    due: &Due,
+    offsets: &Due,
     layout: &Layout,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<()> {
-    for &(partition, next) in due {
-        let (_, end) = bounds(client, partition, layout, patience)?;
+    for &(partition, next) in offsets {
+        let (_, end) = bounds(client, partition, layout, timeout)?;
         if next > end {
             return Err(Error::conflict(
                 SEAM,
@@ -230,10 +231,10 @@ fn bounds(
     client: &Client,
     partition: Partition,
     layout: &Layout,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(u64, u64)> {
     let (topic, number) = layout.place(partition)?;
-    reader::bounds(client, topic, number, patience)
+    reader::bounds(client, topic, number, timeout)
 }
 
 /// Truncations that librdkafka found in logs.
@@ -248,9 +249,9 @@ pub(super) struct Truncations {
 /// Findings of a search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    pub(super) misplaced: Vec<OffsetGap>,
+    pub(super) gaps: Vec<OffsetGap>,
     /// Partitions that librdkafka no longer reads although their next record exists.
-    pub(super) stopped: Vec<Partition>,
+    pub(super) stopped_partitions: Vec<Partition>,
 }
 
 /// Finds the partitions whose next record is missing, and seeks the others to their positions
@@ -263,43 +264,43 @@ pub(super) fn misplaced(
     starts: &[(Partition, u64)],
     truncations: &Truncations,
     layout: &Layout,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Search> {
-    let mut found = Search::default();
-    let mut there = TopicPartitionList::new();
-    let placed = positions.iter().map(|at| (at, true));
-    let starting = starts.iter().map(|at| (at, false));
-    for (&(partition, next), is_placed) in placed.chain(starting) {
-        let (first, end) = bounds(client, partition, layout, patience)?;
-        let truncated =
+    let mut search = Search::default();
+    let mut seek_list = TopicPartitionList::new();
+    let held_positions = positions.iter().map(|position| (position, true));
+    let start_positions = starts.iter().map(|position| (position, false));
+    for (&(partition, next), is_placed) in held_positions.chain(start_positions) {
+        let (first, end) = bounds(client, partition, layout, timeout)?;
+        let is_truncated =
             truncations.partitions.contains(&partition) || truncations.positions.contains(&next);
-        if (first..=end).contains(&next) && !truncated {
+        if (first..=end).contains(&next) && !is_truncated {
             if !is_placed {
                 continue;
             }
             let (topic, number) = layout.place(partition)?;
-            there
+            seek_list
                 .add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
                 .map_err(|error| failed("seeking", error))?;
         } else {
-            found.misplaced.push(OffsetGap {
+            search.gaps.push(OffsetGap {
                 partition,
                 next,
                 first,
                 end,
-                truncated,
+                is_truncated,
             });
         }
     }
-    if there.count() > 0 && truncations.positions.is_empty() {
-        let sought = client
-            .seek_partitions(there, patience)
+    if seek_list.count() > 0 && truncations.positions.is_empty() {
+        let results = client
+            .seek_partitions(seek_list, timeout)
             .map_err(|error| failed("seeking", error))?;
-        let sought = sought.elements();
-        let stopped = sought.iter().filter(|at| at.error().is_err());
-        found.stopped = stopped
-            .filter_map(|at| layout.partition(at.topic(), at.partition()))
+        let results = results.elements();
+        let failures = results.iter().filter(|element| element.error().is_err());
+        search.stopped_partitions = failures
+            .filter_map(|element| layout.partition(element.topic(), element.partition()))
             .collect();
     }
-    Ok(found)
+    Ok(search)
 }

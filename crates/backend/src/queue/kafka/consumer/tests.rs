@@ -1,5 +1,5 @@
 use super::super::KafkaQueue;
-use super::super::tests::{PATIENCE, at, mock, numbered};
+use super::super::tests::{TEST_TIMEOUT, at, mock, numbered};
 use super::*;
 use crate::Kind;
 use crate::queue::Queue;
@@ -17,7 +17,7 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
     queue.producer().publish(numbered(at(0), 0..3)).await;
     mock::stand(&queue, 1000);
     let mut consumer = member(&queue);
-    consumer.searching = Some(tokio::spawn(async {
+    consumer.search_task = Some(tokio::spawn(async {
         tokio::time::sleep(Duration::from_secs(8)).await;
         Ok(Search::default())
     }));
@@ -28,7 +28,7 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
             }
         }
     };
-    let error = tokio::time::timeout(PATIENCE, error).await;
+    let error = tokio::time::timeout(TEST_TIMEOUT, error).await;
     let error = error.expect("the search after it finds the place");
     assert_eq!(error.kind, Kind::Corrupt);
 }
@@ -40,10 +40,10 @@ async fn starts(consumer: &mut KafkaConsumer) -> Option<Starts> {
         if consumer.poll(10).now_or_never().is_some() {
             return None;
         }
-        if let Some(AssignmentTask { step, .. }) = &mut consumer.placing
-            && let AssignmentStep::Asked(asked) = step
+        if let Some(AssignmentTask { step, .. }) = &mut consumer.assignment_task
+            && let AssignmentStep::Asked(lookup) = step
         {
-            let starts = asked.await.unwrap().unwrap();
+            let starts = lookup.await.unwrap().unwrap();
             *step = AssignmentStep::Ask;
             return Some(starts);
         }
@@ -63,37 +63,37 @@ async fn joined_member(queue: &KafkaQueue) -> (KafkaConsumer, Starts) {
 
 /// librdkafka stops a partition whose offset is gone and refuses every later seek in it.
 #[tokio::test]
-async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() {
+async fn missing_offset_before_the_first_seek_blocks_no_partition() {
     let (_brokers, queue) = mock::installed(|_| {}).await;
     let producer = queue.producer();
     producer.publish(numbered(at(0), 0..3)).await;
     producer.publish(numbered(at(1), 0..3)).await;
     mock::stand(&queue, 1000);
     let (mut consumer, starts) = joined_member(&queue).await;
-    carry_out(consumer.client().unwrap().as_ref(), true, &starts);
-    if let Some(placing) = &mut consumer.placing {
-        let at = Instant::now() + Duration::from_secs(3);
-        placing.step = AssignmentStep::Seek {
+    apply_assignment(consumer.client().unwrap().as_ref(), true, &starts);
+    if let Some(task) = &mut consumer.assignment_task {
+        let seek_at = Instant::now() + Duration::from_secs(3);
+        task.step = AssignmentStep::Seek {
             starts,
-            at,
-            rejoin_at: at + REMIND,
+            seek_at,
+            rejoin_at: seek_at + REMINDER_INTERVAL,
         };
     }
-    let (mut error, mut read, mut assigned) = (None, 0, 0);
+    let (mut error, mut read, mut assigned_count) = (None, 0, 0);
     let all = async {
         while error.is_none() || read < 3 {
             match consumer.poll(10).await {
                 Ok(Polled::Records(records)) => read += records.len(),
-                Ok(Polled::Assigned(partitions)) => assigned += partitions.len(),
+                Ok(Polled::Assigned(partitions)) => assigned_count += partitions.len(),
                 Ok(other) => panic!("{other:?}"),
                 Err(why) => error = Some(why),
             }
         }
     };
-    let all = tokio::time::timeout(PATIENCE, all).await;
+    let all = tokio::time::timeout(TEST_TIMEOUT, all).await;
     all.expect("the error, and the records of the other partition");
     assert_eq!(error.unwrap().kind, Kind::Corrupt);
-    assert_eq!((read, assigned), (3, 4));
+    assert_eq!((read, assigned_count), (3, 4));
 }
 
 /// Polls until `count` records came; returns the sizes of changes in order, and the offsets of the
@@ -116,7 +116,7 @@ async fn changes_until(
             }
         }
     };
-    let all = tokio::time::timeout(PATIENCE, all).await;
+    let all = tokio::time::timeout(TEST_TIMEOUT, all).await;
     all.expect("the records are read");
     (changes, offsets)
 }
@@ -131,25 +131,25 @@ async fn a_member_whose_first_seek_is_refused_joins_anew() {
     mock::stand(&queue, 5);
     let (mut consumer, starts) = joined_member(&queue).await;
     let client = consumer.client().unwrap().clone();
-    carry_out(client.as_ref(), true, &starts);
-    let reported = async {
+    apply_assignment(client.as_ref(), true, &starts);
+    let report = async {
         loop {
             match client.stream().next().await {
-                Some(Err(error)) if is_misplaced(&error) => return error,
+                Some(Err(error)) if is_offset_missing(&error) => return error,
                 _ => {}
             }
         }
     };
-    let reported = tokio::time::timeout(PATIENCE, reported).await;
-    let reported = reported.expect("the log ends at 3");
+    let report = tokio::time::timeout(TEST_TIMEOUT, report).await;
+    let report = report.expect("the log ends at 3");
     producer.publish(numbered(at(0), 3..9)).await;
     let now = Instant::now();
-    consumer.placing.as_mut().unwrap().step = AssignmentStep::Seek {
+    consumer.assignment_task.as_mut().unwrap().step = AssignmentStep::Seek {
         starts,
-        at: now,
+        seek_at: now,
         rejoin_at: now,
     };
-    consumer.fail(&client, reported).unwrap();
+    consumer.handle_error(&client, report).unwrap();
     drop(client);
     let (changes, offsets) = changes_until(&mut consumer, 4).await;
     assert_eq!(offsets, [5, 6, 7, 8]);
@@ -164,19 +164,19 @@ async fn a_member_with_a_stopped_partition_joins_anew() {
     producer.publish(numbered(at(0), 0..3)).await;
     let mut consumer = member(&queue);
     changes_until(&mut consumer, 3).await;
-    let found = Search {
-        stopped: vec![at(0)],
+    let search = Search {
+        stopped_partitions: vec![at(0)],
         ..Search::default()
     };
-    consumer.searching = Some(tokio::spawn(async { Ok(found) }));
-    let revoked = async {
+    consumer.search_task = Some(tokio::spawn(async { Ok(search) }));
+    let revocation = async {
         match consumer.poll(10).await.expect("nothing is wrong") {
             Polled::Revoked(partitions) => partitions.len(),
             other => panic!("{other:?}"),
         }
     };
-    let revoked = tokio::time::timeout(PATIENCE, revoked).await;
-    assert_eq!(revoked.expect("the member gives up what it holds"), 4);
+    let revocation = tokio::time::timeout(TEST_TIMEOUT, revocation).await;
+    assert_eq!(revocation.expect("the member gives up what it holds"), 4);
     consumer.commit(&[(at(0), 3)]).await.unwrap();
     producer.publish(numbered(at(0), 3..6)).await;
     let (changes, offsets) = changes_until(&mut consumer, 3).await;

@@ -16,7 +16,7 @@ pub(super) type RecordAnswers = Vec<Option<Result<u64>>>;
 /// Records handed over: their positions in the publish, and the channel of their answers.
 pub(super) struct PendingAnswers {
     pub(super) places: Vec<usize>,
-    pub(super) answered: oneshot::Receiver<Vec<Result<u64>>>,
+    pub(super) answers: oneshot::Receiver<Vec<Result<u64>>>,
 }
 
 /// Batches of a generation that await acknowledgement.
@@ -53,18 +53,24 @@ impl InFlight {
         state
             .batches
             .first_key_value()
-            .map(|(_, (since, _))| *since)
+            .map(|(_, (started_at, _))| *started_at)
     }
 
     pub(super) fn any_after(&self, time: Instant) -> bool {
         let state = self.state.lock();
-        state.batches.values().any(|(since, _)| *since > time)
+        state
+            .batches
+            .values()
+            .any(|(started_at, _)| *started_at > time)
     }
 
     /// Partitions with a batch handed over at `time` or earlier.
-    pub(super) fn before(&self, time: Instant) -> BTreeSet<Partition> {
+    pub(super) fn started_before(&self, time: Instant) -> BTreeSet<Partition> {
         let state = self.state.lock();
-        let old = state.batches.values().filter(|(since, _)| *since <= time);
+        let old = state
+            .batches
+            .values()
+            .filter(|(started_at, _)| *started_at <= time);
         old.flat_map(|(_, partitions)| partitions.iter().copied())
             .collect()
     }
@@ -72,7 +78,7 @@ impl InFlight {
     pub(super) fn holds_any(&self, partitions: &BTreeSet<Partition>) -> bool {
         let state = self.state.lock();
         let mut batches = state.batches.values();
-        batches.any(|(_, held)| !held.is_disjoint(partitions))
+        batches.any(|(_, batch_partitions)| !batch_partitions.is_disjoint(partitions))
     }
 }
 
@@ -99,7 +105,7 @@ impl Batch {
         in_flight: &Arc<InFlight>,
         room: OwnedSemaphorePermit,
     ) -> (Arc<Batch>, oneshot::Receiver<Vec<Result<u64>>>) {
-        let (waiter, answered) = oneshot::channel();
+        let (waiter, receiver) = oneshot::channel();
         let batch = Batch {
             id: in_flight.enter(partitions),
             in_flight: in_flight.clone(),
@@ -110,7 +116,7 @@ impl Batch {
             }),
             _room: room,
         };
-        (Arc::new(batch), answered)
+        (Arc::new(batch), receiver)
     }
 
     pub(super) fn answer(&self, place: usize, answer: Result<u64>) {

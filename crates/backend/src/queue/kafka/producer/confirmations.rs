@@ -15,12 +15,12 @@ use crate::queue::Partition;
 
 /// Validity of a proof. Brokers forget a producer that was silent for a day
 /// (`producer.id.expiration.ms`).
-const VALID: Duration = Duration::from_secs(60 * 60);
+const PROOF_LIFETIME: Duration = Duration::from_secs(60 * 60);
 
 #[derive(Default)]
 pub(super) struct Confirmations {
-    known: Mutex<BTreeMap<Partition, Proof>>,
-    changed: Notify,
+    proofs: Mutex<BTreeMap<Partition, Proof>>,
+    proof_changed: Notify,
 }
 
 enum Proof {
@@ -33,7 +33,7 @@ enum Proof {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
     Everything,
-    /// One record for each of these partitions; its answer must be passed to `tell`.
+    /// One record for each of these partitions; its answer must be passed to `record_answer`.
     First(BTreeSet<Partition>),
     /// None, until a proof changes.
     Nothing,
@@ -41,38 +41,38 @@ pub(super) enum Readiness {
 
 impl Confirmations {
     pub(super) fn claim(&self, partitions: &BTreeSet<Partition>, now: Instant) -> Readiness {
-        let mut known = self.known.lock();
-        known.retain(|_, proof| match proof {
+        let mut proofs = self.proofs.lock();
+        proofs.retain(|_, proof| match proof {
             Proof::Asked => true,
-            Proof::Given(at) => now.duration_since(*at) < VALID,
+            Proof::Given(at) => now.duration_since(*at) < PROOF_LIFETIME,
         });
-        let unknown = |partition: &&Partition| !known.contains_key(partition);
+        let unknown = |partition: &&Partition| !proofs.contains_key(partition);
         let first: BTreeSet<Partition> = partitions.iter().filter(unknown).copied().collect();
         if !first.is_empty() {
-            known.extend(first.iter().map(|&partition| (partition, Proof::Asked)));
+            proofs.extend(first.iter().map(|&partition| (partition, Proof::Asked)));
             return Readiness::First(first);
         }
-        let asked = |partition| matches!(known.get(partition), Some(Proof::Asked));
-        if partitions.iter().any(asked) {
+        let is_asked = |partition| matches!(proofs.get(partition), Some(Proof::Asked));
+        if partitions.iter().any(is_asked) {
             return Readiness::Nothing;
         }
         Readiness::Everything
     }
 
-    pub(super) fn tell(&self, partition: Partition, accepted: bool, now: Instant) {
-        let mut known = self.known.lock();
-        if accepted {
-            known.insert(partition, Proof::Given(now));
+    pub(super) fn record_answer(&self, partition: Partition, is_accepted: bool, now: Instant) {
+        let mut proofs = self.proofs.lock();
+        if is_accepted {
+            proofs.insert(partition, Proof::Given(now));
         } else {
-            known.remove(&partition);
+            proofs.remove(&partition);
         }
-        drop(known);
-        self.changed.notify_waiters();
+        drop(proofs);
+        self.proof_changed.notify_waiters();
     }
 
-    /// Completes at the first `tell` after this call.
+    /// Completes at the first `record_answer` after this call.
     pub(super) fn changed(&self) -> impl Future<Output = ()> + '_ {
-        self.changed.notified()
+        self.proof_changed.notified()
     }
 }
 
@@ -89,18 +89,18 @@ mod tests {
             topic: Topic::Message,
             number,
         });
-        let (both, now) = (BTreeSet::from([a, b]), Instant::now());
+        let (partitions, now) = (BTreeSet::from([a, b]), Instant::now());
         assert_eq!(proofs.claim(&[a].into(), now), Readiness::First([a].into()));
         assert_eq!(proofs.claim(&[a].into(), now), Readiness::Nothing);
-        assert_eq!(proofs.claim(&both, now), Readiness::First([b].into()));
-        proofs.tell(a, true, now);
+        assert_eq!(proofs.claim(&partitions, now), Readiness::First([b].into()));
+        proofs.record_answer(a, true, now);
         assert_eq!(proofs.claim(&[a].into(), now), Readiness::Everything);
-        assert_eq!(proofs.claim(&both, now), Readiness::Nothing);
-        proofs.tell(b, false, now);
-        assert_eq!(proofs.claim(&both, now), Readiness::First([b].into()));
-        let later = now + VALID;
+        assert_eq!(proofs.claim(&partitions, now), Readiness::Nothing);
+        proofs.record_answer(b, false, now);
+        assert_eq!(proofs.claim(&partitions, now), Readiness::First([b].into()));
+        let expiry = now + PROOF_LIFETIME;
         assert_eq!(
-            proofs.claim(&[a].into(), later),
+            proofs.claim(&[a].into(), expiry),
             Readiness::First([a].into())
         );
     }

@@ -46,15 +46,15 @@ pub(super) struct Generation {
     room_max: u32,
     /// False once the remaining records were discarded. Nothing may be handed over after that,
     /// because a later record would then be appended although an earlier one was not.
-    open: RwLock<bool>,
+    is_open: RwLock<bool>,
 }
 
 #[derive(Default)]
 struct State {
     in_flight: Arc<InFlight>,
     proofs: Confirmations,
-    broken: AtomicBool,
-    broke: Notify,
+    is_broken: AtomicBool,
+    broken_signal: Notify,
 }
 
 /// Callbacks of librdkafka.
@@ -88,12 +88,12 @@ impl Generation {
             state,
             room: Arc::new(Semaphore::new(room_max as usize)),
             room_max,
-            open: RwLock::new(true),
+            is_open: RwLock::new(true),
         })
     }
 
     /// Waits until the brokers have told this client the leaders of the topics.
-    pub(super) async fn warm_up(&self, layout: &Layout, patience: Duration) -> Result<()> {
+    pub(super) async fn warm_up(&self, layout: &Layout, timeout: Duration) -> Result<()> {
         let Some(client) = self.client.clone() else {
             return Ok(());
         };
@@ -103,8 +103,8 @@ impl Generation {
             .collect();
         blocking(move || {
             for topic in &topics {
-                let known = client.client().fetch_metadata(Some(topic), patience);
-                known.map_err(|error| failed(format!("asking for topic {topic}"), error))?;
+                let metadata = client.client().fetch_metadata(Some(topic), timeout);
+                metadata.map_err(|error| failed(format!("asking for topic {topic}"), error))?;
             }
             Ok(())
         })
@@ -127,7 +127,7 @@ impl Generation {
         room: OwnedSemaphorePermit,
         layout: &Layout,
     ) -> SendState {
-        let is_open = self.open.read();
+        let is_open = self.is_open.read();
         let (true, Some(client)) = (*is_open && !self.is_broken(), &self.client) else {
             return SendState::Closed;
         };
@@ -143,7 +143,7 @@ impl Generation {
             .iter()
             .map(|&place| records[place].partition)
             .collect();
-        let first = match self.state.proofs.claim(&partitions, Instant::now()) {
+        let is_first = match self.state.proofs.claim(&partitions, Instant::now()) {
             Readiness::Nothing => return SendState::Later,
             Readiness::Everything => false,
             Readiness::First(mut unknown) => {
@@ -153,39 +153,42 @@ impl Generation {
             }
         };
         let in_flight = &self.state.in_flight;
-        let (batch, answered) = Batch::begin(places.len(), &partitions, in_flight, room);
-        let mut stopped = BTreeSet::new();
+        let (batch, receiver) = Batch::begin(places.len(), &partitions, in_flight, room);
+        let mut failed_partitions = BTreeSet::new();
         for (n, &place) in places.iter().enumerate() {
             let record = &records[place];
             let slot = RecordSlot {
                 batch: batch.clone(),
                 place: n,
-                first_of: first.then_some(record.partition),
+                first_of: is_first.then_some(record.partition),
             };
-            if stopped.contains(&record.partition) {
+            if failed_partitions.contains(&record.partition) {
                 slot.answer(&self.state, Err(failed_before()));
             } else if let Err((error, slot)) = send(client, record, Box::new(slot), layout) {
-                stopped.insert(record.partition);
+                failed_partitions.insert(record.partition);
                 if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
                     self.state.fail();
                 }
                 let partition = record.partition;
-                let publishing = format!("publishing to {}/{}", partition.topic, partition.number);
-                slot.answer(&self.state, Err(failed(publishing, error)));
+                let context = format!("publishing to {}/{}", partition.topic, partition.number);
+                slot.answer(&self.state, Err(failed(context, error)));
             }
         }
         batch.close();
-        SendState::Over(PendingAnswers { places, answered })
+        SendState::Over(PendingAnswers {
+            places,
+            answers: receiver,
+        })
     }
 
     /// Completes when a proof of a partition changes after this call.
-    pub(super) fn proved(&self) -> impl Future<Output = ()> + '_ {
+    pub(super) fn proof_changed(&self) -> impl Future<Output = ()> + '_ {
         self.state.proofs.changed()
     }
 
     /// Discards the remaining records; each of them is answered. Blocks briefly.
     pub(super) fn kill(&self) {
-        *self.open.write() = false;
+        *self.is_open.write() = false;
         self.room.close();
         if let Some(client) = &self.client {
             client.purge(PurgeConfig::default().queue().inflight());
@@ -193,12 +196,12 @@ impl Generation {
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        self.state.broken.load(Ordering::Acquire)
+        self.state.is_broken.load(Ordering::Acquire)
     }
 
     /// Completes when librdkafka reports a fatal error.
-    pub(super) async fn broke(&self) {
-        self.state.broke.notified().await;
+    pub(super) async fn wait_until_broken(&self) {
+        self.state.broken_signal.notified().await;
     }
 
     pub(super) fn oldest(&self) -> Option<Instant> {
@@ -210,7 +213,7 @@ impl Generation {
     }
 
     pub(super) fn waiting_since(&self, overdue: Instant) -> BTreeSet<Partition> {
-        self.state.in_flight.before(overdue)
+        self.state.in_flight.started_before(overdue)
     }
 
     pub(super) fn holds_any(&self, partitions: &BTreeSet<Partition>) -> bool {
@@ -242,22 +245,24 @@ fn send(
     let Ok((topic, number)) = layout.place(record.partition) else {
         return Err((KafkaError::Canceled, slot));
     };
-    let mut sent = BaseRecord::with_opaque_to(topic, slot)
+    let mut base_record = BaseRecord::with_opaque_to(topic, slot)
         .partition(number)
         .key(record.key.as_ref())
         .payload(record.value.as_ref());
-    if let Some(headers) = record::headers_of(record) {
-        sent = sent.headers(headers);
+    if let Some(headers) = record::owned_headers(record) {
+        base_record = base_record.headers(headers);
     }
     client
-        .send(sent)
-        .map_err(|(error, sent)| (error, sent.delivery_opaque))
+        .send(base_record)
+        .map_err(|(error, base_record)| (error, base_record.delivery_opaque))
 }
 
 impl RecordSlot {
     fn answer(&self, state: &State, answer: Result<u64>) {
         if let Some(partition) = self.first_of {
-            state.proofs.tell(partition, answer.is_ok(), Instant::now());
+            state
+                .proofs
+                .record_answer(partition, answer.is_ok(), Instant::now());
         }
         self.batch.answer(self.place, answer);
     }
@@ -265,8 +270,8 @@ impl RecordSlot {
 
 impl State {
     fn fail(&self) {
-        self.broken.store(true, Ordering::Release);
-        self.broke.notify_one();
+        self.is_broken.store(true, Ordering::Release);
+        self.broken_signal.notify_one();
     }
 }
 
@@ -302,8 +307,8 @@ impl ProducerContext for Deliveries {
                 Error::unavailable(SEAM, "acknowledged without an offset")
             }),
             Err((error, message)) => {
-                let place = format!("publishing to {}/{}", message.topic(), message.partition());
-                Err(failed(place, error.clone()))
+                let context = format!("publishing to {}/{}", message.topic(), message.partition());
+                Err(failed(context, error.clone()))
             }
         };
         slot.answer(&self.state, answer);

@@ -29,15 +29,15 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Publish>,
+    publishes: VecDeque<Publish>,
     is_carried: bool,
 }
 
 struct Publish {
     records: Vec<NewRecord>,
     bytes: usize,
-    since: Instant,
-    answered: oneshot::Sender<Answers>,
+    queued_at: Instant,
+    waiter: oneshot::Sender<Answers>,
 }
 
 /// Publishes that go together.
@@ -55,28 +55,28 @@ impl Lane {
         records: Vec<NewRecord>,
         bytes: usize,
     ) -> (oneshot::Receiver<Answers>, Option<LaneGuard>) {
-        let (answered, answers) = oneshot::channel();
+        let (waiter, answers) = oneshot::channel();
         let mut state = self.state.lock();
         // The caller of such a publish gave up; only publishes with a waiter take up memory.
         while state
-            .waiting
+            .publishes
             .front()
-            .is_some_and(|oldest| oldest.answered.is_closed())
+            .is_some_and(|oldest| oldest.waiter.is_closed())
         {
-            state.waiting.pop_front();
+            state.publishes.pop_front();
         }
-        state.waiting.push_back(Publish {
+        state.publishes.push_back(Publish {
             records,
             bytes,
-            since: Instant::now(),
-            answered,
+            queued_at: Instant::now(),
+            waiter,
         });
         let is_free = !std::mem::replace(&mut state.is_carried, true);
-        let carrying = is_free.then(|| LaneGuard {
+        let guard = is_free.then(|| LaneGuard {
             lane: self.clone(),
             has_ended: false,
         });
-        (answers, carrying)
+        (answers, guard)
     }
 }
 
@@ -88,34 +88,39 @@ pub(super) struct LaneGuard {
 
 impl LaneGuard {
     /// Takes the next batch, of up to `bytes_max` bytes unless a single publish has more; `None`
-    /// ends the carrying. Skips publishes that were dropped or waited longer than `patience`.
-    pub(super) fn next(&mut self, bytes_max: usize, patience: Duration) -> Option<LaneBatch> {
+    /// ends the guard's work. Skips publishes that were dropped or are older than
+    /// `publish_timeout`.
+    pub(super) fn next(
+        &mut self,
+        bytes_max: usize,
+        publish_timeout: Duration,
+    ) -> Option<LaneBatch> {
         let mut state = self.lane.state.lock();
-        let mut gathered = LaneBatch {
+        let mut batch = LaneBatch {
             records: Vec::new(),
             publishes: Vec::new(),
         };
         let mut bytes = 0;
-        while let Some(publish) = state.waiting.pop_front() {
-            if publish.answered.is_closed() || publish.since.elapsed() >= patience {
+        while let Some(publish) = state.publishes.pop_front() {
+            if publish.waiter.is_closed() || publish.queued_at.elapsed() >= publish_timeout {
                 continue;
             }
-            let count = gathered.records.len() + publish.records.len();
+            let count = batch.records.len() + publish.records.len();
             bytes += publish.bytes;
-            if !gathered.records.is_empty() && (bytes > bytes_max || count > RECORDS_MAX) {
-                state.waiting.push_front(publish);
+            if !batch.records.is_empty() && (bytes > bytes_max || count > RECORDS_MAX) {
+                state.publishes.push_front(publish);
                 break;
             }
-            let waiter = (publish.records.len(), publish.answered);
-            gathered.records.extend(publish.records);
-            gathered.publishes.push(waiter);
+            let waiter = (publish.records.len(), publish.waiter);
+            batch.records.extend(publish.records);
+            batch.publishes.push(waiter);
         }
-        if gathered.publishes.is_empty() {
+        if batch.publishes.is_empty() {
             state.is_carried = false;
             self.has_ended = true;
             return None;
         }
-        Some(gathered)
+        Some(batch)
     }
 }
 
@@ -157,7 +162,7 @@ mod tests {
     use super::*;
     use crate::queue::Partition;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
     fn records(values: std::ops::Range<u8>) -> Vec<NewRecord> {
         let record = |n: u8| NewRecord {
@@ -172,52 +177,55 @@ mod tests {
         values.map(record).collect()
     }
 
-    fn values(gathered: &LaneBatch) -> Vec<u8> {
-        gathered.records.iter().map(|r| r.value[0]).collect()
+    fn values(batch: &LaneBatch) -> Vec<u8> {
+        batch.records.iter().map(|r| r.value[0]).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_while_a_batch_is_under_way_goes_with_the_next() {
+    async fn publishes_during_a_batch_go_with_the_next() {
         let lane = Arc::new(Lane::default());
-        let (first, carrying) = lane.add(records(0..2), 10);
-        let mut carrying = carrying.expect("nobody carries it");
-        let batch = carrying.next(100, PATIENCE).expect("one waits");
+        let (first, guard) = lane.add(records(0..2), 10);
+        let mut guard = guard.expect("nobody carries it");
+        let batch = guard.next(100, PUBLISH_TIMEOUT).expect("one waits");
         assert_eq!(values(&batch), [0, 1]);
-        let (second, nobody) = lane.add(records(2..3), 10);
-        assert!(nobody.is_none(), "one at a time");
-        let (dropped, _) = lane.add(records(3..4), 10);
+        let (second, second_guard) = lane.add(records(2..3), 10);
+        assert!(second_guard.is_none(), "one at a time");
+        let (dropped_answers, _) = lane.add(records(3..4), 10);
         let (third, _) = lane.add(records(4..6), 10);
-        drop(dropped);
+        drop(dropped_answers);
         batch.answer(vec![Ok(7), Ok(8)]);
         assert_eq!(first.await.unwrap().into_iter().flatten().sum::<u64>(), 15);
 
-        let batch = carrying.next(100, PATIENCE).expect("two wait");
+        let batch = guard.next(100, PUBLISH_TIMEOUT).expect("two wait");
         assert_eq!(values(&batch), [2, 4, 5]);
         drop(third);
         assert_eq!(batch.dropped().collect::<Vec<_>>(), [1, 2]);
         batch.answer(vec![Ok(9), Ok(10), Ok(11)]);
         assert_eq!(second.await.unwrap().into_iter().flatten().sum::<u64>(), 9);
-        assert!(carrying.next(100, PATIENCE).is_none());
+        assert!(guard.next(100, PUBLISH_TIMEOUT).is_none());
         assert!(lane.add(records(0..1), 10).1.is_some(), "free again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_batch_is_bounded_and_nobody_waits_for_ever() {
         let lane = Arc::new(Lane::default());
-        let (_large, carrying) = lane.add(records(0..1), 1000);
-        let mut carrying = carrying.expect("nobody carries it");
+        let (_large, guard) = lane.add(records(0..1), 1000);
+        let mut guard = guard.expect("nobody carries it");
         let (_one, _) = lane.add(records(1..2), 60);
         let (_two, _) = lane.add(records(2..3), 60);
-        for wanted in [[0], [1]] {
-            let batch = carrying.next(100, PATIENCE).expect("one waits");
-            assert_eq!(values(&batch), wanted);
+        for expected in [[0], [1]] {
+            let batch = guard.next(100, PUBLISH_TIMEOUT).expect("one waits");
+            assert_eq!(values(&batch), expected);
         }
-        tokio::time::advance(PATIENCE).await;
-        assert!(carrying.next(100, PATIENCE).is_none(), "it waited too long");
+        tokio::time::advance(PUBLISH_TIMEOUT).await;
+        assert!(
+            guard.next(100, PUBLISH_TIMEOUT).is_none(),
+            "it waited too long"
+        );
         assert!(_two.await.is_err());
-        drop(carrying);
+        drop(guard);
 
-        let (_kept, broken) = lane.add(records(0..1), 10);
+        let (_answers, broken) = lane.add(records(0..1), 10);
         drop(broken.expect("free"));
         assert!(
             lane.add(records(1..2), 10).1.is_some(),

@@ -11,7 +11,7 @@ pub(in crate::queue::kafka) type Brokers = MockCluster<'static, DefaultProducerC
 
 /// Creates the topics, which mock brokers do not do on request.
 async fn install(brokers: &Brokers, config: &KafkaConfig) {
-    let layout = Layout::of(config);
+    let layout = Layout::from_config(config);
     for (_, name, count) in layout.topics() {
         brokers.create_topic(name, count as i32, 3).unwrap();
     }
@@ -40,14 +40,14 @@ fn in_a_hurry(config: &mut KafkaConfig) {
 /// Publishes one record with this number until it is accepted: a producer may need more than one
 /// deadline to reconnect to brokers that are back.
 async fn accepted_again(producer: &dyn Producer, partition: Partition, number: usize) {
-    let accepted = async {
+    let acceptance = async {
         while producer
             .publish(numbered(partition, number..number + 1))
             .await[0]
             .is_err()
         {}
     };
-    let answer = tokio::time::timeout(PATIENCE, accepted).await;
+    let answer = tokio::time::timeout(TEST_TIMEOUT, acceptance).await;
     answer.expect("brokers that are back take records");
 }
 
@@ -94,16 +94,16 @@ async fn keeps_the_contract_on_played_brokers() {
 }
 
 #[tokio::test]
-async fn who_finds_nobody_or_nothing_is_told() {
-    let mut nobody = config(vec!["127.0.0.1:1".into()]);
-    nobody.request_timeout = Duration::from_secs(2);
-    let error = KafkaQueue::connect(nobody).await.err().unwrap();
+async fn unreachable_brokers_and_missing_topics_are_reported() {
+    let mut unreachable = config(vec!["127.0.0.1:1".into()]);
+    unreachable.request_timeout = Duration::from_secs(2);
+    let error = KafkaQueue::connect(unreachable).await.err().unwrap();
     assert_eq!(error.kind, Kind::Unavailable);
 
     let brokers = MockCluster::new(1).unwrap();
     let mut config = config(vec![brokers.bootstrap_servers()]);
     // Otherwise mock brokers would create any topic they are asked for.
-    for (_, name, _) in Layout::of(&config).topics() {
+    for (_, name, _) in Layout::from_config(&config).topics() {
         let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
         brokers.topic_error(name, unknown).unwrap();
     }
@@ -119,7 +119,7 @@ async fn who_finds_nobody_or_nothing_is_told() {
 }
 
 #[tokio::test]
-async fn what_brokers_refuse_for_now_is_tried_again_in_order() {
+async fn transient_refusals_are_retried_in_order() {
     let (brokers, queue) = installed(|_| {}).await;
     let refusals = [
         RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
@@ -152,11 +152,11 @@ async fn a_new_leader_goes_on_where_the_old_one_was() {
 }
 
 #[tokio::test]
-async fn without_brokers_nothing_is_accepted_and_afterwards_all_is_well() {
+async fn publishes_fail_without_brokers_and_recover_later() {
     let (brokers, queue) = installed(in_a_hurry).await;
     let producer = queue.producer();
-    let before = producer.publish(numbered(at(0), 0..3)).await;
-    assert!(before.iter().all(Result::is_ok));
+    let first_answers = producer.publish(numbered(at(0), 0..3)).await;
+    assert!(first_answers.iter().all(Result::is_ok));
     brokers.broker_down(-1).unwrap();
     let answers = producer.publish(numbered(at(0), 3..6)).await;
     assert!(
@@ -184,11 +184,11 @@ async fn a_partition_whose_leader_is_away_fails_alone() {
         let producer = producer.clone();
         async move { producer.publish(numbered(at(0), 1..4)).await }
     });
-    let mut well = 0;
+    let mut count = 0;
     while !sick.is_finished() {
-        let answers = producer.publish(numbered(at(1), well..well + 1)).await;
+        let answers = producer.publish(numbered(at(1), count..count + 1)).await;
         assert!(answers[0].is_ok(), "{answers:?}");
-        well += 1;
+        count += 1;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let sick = sick.await.unwrap();
@@ -197,7 +197,7 @@ async fn a_partition_whose_leader_is_away_fails_alone() {
             .all(|answer| failed_as(answer, Kind::Unavailable)),
         "{sick:?}"
     );
-    assert_eq!(values(&queue, at(1)).await, (0..well).collect::<Vec<_>>());
+    assert_eq!(values(&queue, at(1)).await, (0..count).collect::<Vec<_>>());
     brokers.broker_up(3).unwrap();
     accepted_again(producer.as_ref(), at(0), 1).await;
     assert_eq!(values(&queue, at(0)).await, [0, 1]);
@@ -228,7 +228,7 @@ async fn a_publish_of_several_partitions_waits_for_none_that_is_away() {
 }
 
 #[tokio::test]
-async fn after_a_refusal_for_good_none_of_the_later_records_is_appended() {
+async fn no_record_is_appended_after_a_permanent_refusal() {
     let (brokers, queue) = installed(in_a_hurry).await;
     let producer = queue.producer();
     let refusal = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED];
@@ -274,12 +274,12 @@ async fn a_full_buffer_lets_publishers_wait_and_then_fail() {
     assert!(failed_as(&first.await.unwrap()[0], Kind::Unavailable));
     brokers.broker_up(-1).unwrap();
     accepted_again(producer.as_ref(), at(0), 2).await;
-    let kept = values(&queue, at(0)).await;
+    let stored_values = values(&queue, at(0)).await;
     assert!(
-        !kept.contains(&1),
+        !stored_values.contains(&1),
         "what was dropped in the queue was never sent"
     );
-    assert_eq!(kept.last(), Some(&2));
+    assert_eq!(stored_values.last(), Some(&2));
 }
 
 #[tokio::test]
@@ -290,14 +290,14 @@ async fn a_publish_that_is_dropped_harms_no_other() {
         .unwrap();
     let producer = queue.producer();
     for n in 0..10 {
-        let dropped = producer.publish(numbered(at(0), 10 * n..10 * n + 5));
-        let _ = tokio::time::timeout(Duration::from_millis(1), dropped).await;
+        let publish = producer.publish(numbered(at(0), 10 * n..10 * n + 5));
+        let _ = tokio::time::timeout(Duration::from_millis(1), publish).await;
     }
     let answers = producer.publish(numbered(at(0), 100..101)).await;
     assert!(answers[0].is_ok());
-    let kept = values(&queue, at(0)).await;
-    assert!(kept.is_sorted(), "{kept:?}");
-    assert_eq!(kept.last(), Some(&100));
+    let stored_values = values(&queue, at(0)).await;
+    assert!(stored_values.is_sorted(), "{stored_values:?}");
+    assert_eq!(stored_values.last(), Some(&100));
 }
 
 /// Commits `next`, an offset that the first partition's log does not have.
@@ -321,21 +321,21 @@ async fn records_that_are_gone_are_told_and_not_skipped() {
     stand(&queue, 1000);
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let mut read = Vec::new();
-    let told = async {
-        let mut told = None;
-        while told.is_none() || read.len() < 3 {
+    let report = async {
+        let mut report = None;
+        while report.is_none() || read.len() < 3 {
             match consumer.poll(10).await {
                 Ok(Polled::Records(records)) => read.extend(records),
                 Ok(_) => {}
-                Err(error) => told = Some(error),
+                Err(error) => report = Some(error),
             }
         }
-        told.unwrap()
+        report.unwrap()
     };
-    let told = tokio::time::timeout(PATIENCE, told);
-    let told = told.await.expect("it is told, and the others are read");
-    assert_eq!(told.kind, Kind::Corrupt);
-    let text = told.source.to_string();
+    let report = tokio::time::timeout(TEST_TIMEOUT, report);
+    let report = report.await.expect("it is told, and the others are read");
+    assert_eq!(report.kind, Kind::Corrupt);
+    let text = report.source.to_string();
     assert!(
         text.contains("message/0 continues at 1000, but the log has 0 to 3"),
         "{text}"
@@ -345,34 +345,34 @@ async fn records_that_are_gone_are_told_and_not_skipped() {
 }
 
 #[tokio::test]
-async fn who_does_not_poll_loses_its_partitions_and_is_told() {
+async fn a_member_that_does_not_poll_loses_its_partitions() {
     let (_brokers, queue) = installed(|config| {
-        // Only `away` is to be late.
+        // Only `silent_member` is to be late.
         config.consumer.session_timeout = Duration::from_secs(10);
         config.consumer.poll_interval_max = Duration::from_secs(10);
     })
     .await;
     queue.producer().publish(numbered(at(0), 0..3)).await;
-    let mut away = queue.subscribe("carrier", Topic::Message).await.unwrap();
+    let mut silent_member = queue.subscribe("carrier", Topic::Message).await.unwrap();
     assert!(matches!(
-        next_change(away.as_mut()).await,
+        next_change(silent_member.as_mut()).await,
         Polled::Assigned(_)
     ));
-    receive(away.as_mut(), 3).await;
+    receive(silent_member.as_mut(), 3).await;
     let mut other = queue.subscribe("carrier", Topic::Message).await.unwrap();
-    let mut held = 0;
-    while held < 4 {
+    let mut assigned_count = 0;
+    while assigned_count < 4 {
         if let Polled::Assigned(more) = next_change(other.as_mut()).await {
-            held += more.len();
+            assigned_count += more.len();
         }
     }
     assert_eq!(receive(other.as_mut(), 3).await.len(), 3);
-    let refused = away.commit(&[(at(0), 3)]).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::Conflict, "{refused:?}");
-    let mut lost = Vec::new();
-    while !lost.contains(&at(0)) {
-        match next_change(away.as_mut()).await {
-            Polled::Lost(more) => lost.extend(more),
+    let error = silent_member.commit(&[(at(0), 3)]).await.unwrap_err();
+    assert_eq!(error.kind, Kind::Conflict, "{error:?}");
+    let mut lost_partitions = Vec::new();
+    while !lost_partitions.contains(&at(0)) {
+        match next_change(silent_member.as_mut()).await {
+            Polled::Lost(more) => lost_partitions.extend(more),
             // The member polls, so it rejoins.
             Polled::Assigned(_) => {}
             other => panic!("nothing is left to be given up: {other:?}"),

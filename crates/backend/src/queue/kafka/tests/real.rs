@@ -44,17 +44,17 @@ impl Installation {
     async fn delete(&self, topics: &[&str]) {
         let admin: AdminClient<DefaultClientContext> =
             settings::client(&self.0).unwrap().create().unwrap();
-        let deleted = admin.delete_topics(topics, &AdminOptions::new());
-        deleted.await.unwrap();
+        let deletion = admin.delete_topics(topics, &AdminOptions::new());
+        deletion.await.unwrap();
     }
 }
 
 impl Drop for Installation {
     fn drop(&mut self) {
         let installation = Installation(self.0.clone());
-        let deleting = std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let installation = std::mem::ManuallyDrop::new(installation);
-            let layout = Layout::of(&installation.0);
+            let layout = Layout::from_config(&installation.0);
             let meta = layout.meta();
             let names: Vec<&str> = layout
                 .topics()
@@ -66,7 +66,7 @@ impl Drop for Installation {
                 .build();
             runtime.unwrap().block_on(installation.delete(&names));
         });
-        let _ = deleting.join();
+        let _ = thread.join();
     }
 }
 
@@ -120,17 +120,17 @@ async fn keeps_the_contract_where_brokers_decide_for_groups() {
 async fn topics_are_made_checked_and_mended() {
     let installation = Installation::named();
     let config = &installation.0;
-    let missing = topics::check(config).await.unwrap();
-    assert_eq!(missing.len(), 11, "{missing:?}");
+    let differences = topics::check(config).await.unwrap();
+    assert_eq!(differences.len(), 11, "{differences:?}");
     assert!(
-        missing
+        differences
             .iter()
             .all(|one| matches!(one, Difference::Missing { .. }))
     );
-    let made = topics::apply(config).await.unwrap();
-    let created = |change: &&Change| matches!(change, Change::Created { .. });
-    assert_eq!(made.iter().filter(created).count(), 11);
-    assert!(made.contains(&Change::Epoch { from: None, to: 1 }));
+    let first_changes = topics::apply(config).await.unwrap();
+    let is_created = |change: &&Change| matches!(change, Change::Created { .. });
+    assert_eq!(first_changes.iter().filter(is_created).count(), 11);
+    assert!(first_changes.contains(&Change::Epoch { from: None, to: 1 }));
     assert_eq!(topics::check(config).await.unwrap(), []);
     assert_eq!(topics::apply(config).await.unwrap(), []);
 
@@ -144,14 +144,16 @@ async fn topics_are_made_checked_and_mended() {
         "dead letters of two kinds, and operations"
     );
     let changes = topics::apply(&other).await.unwrap();
-    let left = changes
+    let leftovers = changes
         .iter()
         .filter(|change| matches!(change, Change::Left(_)));
-    assert_eq!((changes.len(), left.count()), (5, 4), "{changes:?}");
-    let again = topics::check(config).await.unwrap();
-    assert!(matches!(&again[..], [Difference::Setting { name, .. }] if name == "retention.ms"));
-    let refused = KafkaQueue::connect(other).await.err().unwrap();
-    assert!(refused.source.to_string().contains("set partitions to 4"));
+    assert_eq!((changes.len(), leftovers.count()), (5, 4), "{changes:?}");
+    let second_check = topics::check(config).await.unwrap();
+    assert!(
+        matches!(&second_check[..], [Difference::Setting { name, .. }] if name == "retention.ms")
+    );
+    let error = KafkaQueue::connect(other).await.err().unwrap();
+    assert!(error.source.to_string().contains("set partitions to 4"));
 }
 
 #[tokio::test]
@@ -159,16 +161,11 @@ async fn topics_are_made_checked_and_mended() {
 async fn a_log_that_is_made_anew_has_a_new_epoch() {
     let installation = Installation::new().await;
     let config = &installation.0;
-    let layout = Layout::of(config);
+    let layout = Layout::from_config(config);
     assert_eq!(installation.connect().await.epoch(), 1);
     installation.delete(&[layout.name(Topic::Message)]).await;
-    let refused = KafkaQueue::connect(config.clone()).await.err().unwrap();
-    assert!(
-        refused
-            .source
-            .to_string()
-            .contains("packetboat topics apply")
-    );
+    let error = KafkaQueue::connect(config.clone()).await.err().unwrap();
+    assert!(error.source.to_string().contains("packetboat topics apply"));
     let changes = topics::apply(config).await.unwrap();
     let to = 2;
     assert!(
@@ -178,13 +175,13 @@ async fn a_log_that_is_made_anew_has_a_new_epoch() {
     assert_eq!(installation.connect().await.epoch(), 2);
     // Without topic `meta` nobody knows the epoch of the older log.
     installation.delete(&[&layout.meta()]).await;
-    let refused = topics::apply(config).await.err().unwrap();
-    assert!(refused.source.to_string().contains("epoch_min"));
-    let raised = KafkaConfig {
+    let error = topics::apply(config).await.err().unwrap();
+    assert!(error.source.to_string().contains("epoch_min"));
+    let raised_config = KafkaConfig {
         epoch_min: 9,
         ..config.clone()
     };
-    topics::apply(&raised).await.unwrap();
+    topics::apply(&raised_config).await.unwrap();
     assert_eq!(installation.connect().await.epoch(), 9);
 }
 
@@ -209,7 +206,7 @@ async fn retention_that_overtakes_a_group_is_told() {
         .await
         .unwrap();
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
-    let told = async {
+    let report = async {
         loop {
             match consumer.poll(10).await {
                 Ok(Polled::Records(records)) => panic!("skipped to {}", records[0].offset),
@@ -218,9 +215,9 @@ async fn retention_that_overtakes_a_group_is_told() {
             }
         }
     };
-    let told = tokio::time::timeout(PATIENCE, told).await.unwrap();
-    assert_eq!(told.kind, Kind::Corrupt);
-    let text = told.source.to_string();
+    let report = tokio::time::timeout(TEST_TIMEOUT, report).await.unwrap();
+    assert_eq!(report.kind, Kind::Corrupt);
+    let text = report.source.to_string();
     assert!(
         text.contains("message/0 continues at 2, but the log has 5 to 10"),
         "{text}"
@@ -270,31 +267,34 @@ async fn a_killed_member_is_replaced_within_the_session_timeout() {
         .spawn();
     let child = ChildGuard(child.unwrap());
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
-    let mut held: usize = 0;
-    let mut shared = false;
+    let mut held_count: usize = 0;
+    let mut is_shared = false;
     // The process may be alone at first; then the members hold two each.
-    while !(shared && held == 2) {
+    while !(is_shared && held_count == 2) {
         match next_change(consumer.as_mut()).await {
-            Polled::Assigned(more) => held += more.len(),
-            Polled::Revoked(less) | Polled::Lost(less) => held -= less.len(),
+            Polled::Assigned(more) => held_count += more.len(),
+            Polled::Revoked(less) | Polled::Lost(less) => held_count -= less.len(),
             Polled::Records(_) => {}
         }
-        shared = held <= 2;
+        is_shared = held_count <= 2;
     }
     drop(child);
-    let killed = Instant::now();
-    while held < 4 {
+    let killed_at = Instant::now();
+    while held_count < 4 {
         match next_change(consumer.as_mut()).await {
-            Polled::Assigned(more) => held += more.len(),
-            Polled::Revoked(less) | Polled::Lost(less) => held -= less.len(),
+            Polled::Assigned(more) => held_count += more.len(),
+            Polled::Revoked(less) | Polled::Lost(less) => held_count -= less.len(),
             Polled::Records(_) => {}
         }
     }
-    let took = killed.elapsed();
-    println!("replaced after {took:?}");
+    let duration = killed_at.elapsed();
+    println!("replaced after {duration:?}");
     let consumer = &queue.config.consumer;
     assert!(consumer.session_timeout * 3 < consumer.poll_interval_max);
-    assert!(took < consumer.poll_interval_max, "it is not waited for");
+    assert!(
+        duration < consumer.poll_interval_max,
+        "it is not waited for"
+    );
 }
 
 #[tokio::test]
@@ -304,21 +304,21 @@ async fn a_resumed_partition_goes_on_at_once() {
     let queue = installation.connect().await;
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     while !matches!(next_change(consumer.as_mut()).await, Polled::Assigned(_)) {}
-    let mut took = Vec::new();
+    let mut durations = Vec::new();
     for n in 0..50 {
         consumer.pause(&[at(0)]);
         queue.producer().publish(numbered(at(0), n..n + 1)).await;
-        let paused = Duration::from_millis(20);
-        let polled = tokio::time::timeout(paused, consumer.poll(10)).await;
-        assert!(polled.is_err(), "{polled:?}");
-        let resumed = Instant::now();
+        let pause = Duration::from_millis(20);
+        let poll = tokio::time::timeout(pause, consumer.poll(10)).await;
+        assert!(poll.is_err(), "{poll:?}");
+        let resumed_at = Instant::now();
         consumer.resume(&[at(0)]);
         let records = receive(consumer.as_mut(), 1).await;
         assert_eq!(records[0].value, n.to_string());
-        took.push(resumed.elapsed());
+        durations.push(resumed_at.elapsed());
     }
-    took.sort();
-    println!("resumed within {:?}", took.last());
+    durations.sort();
+    println!("resumed within {:?}", durations.last());
     // The machine may stand still now and then.
-    assert!(took[took.len() / 2] < Duration::from_millis(500));
+    assert!(durations[durations.len() / 2] < Duration::from_millis(500));
 }

@@ -12,19 +12,19 @@ async fn publishing() {
         installation.0.producer.linger = Duration::from_millis(linger);
         let queue = installation.connect().await;
         let producer = queue.producer();
-        let started = Instant::now();
+        let start = Instant::now();
         producer.publish(numbered(at(0), 0..1)).await[0]
             .as_ref()
             .unwrap();
-        println!("linger {linger} ms: first publish {:?}", started.elapsed());
+        println!("linger {linger} ms: first publish {:?}", start.elapsed());
         for (publishers, batch) in [(1, 1), (1, 100), (16, 1), (16, 100)] {
             let each = if batch == 1 {
                 2000 / publishers
             } else {
                 4000 / publishers / 4
             };
-            let started = Instant::now();
-            let publishing: Vec<_> = (0..publishers)
+            let start = Instant::now();
+            let tasks: Vec<_> = (0..publishers)
                 .map(|n| {
                     let producer = producer.clone();
                     tokio::spawn(async move {
@@ -34,24 +34,24 @@ async fn publishing() {
                             records
                                 .iter_mut()
                                 .for_each(|r| r.value = vec![7; 256].into());
-                            let sent = Instant::now();
+                            let sent_at = Instant::now();
                             for answer in producer.publish(records).await {
                                 answer.unwrap();
                             }
-                            waits.push(sent.elapsed());
+                            waits.push(sent_at.elapsed());
                         }
                         waits
                     })
                 })
                 .collect();
             let mut waits = Vec::new();
-            for publisher in publishing {
+            for publisher in tasks {
                 waits.extend(publisher.await.unwrap());
             }
             waits.sort();
             println!(
                 "linger {linger} ms, {publishers:>2} publishers of {batch:>3}: {:>7.0} records/s, p50 {:?}, p99 {:?}",
-                (waits.len() * batch) as f64 / started.elapsed().as_secs_f64(),
+                (waits.len() * batch) as f64 / start.elapsed().as_secs_f64(),
                 waits[waits.len() / 2],
                 waits[waits.len() * 99 / 100],
             );
@@ -69,34 +69,34 @@ async fn rebalancing() {
         for round in 0..3 {
             let group = format!("carrier-{round}");
             let subscribe = || queue.subscribe(&group, Topic::Message);
-            let started = Instant::now();
+            let start = Instant::now();
             let mut a = subscribe().await.unwrap();
             while !matches!(next_change(a.as_mut()).await, Polled::Assigned(_)) {}
-            let joined = started.elapsed();
-            let started = Instant::now();
+            let join_time = start.elapsed();
+            let start = Instant::now();
             let mut b = subscribe().await.unwrap();
-            let (mut revoked, mut assigned) = (None, None);
-            while assigned.is_none() {
+            let (mut revoke_time, mut assign_time) = (None, None);
+            while assign_time.is_none() {
                 tokio::select! {
                     biased;
-                    polled = a.poll(10) => {
-                        if let Polled::Revoked(_) = polled.unwrap() {
-                            revoked = Some(started.elapsed());
+                    outcome = a.poll(10) => {
+                        if let Polled::Revoked(_) = outcome.unwrap() {
+                            revoke_time = Some(start.elapsed());
                         }
                     }
-                    polled = b.poll(10) => {
-                        if let Polled::Assigned(more) = polled.unwrap() && !more.is_empty() {
-                            assigned = Some(started.elapsed());
+                    outcome = b.poll(10) => {
+                        if let Polled::Assigned(more) = outcome.unwrap() && !more.is_empty() {
+                            assign_time = Some(start.elapsed());
                         }
                     }
                 }
             }
             drop(b);
-            let started = Instant::now();
+            let start = Instant::now();
             while !matches!(next_change(a.as_mut()).await, Polled::Assigned(_)) {}
             println!(
-                "{protocol:?}: first joined after {joined:?}; second asked: revoked {revoked:?}, assigned {assigned:?}; second left: back after {:?}",
-                started.elapsed()
+                "{protocol:?}: first joined after {join_time:?}; second asked: revoked {revoke_time:?}, assigned {assign_time:?}; second left: back after {:?}",
+                start.elapsed()
             );
         }
     }

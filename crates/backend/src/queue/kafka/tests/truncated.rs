@@ -15,14 +15,14 @@ use crate::test_servers;
 /// Polls until an error, and collects the records of other partitions; none of `partition` may
 /// come.
 async fn refusal(consumer: &mut dyn Consumer, partition: Partition) -> (Error, Vec<Record>) {
-    let mut others = Vec::new();
-    let refused = async {
+    let mut other_records = Vec::new();
+    let outcome = async {
         loop {
             match consumer.poll(100).await {
                 Ok(Polled::Records(records)) => {
                     for record in records {
                         assert_ne!(record.partition, partition, "skipped to {}", record.offset);
-                        others.push(record);
+                        other_records.push(record);
                     }
                 }
                 Ok(_) => {}
@@ -32,8 +32,8 @@ async fn refusal(consumer: &mut dyn Consumer, partition: Partition) -> (Error, V
             }
         }
     };
-    let refused = tokio::time::timeout(PATIENCE, refused).await;
-    (refused.expect("the group is told"), others)
+    let outcome = tokio::time::timeout(TEST_TIMEOUT, outcome).await;
+    (outcome.expect("the group is told"), other_records)
 }
 
 #[test]
@@ -69,9 +69,9 @@ async fn a_group_does_not_go_on_behind_what_the_log_lost() {
     brokers.partition_leader(&topic, 0, Some(2)).unwrap();
 
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
-    let (refused, _) = refusal(consumer.as_mut(), at(0)).await;
-    assert_eq!(refused.kind, Kind::Corrupt);
-    let text = refused.source.to_string();
+    let (error, _) = refusal(consumer.as_mut(), at(0)).await;
+    assert_eq!(error.kind, Kind::Corrupt);
+    let text = error.source.to_string();
     assert!(
         text.contains("message/0 continues at 3, but the log has 0 to 3 after it lost its tail"),
         "{text}"
@@ -81,11 +81,11 @@ async fn a_group_does_not_go_on_behind_what_the_log_lost() {
     // The partition stays stopped when its log has grown, while others continue.
     producer.publish(numbered(at(0), 3..9)).await;
     producer.publish(numbered(at(1), 0..3)).await;
-    let mut others = 0;
-    while others < 3 {
+    let mut record_count = 0;
+    while record_count < 3 {
         if let Polled::Records(records) = consumer.poll(10).await.unwrap() {
             assert!(records.iter().all(|record| record.partition == at(1)));
-            others += records.len();
+            record_count += records.len();
         }
     }
     assert_eq!(queue.committed("carrier", at(0)).await.unwrap(), Some(3));
@@ -94,8 +94,8 @@ async fn a_group_does_not_go_on_behind_what_the_log_lost() {
 fn kafka(verb: &str, words: &[&str]) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/real/kafka");
     let mut command = Command::new(script);
-    let ended = command.arg(verb).args(words).stdin(Stdio::null()).status();
-    assert!(ended.unwrap().success(), "kafka {verb} {words:?}");
+    let status = command.arg(verb).args(words).stdin(Stdio::null()).status();
+    assert!(status.unwrap().success(), "kafka {verb} {words:?}");
 }
 
 /// Restarts the brokers when dropped, however the test ends.
@@ -118,14 +118,16 @@ async fn append(queue: &KafkaQueue, count: usize) {
 // Records accepted while one of two copies is away are lost with the other copy.
 #[tokio::test]
 #[ignore = "kills brokers: make campaign"]
-async fn what_is_accepted_after_a_loss_is_not_skipped() {
+async fn records_accepted_after_a_loss_are_not_skipped() {
     assert_eq!(test_servers::addresses("kafka").len(), 3, "three brokers");
     let mut installation = Installation::named();
     installation.0.min_insync_replicas = 1;
     installation.0.unsafe_single_copy = true;
     installation.0.producer.publish_timeout = Duration::from_secs(5);
     topics::apply(&installation.0).await.unwrap();
-    let topic = Layout::of(&installation.0).name(Topic::Message).to_owned();
+    let topic = Layout::from_config(&installation.0)
+        .name(Topic::Message)
+        .to_owned();
     kafka("place", &[&topic, "0", "2", "3"]);
     let admin: AdminClient<DefaultClientContext> =
         settings::client(&installation.0).unwrap().create().unwrap();
@@ -159,9 +161,9 @@ async fn what_is_accepted_after_a_loss_is_not_skipped() {
     assert!(end > 200, "the log ends at {end}, beyond the group's place");
 
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
-    let (refused, _) = refusal(consumer.as_mut(), at(0)).await;
-    let text = refused.source.to_string();
-    assert_eq!(refused.kind, Kind::Corrupt, "{text}");
+    let (error, _) = refusal(consumer.as_mut(), at(0)).await;
+    let text = error.source.to_string();
+    assert_eq!(error.kind, Kind::Corrupt, "{text}");
     assert!(text.contains("message/0 continues at 200"), "{text}");
     drop(back);
 }

@@ -11,21 +11,21 @@ pub enum Difference {
     /// Wrong partition count. Never changed: it is fixed at installation.
     Partitions {
         topic: String,
-        wanted: u32,
-        found: u32,
+        expected: u32,
+        actual: u32,
     },
     /// Fewer replicas than wanted. Never changed here, because brokers would have to copy data.
     Replicas {
         topic: String,
-        wanted: u32,
-        found: u32,
+        expected: u32,
+        actual: u32,
     },
     /// Different setting of a topic, under Kafka's name.
     Setting {
         topic: String,
         name: String,
-        wanted: String,
-        found: Option<String>,
+        expected: String,
+        actual: Option<String>,
     },
     /// Missing epoch of the log.
     Epoch {
@@ -52,13 +52,13 @@ pub enum Change {
 }
 
 impl Difference {
-    /// True if setting it takes nothing away: bounds on retention, record size and in-sync replicas
+    /// Whether setting it takes nothing away: bounds on retention, record size and in-sync replicas
     /// may only grow.
     pub(super) fn may_be_set(&self) -> bool {
         let Difference::Setting {
             name,
-            wanted,
-            found,
+            expected,
+            actual,
             ..
         } = self
         else {
@@ -69,9 +69,9 @@ impl Difference {
             return true;
         }
         let number = |text: &str| text.parse::<i128>().ok();
-        let unlimited = -1;
-        match (found.as_deref().and_then(number), number(wanted)) {
-            (Some(found), Some(wanted)) => found != unlimited && wanted > found,
+        let no_limit = -1;
+        match (actual.as_deref().and_then(number), number(expected)) {
+            (Some(actual), Some(expected)) => actual != no_limit && expected > actual,
             (None, _) | (_, None) => true,
         }
     }
@@ -83,28 +83,28 @@ impl fmt::Display for Difference {
             Difference::Missing { topic } => write!(f, "topic {topic} is missing"),
             Difference::Partitions {
                 topic,
-                wanted,
-                found,
+                expected,
+                actual,
             } => write!(
                 f,
-                "topic {topic} has {found} partitions, not {wanted}; their number is fixed"
+                "topic {topic} has {actual} partitions, not {expected}; their number is fixed"
             ),
             Difference::Replicas {
                 topic,
-                wanted,
-                found,
+                expected,
+                actual,
             } => write!(
                 f,
-                "topic {topic} is on {found} brokers, not {wanted}; kafka-reassign-partitions adds some"
+                "topic {topic} is on {actual} brokers, not {expected}; kafka-reassign-partitions adds some"
             ),
             Difference::Setting {
                 topic,
                 name,
-                wanted,
-                found,
+                expected,
+                actual,
             } => {
-                let found = found.as_deref().unwrap_or("not set");
-                write!(f, "topic {topic}: {name} is {found}, not {wanted}")
+                let actual = actual.as_deref().unwrap_or("not set");
+                write!(f, "topic {topic}: {name} is {actual}, not {expected}")
             }
             Difference::Epoch { topic } => {
                 write!(f, "topic {topic} does not know the log's epoch")
@@ -127,11 +127,11 @@ impl fmt::Display for Change {
             Change::Set(Difference::Setting {
                 topic,
                 name,
-                wanted,
-                found,
+                expected,
+                actual,
             }) => {
-                let found = found.as_deref().unwrap_or("not set");
-                write!(f, "topic {topic}: {name} set from {found} to {wanted}")
+                let actual = actual.as_deref().unwrap_or("not set");
+                write!(f, "topic {topic}: {name} set from {actual} to {expected}")
             }
             Change::Set(difference) => write!(f, "mended: {difference}"),
             Change::Epoch { from: None, to } => write!(f, "the log's epoch is {to}"),
@@ -148,17 +148,17 @@ impl fmt::Display for Change {
 mod tests {
     use super::*;
 
-    fn setting(name: &str, found: Option<&str>, wanted: &str) -> Difference {
+    fn setting(name: &str, actual: Option<&str>, expected: &str) -> Difference {
         Difference::Setting {
             topic: "message".into(),
             name: name.into(),
-            wanted: wanted.into(),
-            found: found.map(str::to_owned),
+            expected: expected.into(),
+            actual: actual.map(str::to_owned),
         }
     }
 
     #[test]
-    fn nothing_is_made_smaller() {
+    fn limits_are_never_reduced() {
         assert!(setting("retention.ms", Some("10"), "20").may_be_set());
         assert!(!setting("retention.ms", Some("20"), "10").may_be_set());
         assert!(!setting("retention.ms", Some("-1"), "10").may_be_set());

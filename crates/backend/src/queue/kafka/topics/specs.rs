@@ -22,7 +22,7 @@ pub(super) struct TopicSpec {
 }
 
 /// All topics of an installation.
-pub(super) fn wanted(config: &KafkaConfig, layout: &Layout) -> Vec<TopicSpec> {
+pub(super) fn topic_specs(config: &KafkaConfig, layout: &Layout) -> Vec<TopicSpec> {
     let topics = layout.topics().map(|(topic, name, partitions)| {
         let mut settings = common(config);
         settings.push(("cleanup.policy", "delete".into()));
@@ -87,14 +87,14 @@ mod tests {
 
     // holes 14: a cluster's defaults could drop records that nobody has read yet.
     #[test]
-    fn nothing_is_dropped_by_size_and_segments_end_within_a_day() {
+    fn only_age_removes_records_and_segments_end_within_a_day() {
         let config = KafkaConfig::default();
-        for topic in wanted(&config, &Layout::of(&config)) {
+        for topic in topic_specs(&config, &Layout::from_config(&config)) {
             let value = |name| {
                 topic
                     .settings
                     .iter()
-                    .find(|(of, _)| *of == name)
+                    .find(|(key, _)| *key == name)
                     .map(|(_, value)| value)
             };
             assert_eq!(value("retention.bytes").unwrap(), "-1", "{}", topic.name);
@@ -107,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_with_letters_is_kept_clearly_longer_than_they_are() {
+    fn operations_are_retained_longer_than_dead_letters() {
         let config = KafkaConfig::default();
-        let kept = |topic| retention(topic, &config);
+        let duration = |topic| retention(topic, &config);
         for letters in [Topic::Dead, Topic::NotificationDead] {
-            assert_eq!(kept(Topic::Operation), kept(letters) * 2);
+            assert_eq!(duration(Topic::Operation), duration(letters) * 2);
         }
     }
 }

@@ -106,8 +106,8 @@ async fn judge(pipe: DuplexStream, config: Arc<ServerConfig>) -> Report {
             }
             Ok(count) => {
                 report.bytes += count;
-                let wrote = stream.write_all(&buffer[..count]).await;
-                wrote.expect("an open connection");
+                let result = stream.write_all(&buffer[..count]).await;
+                result.expect("an open connection");
                 stream.flush().await.expect("an open connection");
             }
             Err(error) => break end_of(error),
@@ -177,13 +177,17 @@ impl Caller {
     async fn echo(&mut self, bytes: &[u8]) {
         self.say(bytes);
         self.flush().await;
-        let mut back = Vec::new();
-        while back.len() < bytes.len() {
+        let mut echoed_bytes = Vec::new();
+        while echoed_bytes.len() < bytes.len() {
             let plain = self.read().await.expect("an echo");
-            assert!(!plain.is_empty(), "the end after {} bytes", back.len());
-            back.extend(plain);
+            assert!(
+                !plain.is_empty(),
+                "the end after {} bytes",
+                echoed_bytes.len()
+            );
+            echoed_bytes.extend(plain);
         }
-        assert_eq!(back, bytes);
+        assert_eq!(echoed_bytes, bytes);
     }
 }
 
@@ -197,7 +201,7 @@ where
     S: Future<Output = Report> + Send + 'static,
 {
     let (near, far) = tokio::io::duplex(PIPE_BYTES);
-    let served = tokio::spawn(server(far, SERVER.clone()));
+    let server_task = tokio::spawn(server(far, SERVER.clone()));
     let mut client = client(config.clone());
     client.set_buffer_limit(None);
     let caller = Caller {
@@ -207,7 +211,7 @@ where
         has_ended: false,
     };
     call(caller).await;
-    served.await.expect("no panic")
+    server_task.await.expect("no panic")
 }
 
 /// Checks one server in both TLS versions.
@@ -227,8 +231,8 @@ where
         let mut other = client_config(version);
         other.alpn_protocols = vec![b"h2".to_vec()];
         let report = connection(server, &Arc::new(other), async |mut caller| {
-            let heard = caller.read().await.expect_err("an alert");
-            assert!(heard.contains("NoApplicationProtocol"), "{heard}");
+            let error = caller.read().await.expect_err("an alert");
+            assert!(error.contains("NoApplicationProtocol"), "{error}");
         })
         .await;
         assert_eq!(report.end, End::Refused);
@@ -255,12 +259,12 @@ async fn all_sizes_with_new_keys_until_a_clean_end<S>(
             assert_eq!(caller.read().await, Ok(Vec::new()));
         })
         .await;
-        let wanted = Report {
+        let expected = Report {
             end: End::Clean,
             bytes: sizes.iter().sum(),
             is_resumed: round == 1,
         };
-        assert_eq!(report, wanted);
+        assert_eq!(report, expected);
     }
 }
 
@@ -319,10 +323,10 @@ async fn forgery<S>(
 {
     let report = connection(server, config, async |mut caller| {
         caller.echo(b"hello").await;
-        let forged = [&[23, 3, 3, 0, 40], &[5; 40][..]].concat();
-        caller.pipe.write_all(&forged).await.expect("a pipe");
-        let heard = caller.read().await.expect_err("an alert");
-        assert!(heard.contains("BadRecordMac"), "{heard}");
+        let forged_record = [&[23, 3, 3, 0, 40], &[5; 40][..]].concat();
+        caller.pipe.write_all(&forged_record).await.expect("a pipe");
+        let error = caller.read().await.expect_err("an alert");
+        assert!(error.contains("BadRecordMac"), "{error}");
     })
     .await;
     assert_eq!((report.end, report.bytes), (End::Refused, 5));
@@ -338,12 +342,12 @@ async fn tokio_rustls_keeps_the_contract() {
     keeps_the_contract(judge).await;
 }
 
-/// Reads until `wanted` has come, after what was read before.
-async fn read_up_to(pipe: &mut (impl AsyncRead + Unpin), read: &mut Vec<u8>, wanted: &str) {
+/// Reads until `text` has come, behind everything that was read before.
+async fn read_up_to(pipe: &mut (impl AsyncRead + Unpin), read: &mut Vec<u8>, text: &str) {
     let from = read.len().saturating_sub(1);
-    while !String::from_utf8_lossy(&read[from..]).contains(wanted) {
+    while !String::from_utf8_lossy(&read[from..]).contains(text) {
         let count = pipe.read_buf(read).await.expect("a pipe");
-        assert!(count > 0, "ended without {wanted:?}");
+        assert!(count > 0, "ended without {text:?}");
     }
 }
 
@@ -373,7 +377,7 @@ async fn openssl_is_understood() {
             .spawn()
             .expect("openssl");
         let (stream, _) = listener.accept().await.expect("a connection");
-        let served = tokio::spawn(adapter(stream, SERVER.clone()));
+        let server_task = tokio::spawn(adapter(stream, SERVER.clone()));
         let mut stdin = openssl.stdin.take().expect("a pipe");
         let mut stdout = openssl.stdout.take().expect("a pipe");
         let mut stderr = openssl.stderr.take().expect("a pipe");
@@ -381,25 +385,26 @@ async fn openssl_is_understood() {
         // It takes a letter as a command only if it reads the line alone.
         for line in lines {
             stdin.write_all(line.as_bytes()).await.expect("a pipe");
-            match line.len() > 2 {
-                true => read_up_to(&mut stdout, &mut text, &format!("\n{line}")).await,
-                false => read_up_to(&mut stderr, &mut log, "KEYUPDATE\n").await,
+            if line.len() > 2 {
+                read_up_to(&mut stdout, &mut text, &format!("\n{line}")).await
+            } else {
+                read_up_to(&mut stderr, &mut log, "KEYUPDATE\n").await
             }
         }
         stdin.write_all(b"Q\n").await.expect("a pipe");
         stdout.read_to_end(&mut text).await.expect("a pipe");
         openssl.wait().await.expect("an end");
         let text = String::from_utf8_lossy(&text);
-        let wanted = ["ALPN protocol: packetboat.v1", version];
-        let echoed = lines.iter().filter(|line| line.len() > 2);
-        for wanted in wanted.iter().chain(echoed) {
-            assert!(text.contains(wanted), "{wanted} is not in {text}");
+        let expected = ["ALPN protocol: packetboat.v1", version];
+        let echoed_lines = lines.iter().filter(|line| line.len() > 2);
+        for expected in expected.iter().chain(echoed_lines) {
+            assert!(text.contains(expected), "{expected} is not in {text}");
         }
-        let report = served.await.expect("no panic");
-        let sent = lines
+        let report = server_task.await.expect("no panic");
+        let line_lengths = lines
             .iter()
             .filter(|line| line.len() > 2)
             .map(|line| line.len());
-        assert_eq!((report.end, report.bytes), (End::Clean, sent.sum()));
+        assert_eq!((report.end, report.bytes), (End::Clean, line_lengths.sum()));
     }
 }

@@ -18,12 +18,12 @@ impl World {
             self.wires[index].session.handle_frame(frame, now);
             self.drain_session(index);
         }
-        while let Some(due) = self.wires[index]
+        while let Some(due_index) = self.wires[index]
             .answers
             .iter()
             .position(|(at, _)| *at <= now)
         {
-            let (_, answer) = self.wires[index].answers.remove(due);
+            let (_, answer) = self.wires[index].answers.remove(due_index);
             self.answer(index, answer);
             self.drain_session(index);
         }
@@ -62,7 +62,10 @@ impl World {
                     self.later(index, slow, Answer::Submitted(sends, trouble));
                 }
                 session::Action::Receipts(ack) => self.later(index, 30, Answer::Receipts(ack)),
-                session::Action::FetchMail { after, limit } => {
+                session::Action::FetchMail {
+                    cursor: after,
+                    limit,
+                } => {
                     self.later(index, 30, Answer::Page(after, limit));
                 }
                 // Tokens of these clients do not expire.
@@ -88,11 +91,11 @@ impl World {
                 session::Action::Close(why) => {
                     let when = self.soon(60);
                     let wire = &mut self.wires[index];
-                    if !wire.silent && !wire.gone {
+                    if !wire.silent && !wire.is_end_noticed {
                         let when = wire
                             .down
                             .back()
-                            .map_or(when, |(before, _)| when.max(*before));
+                            .map_or(when, |(previous, _)| when.max(*previous));
                         wire.down.push_back((when, Down::End(why)));
                     }
                 }
@@ -113,13 +116,13 @@ impl World {
                 decode_server(bytes, 1 << 20).expect("our own frame")
             }
         };
-        let soon = self.soon(60);
+        let earliest = self.soon(60);
         let wire = &mut self.wires[index];
-        if !wire.silent && !wire.gone {
+        if !wire.silent && !wire.is_end_noticed {
             let when = wire
                 .down
                 .back()
-                .map_or(soon, |(before, _)| soon.max(*before));
+                .map_or(earliest, |(previous, _)| earliest.max(*previous));
             wire.down.push_back((when, Down::Frame(frame)));
         }
     }
@@ -136,20 +139,20 @@ impl World {
             }
             Answer::Receipts(ack) => {
                 self.receive(end, &ack);
-                let acked = Acked {
+                let reply = Acked {
                     kind: ack.kind,
                     ids: ack.items.iter().map(|item| item.id).collect(),
-                    refused: Vec::new(),
+                    refusals: Vec::new(),
                 };
-                self.wires[index].session.handle_receipts(Ok(acked), now);
+                self.wires[index].session.handle_receipts(Ok(reply), now);
             }
-            Answer::Page(after, limit) => {
+            Answer::Page(after_id, limit) => {
                 let platform = self.ends[end].platform;
                 let mail = self.server.mail.entry((me, platform)).or_default();
-                let after = after.map(|cursor| cursor.id);
+                let after_id = after_id.map(|cursor| cursor.id);
                 let mut rest = mail
                     .iter()
-                    .filter(|(id, _)| after.is_none_or(|after| **id > after));
+                    .filter(|(id, _)| after_id.is_none_or(|after_id| **id > after_id));
                 let page: Vec<&Placed> =
                     rest.by_ref().take(limit as usize).map(|(_, p)| p).collect();
                 let next = rest.next().and_then(|_| page.last()).map(|last| {
@@ -158,9 +161,9 @@ impl World {
                         id: last.message.id,
                     }
                 });
-                let mails = page.iter().map(|placed| PageItem {
-                    id: placed.message.id,
-                    frame: encode_message(placed),
+                let mails = page.iter().map(|entry| PageItem {
+                    id: entry.message.id,
+                    frame: encode_message(entry),
                 });
                 let page = Page {
                     mails: mails.collect(),
@@ -220,27 +223,27 @@ impl World {
             Trouble::None => sends.len(),
             Trouble::Refused | Trouble::Unknown => self.rng.random_range(0..sends.len()),
         };
-        let mut failing: Vec<Recipient> = Vec::new();
+        let mut failing_receivers: Vec<Recipient> = Vec::new();
         let mut answers = Vec::new();
         for (place, send) in sends.into_iter().enumerate() {
             if place == fails_from {
-                failing.push(send.to);
+                failing_receivers.push(send.to);
             }
-            let fails = failing.contains(&send.to);
+            let fails = failing_receivers.contains(&send.to);
             let is_first = place == fails_from;
             if !fails || (trouble == Trouble::Unknown && is_first) {
-                let (accepted, told) = self.server.accept(me, device, &send, self.now);
-                match told {
-                    Some(SendResult::Placed(placed)) => self.deliver(index, end, &placed),
-                    Some(changed @ (SendResult::Changed(..) | SendResult::Hidden(..))) => {
+                let (acceptance, result) = self.server.accept(me, device, &send, self.now);
+                match result {
+                    Some(SendResult::Placed(entry)) => self.deliver(index, end, &entry),
+                    Some(change_result @ (SendResult::Changed(..) | SendResult::Hidden(..))) => {
                         self.next += 1;
                         let when = self.soon(200);
-                        self.pushes.insert((when, self.next), (changed, end));
+                        self.pushes.insert((when, self.next), (change_result, end));
                     }
                     Some(SendResult::Nothing) | None => {}
                 }
                 if !fails {
-                    answers.push(Ok(accepted));
+                    answers.push(Ok(acceptance));
                     continue;
                 }
             }
@@ -253,12 +256,12 @@ impl World {
     }
 
     /// Echoes the position to the sending session, and schedules the push of the message.
-    pub(super) fn deliver(&mut self, index: usize, end: usize, placed: &Placed) {
+    pub(super) fn deliver(&mut self, index: usize, end: usize, entry: &Placed) {
         let echo = ServerFrame::Placed(PlacedEcho {
-            send_id: placed.message.send_id,
-            id: placed.message.id,
-            conversation: placed.conversation,
-            position: placed.position,
+            send_id: entry.message.send_id,
+            id: entry.message.id,
+            conversation: entry.conversation,
+            position: entry.position,
         });
         if !self.chance(10) {
             self.wires[index]
@@ -267,28 +270,28 @@ impl World {
         }
         self.next += 1;
         let when = self.soon(200);
-        let told = SendResult::Placed(placed.clone());
-        self.pushes.insert((when, self.next), (told, end));
+        let result = SendResult::Placed(entry.clone());
+        self.pushes.insert((when, self.next), (result, end));
     }
 
     /// Pushes a change to all sessions there; a client that misses it notices the gap, or syncs.
-    pub(super) fn tell(&mut self, conversation: ConversationId, changed: OrderedChange) {
+    pub(super) fn push_change(&mut self, conversation: ConversationId, change: OrderedChange) {
         let frame = ServerFrame::Changed {
             conversation,
-            changed,
+            changed: change,
         };
         self.tell_all(&frame, |user| conversation.peer_of(user).is_some());
     }
 
-    pub(super) fn tell_of_list(&mut self, of: UserId, word: ListEvent) {
+    pub(super) fn push_list_event(&mut self, of: UserId, word: ListEvent) {
         self.tell_all(&ServerFrame::Listed(word), |user| user == of);
     }
 
-    fn tell_all(&mut self, frame: &ServerFrame, whom: impl Fn(UserId) -> bool) {
+    fn tell_all(&mut self, frame: &ServerFrame, is_receiver: impl Fn(UserId) -> bool) {
         let bytes = api::codec::encode_server(frame);
         for wire in 0..self.wires.len() {
             let user = self.ends[self.wires[wire].end].user;
-            if !whom(user) || !self.wires[wire].session.is_open() {
+            if !is_receiver(user) || !self.wires[wire].session.is_open() {
                 continue;
             }
             if self.chance(10) {
@@ -300,8 +303,8 @@ impl World {
         }
     }
 
-    pub(super) fn push(&mut self, placed: &Placed, origin: usize) {
-        let message = &placed.message;
+    pub(super) fn push(&mut self, entry: &Placed, origin: usize) {
+        let message = &entry.message;
         let Recipient::User(to) = message.to else {
             return;
         };
@@ -320,7 +323,7 @@ impl World {
                     .mail
                     .entry(key)
                     .or_default()
-                    .insert(message.id, placed.clone());
+                    .insert(message.id, entry.clone());
             }
             for index in open {
                 let session = &mut self.wires[index].session;
@@ -328,7 +331,7 @@ impl World {
                     token: PushToken::from_number(message.id.get() as u64),
                     session: session.id(),
                     message: message.id,
-                    frame: encode_message(placed),
+                    frame: encode_message(entry),
                     needs_ack: true,
                     trace: None,
                 };
@@ -347,12 +350,12 @@ impl World {
             return;
         }
         let id = MessageId::new(token.number as i64).expect("positive");
-        let placed = (self.server.logs.values().flatten())
-            .find(|placed| placed.message.id == id)
+        let entry = (self.server.logs.values().flatten())
+            .find(|entry| entry.message.id == id)
             .cloned()
             .expect("it was placed");
         let key = (self.ends[at].user, self.ends[at].platform);
-        self.server.mail.entry(key).or_default().insert(id, placed);
+        self.server.mail.entry(key).or_default().insert(id, entry);
         for wire in 0..self.wires.len() {
             if self.wires[wire].end == at && wire != index {
                 self.wires[wire].session.hint();
@@ -386,8 +389,8 @@ impl World {
     /// Checks that the device has every message it acknowledges. // I8
     pub(super) fn receive(&mut self, at: usize, ack: &Ack) {
         for item in &ack.items {
-            let kept = self.ends[at].saved.conversations.get(&item.conversation);
-            let has = kept.is_some_and(|kept| kept.cursor.seq >= item.seq);
+            let progress = self.ends[at].snapshot.conversations.get(&item.conversation);
+            let has = progress.is_some_and(|progress| progress.cursor.seq >= item.seq);
             assert!(
                 has || ack.kind == ReceiptKind::Read,
                 "acknowledged what is not stored"
@@ -396,10 +399,10 @@ impl World {
             if ack.kind == ReceiptKind::Read {
                 self.read_everywhere(item, by);
             }
-            let told = self
+            let notice = self
                 .server
                 .receipt(ack.kind, item.conversation, item.seq, by, self.now);
-            let Some((from, receipt)) = told else {
+            let Some((from, receipt)) = notice else {
                 continue;
             };
             let bytes = api::codec::encode_server(&ServerFrame::Receipts(vec![receipt]));

@@ -18,7 +18,7 @@ impl World {
         end.core
             .send(send_id, to, content, self.now)
             .expect("room in the outbox");
-        end.sent.push((send_id, to));
+        end.durable_sends.push((send_id, to));
         self.drain_end(at);
     }
 
@@ -26,10 +26,10 @@ impl World {
     pub(super) fn change(&mut self, at: usize) {
         let end = &self.ends[at];
         let all: Vec<&Placed> = end
-            .shown
+            .shown_messages
             .values()
             .flatten()
-            .map(|(placed, _)| placed)
+            .map(|(entry, _)| entry)
             .collect();
         if all.is_empty() {
             return;
@@ -66,13 +66,13 @@ impl World {
             })),
             ..Content::text(text)
         };
-        let sent = self.ends[at].core.send(
+        let outcome = self.ends[at].core.send(
             SendId::from_bytes(bytes),
             Recipient::User(to),
             content,
             self.now,
         );
-        sent.expect("room in the outbox");
+        outcome.expect("room in the outbox");
         self.drain_end(at);
     }
 
@@ -80,7 +80,7 @@ impl World {
     pub(super) fn read(&mut self, at: usize) {
         let end = &self.ends[at];
         let all: Vec<&Placed> = end
-            .shown
+            .shown_messages
             .values()
             .flatten()
             .map(|(placed, _)| placed)
@@ -88,8 +88,8 @@ impl World {
         if all.is_empty() {
             return;
         }
-        let seen = all[self.rng.random_range(0..all.len())];
-        let (conversation, seq, id) = (seen.conversation, seen.position.seq, seen.message.id);
+        let entry = all[self.rng.random_range(0..all.len())];
+        let (conversation, seq, id) = (entry.conversation, entry.position.seq, entry.message.id);
         self.ends[at].core.read(conversation, seq, id, self.now);
         self.drain_end(at);
     }
@@ -117,35 +117,35 @@ impl World {
         let end = &mut self.ends[at];
         if let Some(index) = end.wire.take() {
             let wire = &mut self.wires[index];
-            (wire.silent, wire.gone) = (true, true);
+            (wire.silent, wire.is_end_noticed) = (true, true);
             wire.down.clear();
         }
-        end.storing = None;
-        end.taking.clear();
-        end.dialing = None;
-        end.failed.clear();
-        for (conversation, shown) in &mut end.shown {
-            let kept = end.saved.conversations.get(conversation);
-            shown.truncate(kept.map_or(0, |kept| kept.cursor.seq.0 as usize));
+        end.open_store = None;
+        end.pending_items.clear();
+        end.dial_at = None;
+        end.failed_sends.clear();
+        for (conversation, shown) in &mut end.shown_messages {
+            let progress = end.snapshot.conversations.get(conversation);
+            shown.truncate(progress.map_or(0, |progress| progress.cursor.seq.0 as usize));
         }
-        for (conversation, changed) in &mut end.changed {
-            let kept = end.saved.conversations.get(conversation);
-            let rev = kept.map_or(0, |kept| kept.rev);
+        for (conversation, changed) in &mut end.changes {
+            let progress = end.snapshot.conversations.get(conversation);
+            let rev = progress.map_or(0, |progress| progress.rev);
             changed.retain(|changed| changed.rev <= rev);
         }
-        end.hidden = end.saved.hidden.clone();
-        let rows = end.saved.outbox.values().map(|row| row.send_id);
+        end.hidden_seqs = end.snapshot.hidden_seqs.clone();
+        let rows = end.snapshot.outbox.values().map(|row| row.send_id);
         let durable: BTreeSet<SendId> = rows.collect();
         let ranks = &mut end.ranks;
         // Sends not in the store were never transmitted, so they do not exist.
-        end.sent.retain(|(send_id, _)| {
+        end.durable_sends.retain(|(send_id, _)| {
             durable.contains(send_id) || ranks.get(send_id).is_some_and(|rank| *rank >= 2)
         });
         // Statuses learnt and not stored are learnt again.
         for send_id in durable {
             ranks.insert(send_id, 0);
         }
-        for row in end.saved.followed.values() {
+        for row in end.snapshot.followed_rows.values() {
             let rank = match (row.status, row.seq) {
                 (ReceiptStatus::Sent, None) => 2,
                 (ReceiptStatus::Sent, Some(_)) => 3,
@@ -153,7 +153,7 @@ impl World {
             };
             ranks.insert(row.send_id, rank);
         }
-        end.core = begin(&device, end.platform, end.saved.clone());
+        end.core = begin(&device, end.platform, end.snapshot.clone());
         let rows = end.core.list().map(|row| (row.conversation, row));
         end.list = rows.collect();
         self.drain_end(at);
@@ -164,7 +164,7 @@ impl World {
         let end = &mut self.ends[at];
         if let Some(index) = end.wire.take() {
             let wire = &mut self.wires[index];
-            wire.gone = true;
+            wire.is_end_noticed = true;
             wire.down.clear();
         }
         end.core.handle_disconnected(why, self.now, jitter);
@@ -173,34 +173,40 @@ impl World {
 
     pub(super) fn step_end(&mut self, at: usize) {
         let now = self.now;
-        let due = |at: Timestamp| at <= now;
-        if self.ends[at].dialing.is_some_and(due) {
-            self.ends[at].dialing = None;
+        let is_due = |at: Timestamp| at <= now;
+        if self.ends[at].dial_at.is_some_and(is_due) {
+            self.ends[at].dial_at = None;
             self.dial(at);
         }
         let end = &mut self.ends[at];
-        if let Some((_, batch, changes)) = end.storing.take_if(|(at, ..)| due(*at)) {
+        if let Some((_, batch, changes)) = end.open_store.take_if(|(at, ..)| is_due(*at)) {
             changes
                 .into_iter()
-                .for_each(|change| end.saved.apply(change));
+                .for_each(|change| end.snapshot.apply(change));
             end.core.handle_stored(batch, now);
             self.drain_end(at);
         }
         let end = &mut self.ends[at];
-        while end.taking.front().is_some_and(|(at, _)| due(*at)) {
-            let (_, taking) = end.taking.pop_front().expect("it is there");
-            let number = match taking {
-                TakenItem::Message(shown) => {
-                    let list = end.shown.entry(shown.placed.conversation).or_default();
-                    list.push((shown.placed, shown.marks));
-                    shown.number
+        while end.pending_items.front().is_some_and(|(at, _)| is_due(*at)) {
+            let (_, item) = end.pending_items.pop_front().expect("it is there");
+            let number = match item {
+                TakenItem::Message(message) => {
+                    let list = end
+                        .shown_messages
+                        .entry(message.placed.conversation)
+                        .or_default();
+                    list.push((message.placed, message.marks));
+                    message.number
                 }
                 TakenItem::Hidden(number, conversation, seqs) => {
-                    end.hidden.entry(conversation).or_default().extend(seqs);
+                    end.hidden_seqs
+                        .entry(conversation)
+                        .or_default()
+                        .extend(seqs);
                     number
                 }
-                TakenItem::Change(number, conversation, changed) => {
-                    end.changed.entry(conversation).or_default().push(changed);
+                TakenItem::Change(number, conversation, change) => {
+                    end.changes.entry(conversation).or_default().push(change);
                     number
                 }
             };
@@ -208,15 +214,15 @@ impl World {
         }
         self.drain_end(at);
         let end = &mut self.ends[at];
-        if end.failed.first().is_some_and(|(at, _)| due(*at)) {
-            let (_, send_id) = end.failed.remove(0);
+        if end.failed_sends.first().is_some_and(|(at, _)| is_due(*at)) {
+            let (_, send_id) = end.failed_sends.remove(0);
             // The send may have been accepted late, after all.
             if end.core.retry(send_id, now) {
                 end.ranks.insert(send_id, 0);
             }
             self.drain_end(at);
         }
-        if self.ends[at].core.poll_timeout().is_some_and(due) {
+        if self.ends[at].core.poll_timeout().is_some_and(is_due) {
             self.ends[at].core.handle_timeout(now);
             self.drain_end(at);
         }
@@ -241,7 +247,7 @@ impl World {
             down: VecDeque::new(),
             answers: Vec::new(),
             silent: false,
-            gone: false,
+            is_end_noticed: false,
         });
         self.ends[at].wire = Some(self.wires.len() - 1);
         self.ends[at].core.handle_connected(self.now);
@@ -253,7 +259,7 @@ impl World {
             match action {
                 Action::Connect => {
                     let when = self.soon(100);
-                    self.ends[at].dialing = Some(when);
+                    self.ends[at].dial_at = Some(when);
                 }
                 Action::FetchToken => {}
                 Action::Disconnect(why) => {
@@ -264,9 +270,9 @@ impl World {
                 }
                 Action::Transmit(frame) => self.transmit_up(at, frame),
                 Action::Store { batch, changes } => {
-                    assert!(self.ends[at].storing.is_none(), "one store at a time");
+                    assert!(self.ends[at].open_store.is_none(), "one store at a time");
                     let when = self.soon(30);
-                    self.ends[at].storing = Some((when, batch, changes));
+                    self.ends[at].open_store = Some((when, batch, changes));
                 }
                 Action::Event(event) => self.hear_event(at, event),
                 Action::Listed(summary) => {
@@ -280,11 +286,11 @@ impl World {
 
     fn hear_event(&mut self, at: usize, event: CoreEvent) {
         match event {
-            CoreEvent::Message(shown) => self.take_soon(at, TakenItem::Message(shown)),
+            CoreEvent::Message(message) => self.take_soon(at, TakenItem::Message(message)),
             CoreEvent::Changed {
                 number,
                 conversation,
-                changed,
+                change: changed,
             } => self.take_soon(at, TakenItem::Change(number, conversation, changed)),
             CoreEvent::Hidden {
                 number,
@@ -299,13 +305,13 @@ impl World {
         }
     }
 
-    fn take_soon(&mut self, at: usize, taking: TakenItem) {
+    fn take_soon(&mut self, at: usize, item: TakenItem) {
         let slow = if self.chance(3) { 4000 } else { 20 };
-        let soon = self.soon(slow);
+        let earliest = self.soon(slow);
         let end = &mut self.ends[at];
-        let last = end.taking.back();
-        let when = last.map_or(soon, |(before, _)| soon.max(*before));
-        end.taking.push_back((when, taking));
+        let last = end.pending_items.back();
+        let when = last.map_or(earliest, |(previous, _)| earliest.max(*previous));
+        end.pending_items.push_back((when, item));
     }
 
     /// Checks that statuses only move forward. // I7
@@ -313,12 +319,12 @@ impl World {
         let when = self.soon(500);
         let end = &mut self.ends[at];
         let rank = status.rank();
-        let known = end.ranks.insert(send_id, rank);
-        if let Some(known) = known {
-            let is_same = rank == 0 && known == 0;
+        let previous_rank = end.ranks.insert(send_id, rank);
+        if let Some(previous_rank) = previous_rank {
+            let is_same = rank == 0 && previous_rank == 0;
             assert!(
-                rank > known || is_same,
-                "{send_id}: {known} then {status:?}"
+                rank > previous_rank || is_same,
+                "{send_id}: {previous_rank} then {status:?}"
             );
         }
         if let SendStatus::Failed(why) = status {
@@ -328,7 +334,7 @@ impl World {
                 "nothing else is refused for good here: {why}"
             );
             if why.code.retryable() {
-                end.failed.push((when, send_id));
+                end.failed_sends.push((when, send_id));
             }
         }
     }
@@ -336,18 +342,21 @@ impl World {
     pub(super) fn transmit_up(&mut self, at: usize, frame: ClientFrame) {
         if let ClientFrame::Send(send) = &frame {
             let is_stored = self.ends[at]
-                .saved
+                .snapshot
                 .outbox
                 .values()
                 .any(|row| row.send_id == send.send_id);
             assert!(is_stored, "transmitted before it was stored");
         }
-        let soon = self.soon(60);
+        let earliest = self.soon(60);
         let Some(wire) = self.ends[at].wire.map(|index| &mut self.wires[index]) else {
             return;
         };
         if !wire.silent {
-            let when = wire.up.back().map_or(soon, |(before, _)| soon.max(*before));
+            let when = wire
+                .up
+                .back()
+                .map_or(earliest, |(previous, _)| earliest.max(*previous));
             wire.up.push_back((when, frame));
         }
     }

@@ -8,85 +8,92 @@ impl World {
             let mine = |conversation: &&ConversationId| conversation.peer_of(end.user).is_some();
             for conversation in self.server.logs.keys().filter(mine) {
                 let log = &self.server.logs[conversation];
-                let shown = end.shown.get(conversation).map_or(&[][..], Vec::as_slice);
+                let shown_messages = end
+                    .shown_messages
+                    .get(conversation)
+                    .map_or(&[][..], Vec::as_slice);
                 assert_eq!(
-                    ids_shown(shown),
+                    ids_shown(shown_messages),
                     ids(log),
                     "{} shows {conversation}",
                     end.device
                 );
-                let kept = end.saved.conversations[conversation];
-                assert_eq!(kept.cursor.seq.0, log.len() as u64);
-                assert_eq!(kept.rev, self.server.rev(*conversation));
-                let edges = end.saved.loaded[conversation].edges();
+                let progress = end.snapshot.conversations[conversation];
+                assert_eq!(progress.cursor.seq.0, log.len() as u64);
+                assert_eq!(progress.rev, self.server.rev(*conversation));
+                let edges = end.snapshot.loaded_ranges[conversation].edges();
                 assert_eq!(edges, [], "{} has everything", end.device);
                 self.judge_changes(end, *conversation);
                 self.judge_row(end, *conversation);
             }
-            for conversation in end.shown.keys() {
+            for conversation in end.shown_messages.keys() {
                 assert!(self.server.logs.contains_key(conversation));
             }
             self.judge_sends(end);
         }
-        let accepted: usize = self.server.logs.values().map(Vec::len).sum();
-        let sent: usize = self.ends.iter().map(|end| end.sent.len()).sum();
-        assert_eq!(accepted, sent, "each send is one message");
+        let accepted_count: usize = self.server.logs.values().map(Vec::len).sum();
+        let sent_count: usize = self.ends.iter().map(|end| end.durable_sends.len()).sum();
+        assert_eq!(accepted_count, sent_count, "each send is one message");
     }
 
     /// Checks that each message has the server's content and marks.
     fn judge_changes(&self, end: &End, conversation: ConversationId) {
         let changes = end
-            .changed
+            .changes
             .get(&conversation)
             .map_or(&[][..], Vec::as_slice);
-        let revs: Vec<u64> = changes.iter().map(|changed| changed.rev).collect();
+        let revs: Vec<u64> = changes.iter().map(|change| change.rev).collect();
         let dense = revs.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         assert!(dense, "{} was told {revs:?}", end.device);
-        for (placed, marks) in &end.shown[&conversation] {
+        for (placed, marks) in &end.shown_messages[&conversation] {
             let (mut content, mut marks) = (
                 placed.message.content.clone(),
                 marks.clone().unwrap_or_default(),
             );
             let of_it = changes
                 .iter()
-                .filter(|changed| changed.seq == placed.position.seq);
-            for changed in of_it {
-                marks.apply(&changed.asked);
-                changed.asked.change.apply_to(&mut content);
+                .filter(|change| change.seq == placed.position.seq);
+            for change in of_it {
+                marks.apply(&change.asked);
+                change.asked.change.apply_to(&mut content);
             }
             let log = &self.server.logs[&conversation];
-            let (now, wanted) = self.server.now(&log[placed.position.seq.0 as usize - 1]);
+            let (now, expected_marks) = self.server.now(&log[placed.position.seq.0 as usize - 1]);
             let (device, seq) = (&end.device, placed.position.seq);
-            let (mut wanted, mut said) = (wanted.unwrap_or_default(), now.message.content);
+            let (mut expected_marks, mut expected_content) =
+                (expected_marks.unwrap_or_default(), now.message.content);
             if self.server.is_hidden(end.user, conversation, seq) {
-                said = said.emptied();
-                wanted.hidden = true;
+                expected_content = expected_content.emptied();
+                expected_marks.hidden = true;
             }
             let is_hidden = |all: &BTreeMap<ConversationId, BTreeSet<Seq>>| {
                 all.get(&conversation).is_some_and(|all| all.contains(&seq))
             };
-            if is_hidden(&end.hidden) {
+            if is_hidden(&end.hidden_seqs) {
                 content = content.emptied();
                 marks.hidden = true;
             }
-            assert_eq!(content, said, "{device} at {seq}");
-            assert_eq!(marks, wanted, "{device} at {seq}");
-            assert_eq!(is_hidden(&end.saved.hidden), is_hidden(&end.hidden));
+            assert_eq!(content, expected_content, "{device} at {seq}");
+            assert_eq!(marks, expected_marks, "{device} at {seq}");
+            assert_eq!(
+                is_hidden(&end.snapshot.hidden_seqs),
+                is_hidden(&end.hidden_seqs)
+            );
         }
     }
 
     /// Checks that the conversation list agrees with a count.
     fn judge_row(&self, end: &End, conversation: ConversationId) {
-        let saved = self.server.summary(end.user, conversation);
-        let mut told = saved.clone();
-        if let Some(newest) = &mut told.newest
+        let stored_row = self.server.summary(end.user, conversation);
+        let mut shown_row = stored_row.clone();
+        if let Some(newest) = &mut shown_row.newest
             && (self.server).is_hidden(end.user, conversation, newest.position.seq)
         {
             newest.message.content = newest.message.content.emptied();
             let marks = end.list[&conversation].marks.as_ref();
             assert!(marks.is_some_and(|marks| marks.hidden));
         }
-        let rows = [(&end.list, told), (&end.saved.list, saved)];
+        let rows = [(&end.list, shown_row), (&end.snapshot.list, stored_row)];
         for (rows, wanted) in rows {
             let row = &rows[&conversation];
             let row = Summary {
@@ -102,27 +109,33 @@ impl World {
     /// Checks that each send appears once, in the order of sending.
     pub(super) fn judge_sends(&self, end: &End) {
         for (conversation, log) in &self.server.logs {
-            let arrived: Vec<SendId> = (log.iter())
-                .filter(|placed| placed.message.device == end.device)
-                .map(|placed| placed.message.send_id)
+            let arrived_ids: Vec<SendId> = (log.iter())
+                .filter(|entry| entry.message.device == end.device)
+                .map(|entry| entry.message.send_id)
                 .collect();
-            let sent: Vec<SendId> = (end.sent.iter())
+            let sent_ids: Vec<SendId> = (end.durable_sends.iter())
                 .filter(|(_, to)| match to {
                     Recipient::User(to) => conversation.peer_of(end.user) == Some(*to),
                     Recipient::Group(_) => false,
                 })
                 .map(|(send_id, _)| *send_id)
                 .collect();
-            assert_eq!(arrived, sent, "{} in {conversation}", end.device);
+            assert_eq!(arrived_ids, sent_ids, "{} in {conversation}", end.device);
         }
     }
 
     /// Fingerprint of everything shown and sent.
     pub(in crate::core::tests) fn trace(&self) -> (Timestamp, u64, usize, Vec<Vec<MessageId>>) {
-        let shown = self
-            .ends
-            .iter()
-            .flat_map(|end| end.shown.values().map(|shown| ids_shown(shown)));
-        (self.now, self.steps, self.server.repeats, shown.collect())
+        let shown_ids = self.ends.iter().flat_map(|end| {
+            end.shown_messages
+                .values()
+                .map(|messages| ids_shown(messages))
+        });
+        (
+            self.now,
+            self.steps,
+            self.server.repeats,
+            shown_ids.collect(),
+        )
     }
 }

@@ -128,8 +128,8 @@ where
     let mut wire = Wire::websocket(FRAME_BYTES_MAX);
     wire.receive_plain(read);
     loop {
-        while let Some(received) = wire.next_frame() {
-            let frame = match received {
+        while let Some(incoming_frame) = wire.next_frame() {
+            let frame = match incoming_frame {
                 ClientInput::Frame(frame) => frame,
                 ClientInput::Ping => continue,
                 _ => return Ok(()),

@@ -17,7 +17,7 @@ pub(super) struct Chat {
     /// 99th percentile of the latency, in milliseconds.
     p99_ms: f64,
     /// Messages that came twice, or behind a later one: a client sorts and shows them once.
-    again: u64,
+    repeat_count: u64,
 }
 
 impl Run<'_> {
@@ -43,27 +43,30 @@ impl Run<'_> {
                 rate: self.args.rate,
             },
             warm_up: self.args.settle,
-            measured: Duration::ZERO,
+            duration: Duration::ZERO,
         };
         let dialect = self.dialect.anew();
-        let (found, result) = run_beside(server, &[], &dialect, load, event).await?;
-        let sum = found.sum;
-        let why = format!("of those who chat: {sum:?}");
-        self.report
-            .fail(sum.lost + sum.refused + sum.closed, Some(why));
+        let (load_result, result) = run_beside(server, &[], &dialect, load, event).await?;
+        let sum = load_result.sum;
+        let reason = format!("of those who chat: {sum:?}");
+        self.report.fail(
+            sum.lost_count + sum.refused_count + sum.closed_count,
+            Some(reason),
+        );
         let chat = Chat {
-            p99_ms: found.latency.value_at_quantile(0.99) as f64 / 1000.0,
-            again: sum.repeated + sum.out_of_order,
+            p99_ms: load_result.latency.value_at_quantile(0.99) as f64 / 1000.0,
+            repeat_count: sum.repeated_count + sum.out_of_order,
         };
         Ok((chat, result))
     }
 
-    pub(super) fn compare(&mut self, part: Part, before: &Chat, during: &Chat) {
-        let p99 = Figure::new(part, "p99 of others who chat, ms", during.p99_ms);
+    pub(super) fn compare(&mut self, part: Part, baseline: &Chat, under_load: &Chat) {
+        let p99 = Figure::new(part, "p99 of others who chat, ms", under_load.p99_ms);
         self.report
-            .add(p99.beside("before", before.p99_ms).at_most(2.0));
-        let again = "their messages that came again or late";
-        let again = Figure::new(part, again, during.again as f64);
-        self.report.add(again.beside("before", before.again as f64));
+            .add(p99.beside("before", baseline.p99_ms).at_most(2.0));
+        let figure = "their messages that came again or late";
+        let figure = Figure::new(part, figure, under_load.repeat_count as f64);
+        self.report
+            .add(figure.beside("before", baseline.repeat_count as f64));
     }
 }

@@ -23,7 +23,7 @@ use crate::cli::terminal::outln;
 use crate::settings::Settings;
 
 /// Time limit of a herd: a slower one has lost clients.
-const HERD_PATIENCE: Duration = Duration::from_secs(600);
+const HERD_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Args)]
 pub struct EdgeClients {
@@ -42,7 +42,7 @@ struct Clients {
     cut: CancellationToken,
     /// Held connections. Each ends with its user, and with the reason of the loss unless it was
     /// cut.
-    held: JoinSet<(u64, Option<LinkLoss>)>,
+    connections: JoinSet<(u64, Option<LinkLoss>)>,
     /// Connections that nobody reads.
     slow: JoinSet<()>,
 }
@@ -57,16 +57,16 @@ impl EdgeClients {
             dialect: Dialect::packetboat(&settings),
             limits: Limits::default(),
             cut: CancellationToken::new(),
-            held: JoinSet::new(),
+            connections: JoinSet::new(),
             slow: JoinSet::new(),
         };
         outln!("{{}}")?;
         let mut orders = BufReader::new(tokio::io::stdin()).lines();
         while let Some(line) = orders.next_line().await? {
             let order = serde_json::from_str(&line).context("no order")?;
-            let begun = Instant::now();
+            let start = Instant::now();
             let mut answer = clients.follow(order).await?;
-            answer.seconds = begun.elapsed().as_secs_f64();
+            answer.seconds = start.elapsed().as_secs_f64();
             outln!("{}", serde_json::to_string(&answer)?)?;
         }
         Ok(ExitCode::SUCCESS)
@@ -90,7 +90,7 @@ impl Clients {
             Order::Cut => {
                 self.cut();
                 self.slow.abort_all();
-                while self.held.join_next().await.is_some() {}
+                while self.connections.join_next().await.is_some() {}
                 Ok(Answer::default())
             }
             Order::Herd => self.herd().await,
@@ -104,8 +104,8 @@ impl Clients {
 
     fn hold(&mut self, user: u64, link: Link) {
         let cut = self.cut.clone();
-        let held = async move { (user, cut.run_until_cancelled(link.hold()).await) };
-        self.held.spawn(held);
+        let connection = async move { (user, cut.run_until_cancelled(link.hold()).await) };
+        self.connections.spawn(connection);
     }
 
     async fn connect(
@@ -116,17 +116,17 @@ impl Clients {
     ) -> Result<Answer> {
         let mut answer = Answer::default();
         let (targets, dialect) = (self.targets.clone(), self.dialect.clone());
-        let mut arriving = futures_util::stream::iter(users)
+        let mut sign_ins = futures_util::stream::iter(users)
             .map(|user| {
-                let (target, hello) = (any_of(&targets), dialect.hello(user));
+                let (target, hello) = (pick_target(&targets), dialect.hello(user));
                 async move {
                     let link = target.sign_in(&hello?, kind == Kind::Slow).await;
                     anyhow::Ok((user, link))
                 }
             })
             .buffer_unordered(at_a_time);
-        while let Some(arrived) = arriving.next().await {
-            match arrived? {
+        while let Some(sign_in) = sign_ins.next().await {
+            match sign_in? {
                 (user, Ok(link)) => {
                     answer.connected += 1;
                     // Hold at once: connecting the others may take longer than a server waits for a
@@ -136,7 +136,7 @@ impl Clients {
                         Kind::Slow => drop(self.slow.spawn(link.ignore())),
                     }
                 }
-                (_, Err(lost)) => answer.fail(lost),
+                (_, Err(loss)) => answer.fail(loss),
             }
         }
         Ok(answer)
@@ -148,7 +148,7 @@ impl Clients {
         let rounds = (0..times).map(|time| first + time % users);
         let mut cycles = futures_util::stream::iter(rounds)
             .map(|user| {
-                let (target, hello) = (any_of(&self.targets), self.dialect.hello(user));
+                let (target, hello) = (pick_target(&self.targets), self.dialect.hello(user));
                 async move { anyhow::Ok(target.sign_in(&hello?, false).await.map(drop)) }
             })
             .buffer_unordered(usize::try_from(users.min(64))?);
@@ -163,45 +163,45 @@ impl Clients {
 
     /// Disconnects all, who come back by the client's rules.
     async fn herd(&mut self) -> Result<Answer> {
-        let begun = Instant::now();
-        let end = begun + HERD_PATIENCE;
+        let start = Instant::now();
+        let end = start + HERD_TIMEOUT;
         self.cut();
-        let mut lost = std::mem::take(&mut self.held);
-        let mut coming = JoinSet::new();
+        let mut lost_connections = std::mem::take(&mut self.connections);
+        let mut returns = JoinSet::new();
         let mut answer = Answer::default();
         loop {
             tokio::select! {
                 biased;
-                Some(ended) = lost.join_next() => {
-                    let (user, lost) = ended?;
+                Some(result) = lost_connections.join_next() => {
+                    let (user, loss) = result?;
                     let hello = self.dialect.hello(user)?;
-                    let hint = lost.as_ref().and_then(LinkLoss::hint);
+                    let hint = loss.as_ref().and_then(LinkLoss::hint);
                     let target = self.targets.clone();
-                    coming.spawn(come_back(user, target, hello.to_vec(), hint, self.limits.clone()));
+                    returns.spawn(come_back(user, target, hello.to_vec(), hint, self.limits.clone()));
                 }
-                Some(came) = coming.join_next() => {
+                Some(came) = returns.join_next() => {
                     let (user, link, failures) = came?;
                     answer
                         .back_ms
-                        .push(begun.elapsed().as_millis() as u32);
+                        .push(start.elapsed().as_millis() as u32);
                     answer.count_tries(failures);
                     answer.connected += 1;
                     self.hold(user, link);
                 }
                 // The caller counts the missing ones.
-                () = sleep_until(end), if !(lost.is_empty() && coming.is_empty()) => break,
+                () = sleep_until(end), if !(lost_connections.is_empty() && returns.is_empty()) => break,
                 else => break,
             }
         }
-        let whole = answer.back_ms.len() + lost.len() + coming.len();
+        let client_count = answer.back_ms.len() + lost_connections.len() + returns.len();
         answer
             .back_ms
-            .resize(whole, HERD_PATIENCE.as_millis() as u32);
+            .resize(client_count, HERD_TIMEOUT.as_millis() as u32);
         Ok(answer)
     }
 }
 
-fn any_of(targets: &[ConnectTarget]) -> &ConnectTarget {
+fn pick_target(targets: &[ConnectTarget]) -> &ConnectTarget {
     &targets[random::<u64>() as usize % targets.len()]
 }
 
@@ -217,7 +217,7 @@ async fn come_back(
     let mut tries = 0;
     loop {
         sleep(reconnect_pause(tries, hint, random(), &limits)).await;
-        match any_of(&targets).sign_in(&hello, false).await {
+        match pick_target(&targets).sign_in(&hello, false).await {
             Ok(link) => return (user, link, failures),
             Err(lost) => {
                 hint = lost.hint();

@@ -36,18 +36,18 @@ pub(super) async fn idle(run: &mut Run<'_>) -> Result<()> {
 }
 
 async fn idle_bytes(run: &mut Run<'_>, server: &Installation) -> Result<f64> {
-    let first = run.connected(server, 0, FIRST).await?;
+    let first = run.connect_crowd(server, 0, FIRST).await?;
     let connections = run.args.connections;
     let mut rest = run.crowd(server, FIRST, connections).await?;
     // The row of a new device does not belong to its connection: create the rows before.
-    let met = rest.cycle(connections).await?;
-    run.count(&met);
+    let cycle_answer = rest.cycle(connections).await?;
+    run.count(&cycle_answer);
     run.settle().await;
-    let before = server.resident()?;
-    let connected = rest.connect(Kind::Idle).await?;
-    run.count(&connected);
+    let resident_before = server.resident()?;
+    let connect_answer = rest.connect(Kind::Idle).await?;
+    run.count(&connect_answer);
     run.settle().await;
-    let grown = server.resident()?.saturating_sub(before);
+    let grown = server.resident()?.saturating_sub(resident_before);
     drop((first, rest));
     Ok(grown as f64 / connections as f64)
 }
@@ -65,16 +65,18 @@ pub(super) async fn connect(run: &mut Run<'_>) -> Result<()> {
         let servers = [run.bare(door)?, run.server(door, &[])?];
         let mut crowds = Vec::new();
         for server in &servers {
-            let warm = run.connected(server, 0, FIRST).await?;
+            let warm = run.connect_crowd(server, 0, FIRST).await?;
             crowds.push((run.crowd(server, FIRST, run.args.connections).await?, warm));
         }
-        let mut found = [ConnectRounds::default(), ConnectRounds::default()];
+        let mut all_rounds = [ConnectRounds::default(), ConnectRounds::default()];
         for _ in 0..run.args.rounds {
-            for ((server, (crowd, _)), rounds) in servers.iter().zip(&mut crowds).zip(&mut found) {
+            for ((server, (crowd, _)), rounds) in
+                servers.iter().zip(&mut crowds).zip(&mut all_rounds)
+            {
                 wave(run, server, crowd, rounds).await?;
             }
         }
-        let [bare, ours] = found.map(|rounds| (median(&rounds.cpu_us), median(&rounds.rate)));
+        let [bare, ours] = all_rounds.map(|rounds| (median(&rounds.cpu_us), median(&rounds.rate)));
         let goal = match door {
             Door::Plain => 1.5,
             Door::Tls => 1.3,
@@ -96,13 +98,15 @@ async fn wave(
     crowd: &mut Crowd,
     rounds: &mut ConnectRounds,
 ) -> Result<()> {
-    let before = server.cpu_of_all()?;
+    let cpu_before = server.total_cpu()?;
     let answer = crowd.connect(Kind::Idle).await?;
-    let used = server.cpu_of_all()?.saturating_sub(before);
+    let cpu_time = server.total_cpu()?.saturating_sub(cpu_before);
     run.count(&answer);
-    let connected = answer.connected.max(1) as f64;
-    rounds.cpu_us.push(used.as_secs_f64() * 1e6 / connected);
-    rounds.rate.push(connected / answer.seconds);
+    let connection_count = answer.connected.max(1) as f64;
+    rounds
+        .cpu_us
+        .push(cpu_time.as_secs_f64() * 1e6 / connection_count);
+    rounds.rate.push(connection_count / answer.seconds);
     crowd.cut().await?;
     run.settle().await;
     Ok(())
@@ -115,19 +119,19 @@ pub(super) async fn cycles(run: &mut Run<'_>) -> Result<()> {
         let mut crowd = run
             .crowd(&server, 0, CYCLE_USERS.min(run.args.cycles))
             .await?;
-        let mut done = 0;
+        let mut done_count = 0;
         let mut resident = Vec::new();
         for tenths in [1, 5, 10] {
-            let until = run.args.cycles * tenths / 10;
-            let answer = crowd.cycle(until - done).await?;
-            done = until;
+            let target_count = run.args.cycles * tenths / 10;
+            let answer = crowd.cycle(target_count - done_count).await?;
+            done_count = target_count;
             run.count(&answer);
             run.settle().await;
             resident.push(server.resident()? as f64 / MIB);
         }
         let cycles = run.args.cycles;
-        let (after, door) = (resident.iter().zip([10, 50]), door.name());
-        for (mib, percent) in after {
+        let (samples, door) = (resident.iter().zip([10, 50]), door.name());
+        for (mib, percent) in samples {
             let name = format!("{door}, MiB resident after {percent} % of {cycles}");
             run.report.add(Figure::new(Part::Cycles, name, *mib));
         }

@@ -96,11 +96,11 @@ impl Crowd {
     }
 
     async fn ask(&mut self, order: impl Fn(u64, u64) -> Order) -> Result<Answer> {
-        let asked = (self.members.iter_mut()).map(|member| {
+        let requests = (self.members.iter_mut()).map(|member| {
             let order = order(member.first, member.count);
             member.ask(order)
         });
-        Ok(Answer::sum(try_join_all(asked).await?))
+        Ok(Answer::sum(try_join_all(requests).await?))
     }
 
     /// Kills the processes with `kill -9`: all sockets close in one moment.
@@ -131,8 +131,8 @@ impl Member {
         if let Some(file) = ca_file {
             command.arg("--ca-file").arg(file);
         }
-        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = piped.kill_on_drop(true).spawn()?;
+        let with_pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = with_pipes.kill_on_drop(true).spawn()?;
         let (orders, answers) = (child.stdin.take(), child.stdout.take());
         let (orders, answers) = orders.zip(answers).context("a process without pipes")?;
         let mut answers = BufReader::new(answers).lines();

@@ -14,13 +14,13 @@ pub(super) async fn herd(run: &mut Run<'_>) -> Result<()> {
     let connections = run.args.connections;
     let bare = {
         let server = run.bare(Door::Plain)?;
-        let mut crowd = run.connected(&server, 0, connections).await?;
+        let mut crowd = run.connect_crowd(&server, 0, connections).await?;
         crowd.herd().await?
     };
     let server = run.server(Door::Plain, &[])?;
-    let mut crowd = run.connected(&server, 0, connections).await?;
-    let before = run.chat(&server, run.quiet()).await?.0;
-    let (during, ours) = run.chat(&server, crowd.herd()).await?;
+    let mut crowd = run.connect_crowd(&server, 0, connections).await?;
+    let baseline = run.chat(&server, run.quiet()).await?.0;
+    let (under_load, ours) = run.chat(&server, crowd.herd()).await?;
     for answer in [&bare, &ours] {
         run.report
             .fail(connections.saturating_sub(answer.connected), None);
@@ -39,6 +39,6 @@ pub(super) async fn herd(run: &mut Run<'_>) -> Result<()> {
         let name = format!("tries that failed: {kind}");
         run.report.add(Figure::new(Part::Herd, name, *count as f64));
     }
-    run.compare(Part::Herd, &before, &during);
+    run.compare(Part::Herd, &baseline, &under_load);
     Ok(())
 }

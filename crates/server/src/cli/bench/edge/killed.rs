@@ -15,8 +15,8 @@ use crate::cli::bench::dialect::Dialect;
 use crate::cli::bench::sign_in::{say, sign_in};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Longer than a lease and the doubt after it.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Longer than a lease, and the time for which its end is in doubt.
+const KILL_TIMEOUT: Duration = Duration::from_secs(90);
 /// Absent users who get a message.
 const WRITTEN_TO: u64 = 200;
 /// Number of the user who writes.
@@ -33,55 +33,60 @@ pub(super) async fn killed(run: &mut Run<'_>) -> Result<()> {
     let mut server = run.server(Door::Plain, &[])?;
     let boats = server.websockets().len();
     let connections = run.args.connections;
-    let crowd = run.connected(&server, 0, connections).await?;
+    let crowd = run.connect_crowd(&server, 0, connections).await?;
     run.settle().await;
     // The same duration without a fault: a cluster at rest queries Redis, too.
     let rest = redis::commands(&run.redis).await?;
     sleep(run.args.seconds).await;
-    let before = redis::commands(&run.redis).await?;
-    let a_second = (before - rest) / run.args.seconds.as_secs_f64();
-    let begun = Instant::now();
+    let commands_before = redis::commands(&run.redis).await?;
+    let a_second = (commands_before - rest) / run.args.seconds.as_secs_f64();
+    let start = Instant::now();
     server.kill("boat")?;
     drop(crowd);
     let scraper = Scraper::new(&server.health())?;
     while scraper.look().await?.sum(DENIED, "") < boats as f64 {
-        if begun.elapsed() > PATIENCE {
-            bail!("boats that were killed still count as alive after {PATIENCE:?}");
+        if start.elapsed() > KILL_TIMEOUT {
+            bail!("boats that were killed still count as alive after {KILL_TIMEOUT:?}");
         }
         sleep(LOOK_EVERY).await;
     }
-    let denied = begun.elapsed();
+    let denied_after = start.elapsed();
     run.settle().await;
-    let asked = redis::commands(&run.redis).await? - before;
-    let quiet = a_second * begun.elapsed().as_secs_f64();
+    let command_count = redis::commands(&run.redis).await? - commands_before;
+    let quiet = a_second * start.elapsed().as_secs_f64();
 
     let mut add = |name: &str, value| run.report.add(Figure::new(Part::Killed, name, value));
     add("boats", boats as f64);
-    add("seconds until all of them are denied", denied.as_secs_f64());
-    add("Redis commands meanwhile", asked);
+    add(
+        "seconds until all of them are denied",
+        denied_after.as_secs_f64(),
+    );
+    add("Redis commands meanwhile", command_count);
     add("Redis commands in as long at rest", quiet);
     add(
         "Redis commands a session",
-        (asked - quiet).max(0.0) / connections as f64,
+        (command_count - quiet).max(0.0) / connections as f64,
     );
 
     let config = run.place.config.context("--boats needs --config")?;
     server.add_boat(config, boats + 1)?;
-    let stored = scraper.look().await?.sum(STORED, "");
-    let begun = Instant::now();
+    let stored_before = scraper.look().await?.sum(STORED, "");
+    let start = Instant::now();
     let url = server.websockets().pop().unwrap_or_default();
-    let written_to = WRITTEN_TO.min(connections);
-    write_to(&url, &run.dialect.anew(), connections, written_to).await?;
-    let wanted = stored + written_to as f64;
-    while scraper.look().await?.sum(STORED, "") < wanted {
-        if begun.elapsed() > PATIENCE {
-            bail!("of {written_to} messages to users who are gone some are not in their mailboxes");
+    let recipient_count = WRITTEN_TO.min(connections);
+    write_to(&url, &run.dialect.anew(), connections, recipient_count).await?;
+    let target = stored_before + recipient_count as f64;
+    while scraper.look().await?.sum(STORED, "") < target {
+        if start.elapsed() > KILL_TIMEOUT {
+            bail!(
+                "of {recipient_count} messages to users who are gone some are not in their mailboxes"
+            );
         }
         sleep(LOOK_EVERY).await;
     }
-    let name = format!("seconds until {written_to} messages to absent users are in mailboxes");
-    let stored = Figure::new(Part::Killed, name, begun.elapsed().as_secs_f64());
-    run.report.add(stored);
+    let name = format!("seconds until {recipient_count} messages to absent users are in mailboxes");
+    let figure = Figure::new(Part::Killed, name, start.elapsed().as_secs_f64());
+    run.report.add(figure);
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
 /// Time limit of a whole sign-in.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Heartbeat interval, below the server's limit of silence.
 const PING_EVERY: Duration = Duration::from_secs(25);
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -91,9 +91,10 @@ impl ConnectTarget {
             _ => bail!("{url} is neither ws:// nor wss://"),
         };
         let address = address.trim_end_matches('/').parse();
-        let tls = match is_secure {
-            true => Some(tls::client_config(ca_file, &[b"http/1.1"])?.into()),
-            false => None,
+        let tls = if is_secure {
+            Some(tls::client_config(ca_file, &[b"http/1.1"])?.into())
+        } else {
+            None
         };
         Ok(ConnectTarget {
             address: address.context("an IP address with a port is needed")?,
@@ -104,7 +105,7 @@ impl ConnectTarget {
     /// Signs in, up to the welcome. `is_slow` gives the socket a small kernel buffer, for a client
     /// that is not going to read.
     pub(super) async fn sign_in(&self, hello: &[u8], is_slow: bool) -> Result<Link, LinkLoss> {
-        let signing_in = async {
+        let sign_in = async {
             let mut link = self.connect(is_slow).await?;
             link.send(hello).await?;
             loop {
@@ -117,7 +118,7 @@ impl ConnectTarget {
                 }
             }
         };
-        timeout(PATIENCE, signing_in)
+        timeout(ANSWER_TIMEOUT, sign_in)
             .await
             .context("signing in took too long")?
     }
@@ -136,8 +137,8 @@ impl ConnectTarget {
             None => Either::Left(stream),
             Some(tls) => {
                 let name = ServerName::from(self.address.ip());
-                let connected = tls.connect(name, stream).await;
-                Either::Right(Box::new(connected.context("TLS")?))
+                let tls_stream = tls.connect(name, stream).await;
+                Either::Right(Box::new(tls_stream.context("TLS")?))
             }
         };
         let mut link = Link {
@@ -165,8 +166,8 @@ impl Link {
         self.stream.write_all(request.as_bytes()).await?;
         self.stream.flush().await?;
         loop {
-            let found = self.partial.windows(4).position(|end| end == b"\r\n\r\n");
-            if let Some(at) = found {
+            let head_end = self.partial.windows(4).position(|end| end == b"\r\n\r\n");
+            if let Some(at) = head_end {
                 let head = self.partial.split_to(at + 4);
                 let head = String::from_utf8_lossy(&head);
                 let line = head.lines().next().unwrap_or_default();
@@ -180,7 +181,7 @@ impl Link {
 
     /// Sends a frame masked with zeros, which leaves the payload as it is.
     pub(super) async fn send(&mut self, payload: &[u8]) -> Result<()> {
-        self.stream.write_all(&masked(payload)).await?;
+        self.stream.write_all(&mask_frame(payload)).await?;
         Ok(self.stream.flush().await?)
     }
 
@@ -233,7 +234,7 @@ impl Link {
     }
 }
 
-fn masked(payload: &[u8]) -> BytesMut {
+fn mask_frame(payload: &[u8]) -> BytesMut {
     let mut frame = BytesMut::with_capacity(payload.len() + 14);
     frame.put_u8(0x82);
     match payload.len() {
@@ -287,7 +288,7 @@ mod tests {
         for len in [0, 1, 125, 126, 65_535, 65_536] {
             let payload = vec![7; len];
             // Unmasked, as a server writes it.
-            let mut frame = masked(&payload);
+            let mut frame = mask_frame(&payload);
             let head = frame.len() - len - 4;
             frame[1] &= 0x7f;
             let mut bytes = BytesMut::from(&frame[..head]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Scraper of some servers' metrics.
 pub(super) struct Scraper {
@@ -18,7 +18,7 @@ pub(super) struct ScrapedMetrics(String);
 
 impl Scraper {
     pub(super) fn new(health: &[String]) -> Result<Scraper> {
-        let http = reqwest::Client::builder().timeout(PATIENCE).build();
+        let http = reqwest::Client::builder().timeout(SCRAPE_TIMEOUT).build();
         Ok(Scraper {
             http: http.context("a client for metrics")?,
             pages: health.iter().map(|url| format!("{url}/metrics")).collect(),

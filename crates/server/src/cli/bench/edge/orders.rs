@@ -46,13 +46,13 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn fail(&mut self, why: impl ToString) {
+    pub(super) fn fail(&mut self, reason: impl ToString) {
         self.failed += 1;
-        self.why.get_or_insert_with(|| why.to_string());
+        self.why.get_or_insert_with(|| reason.to_string());
     }
 
-    pub(super) fn count_tries(&mut self, failed: BTreeMap<String, u64>) {
-        for (kind, count) in failed {
+    pub(super) fn count_tries(&mut self, failures: BTreeMap<String, u64>) {
+        for (kind, count) in failures {
             *self.tries_failed.entry(kind).or_default() += count;
         }
     }

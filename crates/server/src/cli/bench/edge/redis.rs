@@ -7,18 +7,18 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Commands of all masters among these servers so far. Replicas count the writes of their masters
 /// again.
 pub(super) async fn commands(addresses: &[String]) -> Result<f64> {
     let mut sum = 0.0;
     for address in addresses {
-        let info = timeout(PATIENCE, info(address)).await;
+        let info = timeout(QUERY_TIMEOUT, info(address)).await;
         let info = info
             .with_context(|| format!("{address} does not answer"))?
             .with_context(|| format!("reading the counts of {address}"))?;
-        sum += counted(&info);
+        sum += count_commands(&info);
     }
     Ok(sum)
 }
@@ -42,7 +42,7 @@ async fn info(address: &str) -> Result<String> {
 }
 
 /// Data commands of a master; a script counts once, and the commands it calls count, too.
-fn counted(info: &str) -> f64 {
+fn count_commands(info: &str) -> f64 {
     if !info.lines().any(|line| line == "role:master") {
         return 0.0;
     }
@@ -62,13 +62,13 @@ fn counted(info: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::counted;
+    use super::count_commands;
 
     #[test]
-    fn commands_of_a_master_are_counted_but_not_those_of_connections() {
+    fn only_commands_of_clients_of_a_master_are_counted() {
         let stats = "cmdstat_evalsha:calls=7,usec=9\r\ncmdstat_hset:calls=20,usec=3\r\n\
             cmdstat_info:calls=400,usec=1\r\ncmdstat_config|get:calls=50,usec=1\r\n";
-        assert_eq!(counted(&format!("role:master\r\n{stats}")), 27.0);
-        assert_eq!(counted(&format!("role:slave\r\n{stats}")), 0.0);
+        assert_eq!(count_commands(&format!("role:master\r\n{stats}")), 27.0);
+        assert_eq!(count_commands(&format!("role:slave\r\n{stats}")), 0.0);
     }
 }

@@ -63,12 +63,12 @@ impl Figure {
     fn cells(&self) -> [String; 6] {
         let peer = self.peer.as_ref();
         let text = |value: Option<f64>| value.map(number).unwrap_or_default();
-        let beside = peer.map(|peer| format!("{} {}", number(peer.value), peer.name));
+        let peer_text = peer.map(|peer| format!("{} {}", number(peer.value), peer.name));
         [
             self.part.name().to_owned(),
             self.name.clone(),
             number(self.value),
-            beside.unwrap_or_default(),
+            peer_text.unwrap_or_default(),
             text(peer.and_then(|peer| peer.ratio)),
             text(self.goal),
         ]
@@ -91,10 +91,10 @@ impl Report {
         self.figures.push(figure);
     }
 
-    pub(super) fn fail(&mut self, count: u64, why: Option<String>) {
+    pub(super) fn fail(&mut self, count: u64, reason: Option<String>) {
         self.failed += count;
         if count > 0 && self.why.is_none() {
-            self.why = why;
+            self.why = reason;
         }
     }
 
@@ -112,8 +112,8 @@ impl Report {
                 table.add_rows(self.figures.iter().map(Figure::cells));
                 out!("{table}\n")?;
                 outln!("failed: {}", self.failed)?;
-                if let Some(why) = &self.why {
-                    outln!("the first: {why}")?;
+                if let Some(reason) = &self.why {
+                    outln!("the first: {reason}")?;
                 }
             }
         }
@@ -123,10 +123,13 @@ impl Report {
 
 /// The least value that this share of all does not exceed.
 pub(super) fn quantile(values: &[u32], share: f64) -> u32 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+    let mut sorted_values = values.to_vec();
+    sorted_values.sort_unstable();
+    let rank = (share * sorted_values.len() as f64).ceil() as usize;
+    sorted_values
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -150,8 +153,8 @@ mod tests {
             .at_most(1.5);
         let cells = figure.cells();
         assert_eq!(cells[1..], ["µs", "90.0", "60.0 bare", "1.50", "1.50"]);
-        let alone = Figure::new(Part::Idle, "bytes", 1234.4);
-        assert_eq!(alone.cells()[2..], ["1234", "", "", ""]);
+        let without_peer = Figure::new(Part::Idle, "bytes", 1234.4);
+        assert_eq!(without_peer.cells()[2..], ["1234", "", "", ""]);
         let json = serde_json::to_value(&figure).expect("JSON");
         assert_eq!(json["peer"]["ratio"], 1.5);
         assert_eq!(json["part"], "connect");

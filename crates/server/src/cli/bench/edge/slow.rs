@@ -31,7 +31,7 @@ const BODY_BYTES: usize = 16 * 1024;
 /// fast.
 const PACE: Duration = Duration::from_secs(2);
 /// Time for the messages, and for a boat to give up on a socket that does not drain.
-const PATIENCE: Duration = Duration::from_secs(100);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(100);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A group and its owner.
@@ -47,9 +47,9 @@ struct SlowClientsResult {
     /// Highest memory that the boat counted against its limit.
     counted_max: u64,
     /// Time until the last of them was sent away.
-    ended: Duration,
+    duration: Duration,
     /// Number of clients sent away, by code.
-    closed: BTreeMap<String, u64>,
+    closed_counts: BTreeMap<String, u64>,
 }
 
 pub(super) async fn slow(run: &mut Run<'_>) -> Result<()> {
@@ -61,25 +61,28 @@ pub(super) async fn slow(run: &mut Run<'_>) -> Result<()> {
     let answer = crowd.connect(Kind::Slow).await?;
     run.count(&answer);
     let groups = groups(run, &server).await?;
-    let before = run.chat(&server, run.quiet()).await?.0;
-    let seen = watch(&server, &groups, run.dialect.anew(), clients);
-    let (during, seen) = run.chat(&server, seen).await?;
+    let baseline = run.chat(&server, run.quiet()).await?.0;
+    let slow_clients = watch(&server, &groups, run.dialect.anew(), clients);
+    let (under_load, slow_clients) = run.chat(&server, slow_clients).await?;
     let mut add = |name: String, value| run.report.add(Figure::new(Part::Slow, name, value));
     let mib = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
     let resident = format!("MiB resident at most, {clients} clients");
-    add(resident, mib(seen.resident_max));
+    add(resident, mib(slow_clients.resident_max));
     add(
         "MiB as the boat counts them".to_owned(),
-        mib(seen.counted_max),
+        mib(slow_clients.counted_max),
     );
     add("MiB, the ceiling".to_owned(), mib(ceiling));
-    let closed: u64 = seen.closed.values().sum();
-    add("clients sent away".to_owned(), closed as f64);
-    for (code, count) in seen.closed {
+    let closed_count: u64 = slow_clients.closed_counts.values().sum();
+    add("clients sent away".to_owned(), closed_count as f64);
+    for (code, count) in slow_clients.closed_counts {
         add(format!("of them as {code}"), count as f64);
     }
-    add("seconds until then".to_owned(), seen.ended.as_secs_f64());
-    run.compare(Part::Slow, &before, &during);
+    add(
+        "seconds until then".to_owned(),
+        slow_clients.duration.as_secs_f64(),
+    );
+    run.compare(Part::Slow, &baseline, &under_load);
     drop(crowd);
     Ok(())
 }
@@ -105,69 +108,69 @@ async fn watch(
     clients: u64,
 ) -> Result<SlowClientsResult> {
     let scraper = Scraper::new(&server.health())?;
-    let (begun, before) = (Instant::now(), scraper.look().await?);
-    let told = async {
+    let (start, first_scrape) = (Instant::now(), scraper.look().await?);
+    let senders = async {
         // The groups begin one after the other, so that they do not send at the same moments.
         let begin = |(n, group): (usize, &Group)| {
             let (dialect, group) = (&dialect, *group);
             let wait = PACE * u32::try_from(n).unwrap_or(0) / groups.len() as u32;
             async move {
                 sleep(wait).await;
-                tell(&server.websocket, dialect, group).await
+                send_to_group(&server.websocket, dialect, group).await
             }
         };
         try_join_all(groups.iter().enumerate().map(begin))
             .await
             .map(drop)
     };
-    let watched = async {
+    let watcher = async {
         let (mut resident_max, mut counted_max) = (0, 0);
         loop {
             let now = scraper.look().await?;
             resident_max = resident_max.max(server.resident()?);
             counted_max = counted_max.max(now.sum("boat_memory_bytes", "") as u64);
-            let closed = closed(&before, &now);
-            let ended = begun.elapsed();
-            if closed.values().sum::<u64>() >= clients || ended > PATIENCE {
+            let closed_counts = count_closed(&first_scrape, &now);
+            let duration = start.elapsed();
+            if closed_counts.values().sum::<u64>() >= clients || duration > CLOSE_TIMEOUT {
                 return anyhow::Ok(SlowClientsResult {
                     resident_max,
                     counted_max,
-                    ended,
-                    closed,
+                    duration,
+                    closed_counts,
                 });
             }
             sleep(LOOK_EVERY).await;
         }
     };
-    tokio::pin!(told, watched);
+    tokio::pin!(senders, watcher);
     tokio::select! {
         biased;
         // No recipient is left.
-        seen = &mut watched => seen,
-        told = &mut told => {
-            told?;
-            watched.await
+        result = &mut watcher => result,
+        senders = &mut senders => {
+            senders?;
+            watcher.await
         }
     }
 }
 
 /// Connections that the boats ended between two scrapes, by code; without those of clients that
 /// left.
-fn closed(before: &ScrapedMetrics, now: &ScrapedMetrics) -> BTreeMap<String, u64> {
-    let mut closed = BTreeMap::new();
-    for (metrics, sign) in [(now, 1.0), (before, -1.0)] {
+fn count_closed(first: &ScrapedMetrics, now: &ScrapedMetrics) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for (metrics, sign) in [(now, 1.0), (first, -1.0)] {
         for (labels, value) in metrics.samples("boat_disconnects_total") {
             let code = labels.split('"').nth(1).unwrap_or_default();
-            *closed.entry(code.to_owned()).or_insert(0.0) += sign * value;
+            *counts.entry(code.to_owned()).or_insert(0.0) += sign * value;
         }
     }
-    closed.retain(|code, count| code != "client" && *count > 0.0);
-    (closed.into_iter())
+    counts.retain(|code, count| code != "client" && *count > 0.0);
+    (counts.into_iter())
         .map(|(code, count)| (code, count as u64))
         .collect()
 }
 
-async fn tell(url: &str, dialect: &Dialect, Group { owner, id }: Group) -> Result<()> {
+async fn send_to_group(url: &str, dialect: &Dialect, Group { owner, id }: Group) -> Result<()> {
     let mut socket = sign_in(url, dialect, owner).await?;
     for n in 1..=MESSAGES {
         let body = Bytes::from(vec![b'.'; BODY_BYTES]);
@@ -183,14 +186,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_sent_away_is_counted_by_code() {
+    fn disconnected_clients_are_counted_by_code() {
         let line =
             |code: &str, count| format!("boat_disconnects_total{{code=\"{code}\"}} {count}\n");
-        let before = ScrapedMetrics::of(line("slow", 2) + &line("client", 5));
+        let first = ScrapedMetrics::of(line("slow", 2) + &line("client", 5));
         let now = ScrapedMetrics::of(line("slow", 9) + &line("client", 50) + &line("full", 1));
-        let closed = closed(&before, &now);
-        assert_eq!(closed["slow"], 7);
-        assert_eq!(closed["full"], 1);
-        assert_eq!(closed.len(), 2);
+        let counts = count_closed(&first, &now);
+        assert_eq!(counts["slow"], 7);
+        assert_eq!(counts["full"], 1);
+        assert_eq!(counts.len(), 2);
     }
 }

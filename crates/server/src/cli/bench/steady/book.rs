@@ -14,24 +14,24 @@ use crate::cli::terminal::{out, outln};
 /// Upper bound of recorded latencies, in milliseconds: longer ones count as this long.
 const LATENCY_MAX: u64 = 3_600_000;
 /// Maximum number of missing messages named.
-const NAMED: usize = 20;
+const MAX_NAMES: usize = 20;
 
 #[derive(Default)]
 pub(super) struct Book(Mutex<BookEntries>);
 
 #[derive(Clone)]
 struct BookEntries {
-    sent: u64,
-    accepted: u64,
+    sent_count: u64,
+    accepted_count: u64,
     /// Refusals after which the client tried again.
-    retried: u64,
+    retry_count: u64,
     /// Messages accepted and not shown, by number, with the server's id.
-    owed: BTreeMap<u64, String>,
-    shown: u64,
+    pending_ids: BTreeMap<u64, String>,
+    shown_count: u64,
     last: u64,
     /// Numbers below `last` that were not shown.
-    skipped: BTreeSet<u64>,
-    twice: u64,
+    skipped_numbers: BTreeSet<u64>,
+    repeat_count: u64,
     out_of_order: u64,
     /// Clients that took the server for another one, or found that it lost messages.
     resets: u64,
@@ -42,14 +42,14 @@ struct BookEntries {
 impl Default for BookEntries {
     fn default() -> Self {
         BookEntries {
-            sent: 0,
-            accepted: 0,
-            retried: 0,
-            owed: BTreeMap::new(),
-            shown: 0,
+            sent_count: 0,
+            accepted_count: 0,
+            retry_count: 0,
+            pending_ids: BTreeMap::new(),
+            shown_count: 0,
             last: 0,
-            skipped: BTreeSet::new(),
-            twice: 0,
+            skipped_numbers: BTreeSet::new(),
+            repeat_count: 0,
             out_of_order: 0,
             resets: 0,
             latency: Histogram::new_with_bounds(1, LATENCY_MAX, 3)
@@ -66,50 +66,50 @@ impl Book {
     /// Returns the number of the next message.
     pub(super) fn send(&self) -> u64 {
         let mut entries = self.entries();
-        entries.sent += 1;
-        entries.sent
+        entries.sent_count += 1;
+        entries.sent_count
     }
 
     pub(super) fn accepted(&self, number: u64, id: String) {
         let mut entries = self.entries();
-        entries.accepted += 1;
-        let shown = number <= entries.last && !entries.skipped.contains(&number);
-        if !shown {
-            entries.owed.insert(number, id);
+        entries.accepted_count += 1;
+        let is_shown = number <= entries.last && !entries.skipped_numbers.contains(&number);
+        if !is_shown {
+            entries.pending_ids.insert(number, id);
         }
     }
 
-    pub(super) fn retried(&self) {
-        self.entries().retried += 1;
+    pub(super) fn count_retry(&self) {
+        self.entries().retry_count += 1;
     }
 
     pub(super) fn reset(&self) {
         self.entries().resets += 1;
     }
 
-    /// Records a shown message. `after`: milliseconds since it was sent, if meaningful.
-    pub(super) fn shown(&self, number: u64, after: Option<u64>) {
+    /// Records a shown message. `latency`: milliseconds since it was sent, if meaningful.
+    pub(super) fn count_shown(&self, number: u64, latency: Option<u64>) {
         let mut entries = self.entries();
         if number > entries.last {
-            let skipped = entries.last + 1..number;
-            entries.skipped.extend(skipped);
+            let gap = entries.last + 1..number;
+            entries.skipped_numbers.extend(gap);
             entries.last = number;
-        } else if entries.skipped.remove(&number) {
+        } else if entries.skipped_numbers.remove(&number) {
             entries.out_of_order += 1;
         } else {
-            entries.twice += 1;
+            entries.repeat_count += 1;
             return;
         }
-        entries.shown += 1;
-        entries.owed.remove(&number);
-        if let Some(after) = after {
-            entries.latency.saturating_record(after.max(1));
+        entries.shown_count += 1;
+        entries.pending_ids.remove(&number);
+        if let Some(latency) = latency {
+            entries.latency.saturating_record(latency.max(1));
         }
     }
 
     pub(super) fn is_settled(&self) -> bool {
         let entries = self.entries();
-        entries.accepted == entries.sent && entries.owed.is_empty()
+        entries.accepted_count == entries.sent_count && entries.pending_ids.is_empty()
     }
 }
 
@@ -134,30 +134,30 @@ pub(super) struct SteadyResult {
 
 impl SteadyResult {
     pub(super) fn sum(books: &[Arc<Book>]) -> SteadyResult {
-        let mut found = SteadyResult::default();
+        let mut result = SteadyResult::default();
         let mut latency = BookEntries::default().latency;
         for book in books {
             let entries = book.entries();
-            found.sent += entries.sent;
-            found.accepted += entries.accepted;
-            found.retried += entries.retried;
-            found.shown += entries.shown;
-            found.twice += entries.twice;
-            found.out_of_order += entries.out_of_order;
-            found.resets += entries.resets;
-            let missing = entries.owed.values().cloned();
-            found.missing.extend(missing);
+            result.sent += entries.sent_count;
+            result.accepted += entries.accepted_count;
+            result.retried += entries.retry_count;
+            result.shown += entries.shown_count;
+            result.twice += entries.repeat_count;
+            result.out_of_order += entries.out_of_order;
+            result.resets += entries.resets;
+            let missing_ids = entries.pending_ids.values().cloned();
+            result.missing.extend(missing_ids);
             // Cannot fail: the bounds are equal.
             let _ = latency.add(&entries.latency);
         }
-        found.open = found.sent - found.accepted;
-        found.p50_ms = latency.value_at_quantile(0.50);
-        found.p99_ms = latency.value_at_quantile(0.99);
-        found.max_ms = latency.max();
-        found
+        result.open = result.sent - result.accepted;
+        result.p50_ms = latency.value_at_quantile(0.50);
+        result.p99_ms = latency.value_at_quantile(0.99);
+        result.max_ms = latency.max();
+        result
     }
 
-    /// True if nothing was lost, repeated, open or out of order, and no client was reset.
+    /// Whether nothing was lost, repeated, open or out of order, and no client was reset.
     pub(super) fn is_clean(&self) -> bool {
         let faults = [self.twice, self.out_of_order, self.open, self.resets];
         self.missing.is_empty() && faults == [0; 4]
@@ -184,11 +184,11 @@ impl SteadyResult {
             ("p99, ms", self.p99_ms),
             ("longest, ms", self.max_ms),
         ];
-        for (what, number) in rows {
-            table.add_row([what.to_owned(), number.to_string()]);
+        for (label, number) in rows {
+            table.add_row([label.to_owned(), number.to_string()]);
         }
         out!("{table}\n")?;
-        for id in self.missing.iter().take(NAMED) {
+        for id in self.missing.iter().take(MAX_NAMES) {
             outln!("missing: {id} (packetboat trace {id} says more)")?;
         }
         Ok(())
@@ -204,25 +204,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accepted_and_not_shown_is_missing() {
+    fn accepted_messages_that_are_not_shown_are_missing() {
         let book = Book::default();
         for number in 1..=3 {
             assert_eq!(book.send(), number);
             book.accepted(number, number.to_string());
         }
-        book.shown(1, None);
-        book.shown(3, None);
+        book.count_shown(1, None);
+        book.count_shown(3, None);
         assert!(!book.is_settled());
-        let found = found(book);
-        assert_eq!(found.missing, ["2"]);
-        assert!(!found.is_clean());
+        let result = found(book);
+        assert_eq!(result.missing, ["2"]);
+        assert!(!result.is_clean());
     }
 
     #[test]
     fn shown_before_its_answer_came_is_not_missing() {
         let book = Book::default();
         book.send();
-        book.shown(1, Some(5));
+        book.count_shown(1, Some(5));
         assert!(!book.is_settled(), "the answer is open");
         book.accepted(1, "1".into());
         assert!(book.is_settled());
@@ -237,10 +237,10 @@ mod tests {
             book.accepted(number, number.to_string());
         }
         for number in [1, 3, 2, 2] {
-            book.shown(number, None);
+            book.count_shown(number, None);
         }
-        let found = found(book);
-        assert_eq!((found.twice, found.out_of_order), (1, 1));
-        assert!(found.missing.is_empty());
+        let result = found(book);
+        assert_eq!((result.twice, result.out_of_order), (1, 1));
+        assert!(result.missing.is_empty());
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct People {
     state: PathBuf,
     /// Permits of receivers that have signed in for the first time.
     present: Semaphore,
-    signing_in: Semaphore,
+    sign_in_permits: Semaphore,
 }
 
 impl People {
@@ -57,7 +57,7 @@ impl People {
             settings,
             state: state.to_owned(),
             present: Semaphore::new(0),
-            signing_in: Semaphore::new(SIGN_INS),
+            sign_in_permits: Semaphore::new(SIGN_INS),
         })
     }
 
@@ -103,17 +103,17 @@ impl People {
         let stay = self.plan.away_for;
         let mut first = true;
         while !stop.is_cancelled() {
-            let signing_in = self.signing_in.acquire().await?;
+            let permit = self.sign_in_permits.acquire().await?;
             let (client, mut events) = self.sign_in(user, Platform::Ios).await?;
             if first {
                 client.ready().await.map_err(anyhow::Error::msg)?;
                 self.present.add_permits(1);
                 first = false;
             }
-            drop(signing_in);
+            drop(permit);
             let leave = wanders.then(|| Instant::now() + stay);
-            let showing = show(&mut events, &book, leave, wanders);
-            stop.run_until_cancelled(showing).await.transpose()?;
+            let display = show(&mut events, &book, leave, wanders);
+            stop.run_until_cancelled(display).await.transpose()?;
             events.taken();
             client.close().await;
             drop(events);
@@ -122,13 +122,13 @@ impl People {
         Ok(())
     }
 
-    /// Sends at the pair's share of the rate until `enough`, drops `numbering`, then waits for the
-    /// answers until `stop`.
+    /// Sends at the pair's share of the rate until `enough`, drops `done_sender`, then waits for
+    /// the answers until `stop`.
     pub(super) async fn send(
         self: Arc<Self>,
         pair: u32,
         book: Arc<Book>,
-        numbering: mpsc::Sender<()>,
+        done_sender: mpsc::Sender<()>,
         enough: CancellationToken,
         stop: CancellationToken,
     ) -> Result<()> {
@@ -147,15 +147,15 @@ impl People {
             }
         });
         let (follow, tickets) = mpsc::channel(OPEN_MAX);
-        let following = followed(client.clone(), tickets, book.clone(), stop);
-        let following = tokio::spawn(following);
+        let follower = follow_tickets(client.clone(), tickets, book.clone(), stop);
+        let follower = tokio::spawn(follower);
         let interval = Duration::from_secs_f64(f64::from(self.pairs()) / self.plan.rate);
         let phase = interval.mul_f64(f64::from(pair) / f64::from(self.pairs()));
-        let mut due = Instant::now() + phase;
+        let mut due_at = Instant::now() + phase;
         loop {
             // A message with a number is always sent: the loop ends between two messages only.
             let room = async {
-                sleep_until(due).await;
+                sleep_until(due_at).await;
                 follow.reserve().await
             };
             let Some(room) = enough.run_until_cancelled(room).await else {
@@ -164,7 +164,7 @@ impl People {
             let Ok(room) = room else {
                 bail!("the sender's client ended");
             };
-            due += interval;
+            due_at += interval;
             let number = book.send();
             let content = Content {
                 data: body(number, self.plan.bytes),
@@ -173,16 +173,16 @@ impl People {
             let ticket = client.send(Recipient::User(to), content).await?;
             room.send((number, ticket));
         }
-        drop(numbering);
+        drop(done_sender);
         drop(follow);
-        following.await??;
+        follower.await??;
         client.close().await;
         Ok(())
     }
 }
 
 /// Waits for each answer, in order, until `stop`; failed sends are retried, as a person would.
-async fn followed(
+async fn follow_tickets(
     client: Client,
     mut tickets: mpsc::Receiver<(u64, SendTicket)>,
     book: Arc<Book>,
@@ -214,7 +214,7 @@ async fn accepted(
             }
             Err(refusal) => {
                 errln!("message {number} is sent again: {refusal}");
-                book.retried();
+                book.count_retry();
                 sleep(TRY_AGAIN).await;
                 client.retry(ticket.send_id()).await?;
             }
@@ -233,18 +233,18 @@ async fn show(
         let event = tokio::select! {
             biased;
             // Events may come without a pause.
-            () = until(leave) => return Ok(()),
+            () = sleep_until_leave(leave) => return Ok(()),
             event = events.next() => event,
         };
         match event {
-            Some(Event::Message(shown)) if shown.origin == Origin::Other => {
-                let (number, sent_at) = read(&shown)?;
-                let after = SystemClock.now().millis() - sent_at;
-                let after = u64::try_from(after).ok().filter(|_| !wanders);
-                book.shown(number, after);
+            Some(Event::Message(message)) if message.origin == Origin::Other => {
+                let (number, sent_at) = read(&message)?;
+                let latency = SystemClock.now().millis() - sent_at;
+                let latency = u64::try_from(latency).ok().filter(|_| !wanders);
+                book.count_shown(number, latency);
             }
-            Some(Event::State(ConnectionState::Closed(why))) => {
-                bail!("a receiver was sent away: {why}")
+            Some(Event::State(ConnectionState::Closed(reason))) => {
+                bail!("a receiver was sent away: {reason}")
             }
             Some(Event::Reset(_)) => book.reset(),
             Some(Event::Gap {
@@ -261,7 +261,7 @@ async fn show(
     }
 }
 
-async fn until(time: Option<Instant>) {
+async fn sleep_until_leave(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
@@ -277,8 +277,8 @@ fn body(number: u64, bytes: usize) -> Bytes {
     body.freeze()
 }
 
-fn read(shown: &ShownMessage) -> Result<(u64, i64)> {
-    let data = &shown.placed.message.content.data;
+fn read(message: &ShownMessage) -> Result<(u64, i64)> {
+    let data = &message.placed.message.content.data;
     let number = data.first_chunk::<8>().copied().map(u64::from_be_bytes);
     let sent_at = (data.get(8..16)).and_then(|bytes| bytes.try_into().ok());
     match (number, sent_at.map(i64::from_be_bytes)) {
