@@ -30,23 +30,23 @@ const NOT_IN_PROTOCOL: [&str; 6] = ["tokio", "tonic", "prost", "rand", "fjall", 
 
 #[test]
 fn crates_depend_on_each_other_only_along_the_arrows() {
-    let allowed: BTreeMap<&str, BTreeSet<&str>> = ARROWS
+    let allowed_uses: BTreeMap<&str, BTreeSet<&str>> = ARROWS
         .iter()
         .map(|(name, uses)| (*name, uses.iter().copied().collect()))
         .collect();
     let packages = metadata();
-    for (name, uses) in &allowed {
-        let found: BTreeSet<&str> = dependencies(&packages, name)
+    for (name, uses) in &allowed_uses {
+        let actual_uses: BTreeSet<&str> = dependencies(&packages, name)
             .into_iter()
-            .filter(|dependency| allowed.contains_key(dependency))
+            .filter(|dependency| allowed_uses.contains_key(dependency))
             .collect();
-        let wrong: Vec<_> = found.difference(uses).collect();
+        let wrong: Vec<_> = actual_uses.difference(uses).collect();
         assert!(wrong.is_empty(), "{name} must not depend on {wrong:?}");
     }
 }
 
 #[test]
-fn the_rules_know_no_clock_no_chance_and_no_runtime() {
+fn protocol_depends_on_no_clock_randomness_or_runtime() {
     let packages = metadata();
     let uses = dependencies(&packages, "protocol");
     for vendor in NOT_IN_PROTOCOL {
@@ -62,17 +62,21 @@ fn the_rules_know_no_clock_no_chance_and_no_runtime() {
 fn only_tests_hook_the_parts() {
     let mut count = 0;
     for (path, text) in files("crates", &["rs"]) {
-        let hooks = text.contains(".hooked(") || text.contains("Hooked::new(");
+        let has_hooks = text.contains(".hooked(") || text.contains("Hooked::new(");
         // Backends define the hooks.
-        let may = ["/tests/", "/tests.rs", "/backend/src/"];
-        let may = may.map(|part| path.to_string_lossy().contains(part));
-        assert!(!hooks || may.contains(&true), "{}", path.display());
-        count += usize::from(hooks);
+        let exemptions = ["/tests/", "/tests.rs", "/backend/src/"];
+        let exemptions = exemptions.map(|part| path.to_string_lossy().contains(part));
+        assert!(
+            !has_hooks || exemptions.contains(&true),
+            "{}",
+            path.display()
+        );
+        count += usize::from(has_hooks);
     }
     assert!(count > 3, "they are hooked");
 }
 
-/// Rules that say what a record, a list, a page or a group comes to.
+/// Calls of single rules of `protocol` for records, lists, pages and groups.
 const RULES: [&str; 16] = [
     ".compare(",
     ".place(",
@@ -92,10 +96,10 @@ const RULES: [&str; 16] = [
     "private_before(",
 ];
 
-// The worlds of the simulator ask `protocol` for whole decisions: one that they put together
-// from rules would be a second one.
+// The simulator asks `protocol` for whole decisions: one that it put together from single rules
+// would be a second implementation.
 #[test]
-fn no_decision_is_made_in_the_worlds_of_the_simulator() {
+fn simulator_makes_no_decisions_of_its_own() {
     let (mut count, mut offenders) = (0, Vec::new());
     for (path, text) in files("tests/sim", &["rs"]) {
         // Judges count by hand what the machines came to.
@@ -113,7 +117,7 @@ fn no_decision_is_made_in_the_worlds_of_the_simulator() {
 
 // proves S3-02 in part: no framework of web applications takes the clients' connections.
 #[test]
-fn a_boat_is_no_web_container() {
+fn boat_uses_no_web_framework() {
     let packages = metadata();
     let uses = dependencies(&packages, "boat");
     assert!(uses.contains(&"tokio") && uses.contains(&"hyper"));
@@ -128,7 +132,7 @@ fn a_boat_is_no_web_container() {
 // storage and sync stay as they are here, which is what turning it off comes to.
 #[test]
 fn tables_are_asked_along_their_keys_and_not_searched() {
-    let others = [
+    let forbidden_clauses = [
         "ALLOW FILTERING",
         "CREATE INDEX",
         "CREATE CUSTOM INDEX",
@@ -137,13 +141,13 @@ fn tables_are_asked_along_their_keys_and_not_searched() {
     let statements = files("crates/backend/src", &["rs", "cql"]);
     assert!(statements.len() > 50, "they are there");
     for (path, text) in statements {
-        for other in others {
-            assert!(!text.contains(other), "{path:?} has {other}");
+        for clause in forbidden_clauses {
+            assert!(!text.contains(clause), "{path:?} has {clause}");
         }
     }
-    let offered = files("proto", &["proto"]);
-    assert!(offered.iter().any(|(_, text)| text.contains("rpc Sync(")));
-    for (path, text) in offered {
+    let protos = files("proto", &["proto"]);
+    assert!(protos.iter().any(|(_, text)| text.contains("rpc Sync(")));
+    for (path, text) in protos {
         assert!(!text.to_lowercase().contains("search"), "{path:?}");
     }
 }
@@ -151,34 +155,34 @@ fn tables_are_asked_along_their_keys_and_not_searched() {
 // proves S1 Pitfall K in part: each call that is declared is made of something, and none answers that it is not there yet.
 // Rooms are not declared.
 #[test]
-fn what_is_declared_is_built() {
+fn declared_calls_are_implemented() {
     let mut sources = files("crates", &["rs"]);
     sources.retain(|(path, _)| {
-        let within = path
+        let crate_path = path
             .components()
             .skip_while(|part| part.as_os_str() != "crates");
-        let mut names = within.filter_map(|part| part.as_os_str().to_str());
+        let mut names = crate_path.filter_map(|part| part.as_os_str().to_str());
         !names.any(|name| name == "tests" || name == "tests.rs")
     });
     assert!(sources.len() > 200, "they are there");
     for word in ["Status::unimplemented", "unimplemented!", "todo!"] {
-        let mut having = sources.iter().filter(|(_, text)| text.contains(word));
-        assert_eq!(having.next().map(|(path, _)| path), None, "{word}");
+        let mut offenders = sources.iter().filter(|(_, text)| text.contains(word));
+        assert_eq!(offenders.next().map(|(path, _)| path), None, "{word}");
     }
-    let declared = files("proto", &["proto"]);
-    let calls = declared.iter().flat_map(|(_, text)| text.lines());
+    let protos = files("proto", &["proto"]);
+    let calls = protos.iter().flat_map(|(_, text)| text.lines());
     let calls = calls.filter_map(|line| line.trim().strip_prefix("rpc ")?.split_once('('));
     let mut count = 0;
     for (call, _) in calls {
-        let made = format!("async fn {}(", snake_case(call));
+        let definition = format!("async fn {}(", snake_case(call));
         assert!(
-            sources.iter().any(|(_, text)| text.contains(&made)),
+            sources.iter().any(|(_, text)| text.contains(&definition)),
             "{call}"
         );
         count += 1;
     }
     assert!(count > 10, "they are there");
-    for (path, text) in declared {
+    for (path, text) in protos {
         assert!(!text.to_lowercase().contains("room"), "{path:?}");
     }
 }
@@ -187,7 +191,7 @@ fn what_is_declared_is_built() {
 // short of `tokio_unstable`. Simulations give the same log for the same seed only if each block
 // sets its own order.
 #[test]
-fn branches_are_asked_in_the_order_in_which_they_are_written() {
+fn select_branches_are_polled_in_written_order() {
     let (mut count, mut offenders) = (0, Vec::new());
     for (path, text) in files("crates", &["rs"]) {
         for (place, word) in text.match_indices("select!") {
@@ -223,9 +227,9 @@ fn snake_case(name: &str) -> String {
 }
 
 /// Files below a folder of the repository with one of these endings, and their texts.
-fn files(below: &str, extensions: &[&str]) -> Vec<(PathBuf, String)> {
+fn files(start: &str, extensions: &[&str]) -> Vec<(PathBuf, String)> {
     // A path through this folder would count as a test.
-    let (mut folders, mut found) = (vec![root().join(below)], Vec::new());
+    let (mut folders, mut sources) = (vec![root().join(start)], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
@@ -234,11 +238,11 @@ fn files(below: &str, extensions: &[&str]) -> Vec<(PathBuf, String)> {
                 folders.push(path);
             } else if extension.is_some_and(|extension| extensions.contains(&extension)) {
                 let text = fs::read_to_string(&path).expect("text");
-                found.push((path, text));
+                sources.push((path, text));
             }
         }
     }
-    found
+    sources
 }
 
 fn metadata() -> serde_json::Value {
@@ -278,35 +282,35 @@ fn dependencies<'a>(metadata: &'a serde_json::Value, package: &str) -> Vec<&'a s
 }
 
 /// Fields of these names hold secrets, or text that people wrote.
-const HIDDEN: [&str; 5] = ["token", "secret", "password", "body", "data"];
+const SECRET_FIELDS: [&str; 5] = ["token", "secret", "password", "body", "data"];
 
 /// Load generator's own messages.
-const OPEN: [&str; 1] = ["server/src/cli/bench/dialect.rs"];
+const EXEMPT_FILES: [&str; 1] = ["server/src/cli/bench/dialect.rs"];
 
 /// No `{value:?}` in a log line, wherever it stands, may show a token or a body.
 #[test]
-fn what_holds_a_secret_or_a_body_derives_no_debug() {
+fn types_with_secrets_or_bodies_derive_no_debug() {
     let mut sources = Vec::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     collect(&crates, &mut sources);
-    let mut looked_at = 0;
+    let mut type_count = 0;
     for path in sources {
         let text = fs::read_to_string(&path).expect("a source");
         let path = path.strip_prefix(&crates).expect("below crates");
         let path = path.to_string_lossy();
         let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
-        if is_test || OPEN.iter().any(|open| path.ends_with(open)) {
+        if is_test || EXEMPT_FILES.iter().any(|open| path.ends_with(open)) {
             continue;
         }
         for (derives, fields) in types(&text) {
-            looked_at += 1;
-            let hidden = fields.iter().find(|(name, kind)| {
+            type_count += 1;
+            let exposed_field = fields.iter().find(|(name, kind)| {
                 let holds = ["String", "Bytes", "Vec<u8>", "Arc<str>"];
                 let is_open =
                     !kind.contains("Secret") && holds.iter().any(|text| kind.contains(text));
-                HIDDEN.contains(name) && is_open
+                SECRET_FIELDS.contains(name) && is_open
             });
-            if let Some((name, _)) = hidden {
+            if let Some((name, _)) = exposed_field {
                 assert!(
                     !derives.contains("Debug"),
                     "{path}: {name} is shown by a derived Debug"
@@ -314,7 +318,7 @@ fn what_holds_a_secret_or_a_body_derives_no_debug() {
             }
         }
     }
-    assert!(looked_at > 100, "{looked_at}");
+    assert!(type_count > 100, "{type_count}");
 }
 
 /// Each derive, and the names and types of the fields below it.

@@ -62,24 +62,24 @@ fn quoted(page: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn every_code_is_documented_and_nothing_else() {
     let page = read("docs/protocol.md");
-    let documented: BTreeSet<(u16, &str)> = rows(&page)
+    let page_codes: BTreeSet<(u16, &str)> = rows(&page)
         .into_iter()
         .filter_map(|row| Some((row.first()?.parse().ok()?, *row.get(1)?)))
         .collect();
-    let known = Code::ALL.map(|code| (code.number(), code.name()));
-    assert_eq!(documented, BTreeSet::from(known));
+    let codes = Code::ALL.map(|code| (code.number(), code.name()));
+    assert_eq!(page_codes, BTreeSet::from(codes));
 }
 
 #[test]
 fn every_reason_of_a_dead_letter_is_documented_and_nothing_else() {
     let page = read("docs/operations/dead-letters.md");
     let (_, reasons) = page.split_once("## Reasons").expect("the reasons");
-    let documented: BTreeSet<&str> = rows(reasons)
+    let page_reasons: BTreeSet<&str> = rows(reasons)
         .into_iter()
         .filter_map(|row| row.first()?.strip_prefix("[`")?.split('`').next())
         .collect();
-    assert_eq!(documented, DeadReason::ALL.map(DeadReason::name).into());
-    for reason in documented {
+    assert_eq!(page_reasons, DeadReason::ALL.map(DeadReason::name).into());
+    for reason in page_reasons {
         let page = read(format!("docs/operations/reasons/{reason}.md"));
         assert!(page.starts_with(&format!("# `{reason}`\n")), "{reason}");
         for part in [
@@ -95,7 +95,7 @@ fn every_reason_of_a_dead_letter_is_documented_and_nothing_else() {
 }
 
 /// Names in the first column of the tables of a section.
-fn documented(page: &str, heading: &str) -> BTreeSet<String> {
+fn documented_names(page: &str, heading: &str) -> BTreeSet<String> {
     let (_, rest) = page.split_once(heading).expect("the section");
     let section = rest.split("\n## ").next().expect("its text");
     let first = rows(section)
@@ -105,13 +105,13 @@ fn documented(page: &str, heading: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_check_and_damage_of_the_doctor_is_documented_and_nothing_else() {
+fn documented_doctor_checks_and_damage_match_the_code() {
     let page = read("docs/operations/doctor.md");
     let checks = Check::ALL.map(|check| check.name().to_owned());
-    assert_eq!(documented(&page, "## Checks"), checks.into());
+    assert_eq!(documented_names(&page, "## Checks"), checks.into());
     let kinds = Damage::NAMES.into_iter().chain([Unread::NAME]);
     let kinds: BTreeSet<_> = kinds.map(str::to_owned).collect();
-    assert_eq!(documented(&page, "## One user"), kinds);
+    assert_eq!(documented_names(&page, "## One user"), kinds);
 }
 
 /// Checks names such as `carrier.retry_max`.
@@ -119,7 +119,7 @@ fn every_check_and_damage_of_the_doctor_is_documented_and_nothing_else() {
 fn every_setting_that_a_page_names_exists() {
     let defaults = serde_json::to_value(Settings::default()).expect("JSON");
     let sections: BTreeSet<&String> = defaults.as_object().expect("sections").keys().collect();
-    let mut found = 0;
+    let mut setting_count = 0;
     for (path, page) in pages() {
         for key in quoted(&page) {
             let mut parts = key.split('.').peekable();
@@ -132,7 +132,7 @@ fn every_setting_that_a_page_names_exists() {
                 })
                 && !key.ends_with(".rs");
             if is_setting {
-                found += 1;
+                setting_count += 1;
                 let value = key.rsplit('.').fold(
                     serde_json::json!(null),
                     |inside, name| serde_json::json!({ name: inside }),
@@ -144,7 +144,7 @@ fn every_setting_that_a_page_names_exists() {
             }
         }
     }
-    assert!(found > 5, "{found}");
+    assert!(setting_count > 5, "{setting_count}");
 }
 
 /// Source of the whole program.
@@ -169,7 +169,7 @@ fn sources() -> String {
 fn every_metric_that_a_page_names_is_counted() {
     let sources = sources();
     let roles = ["boat_", "station_", "carrier_", "horn_", "audit_", "desk_"];
-    let mut found = 0;
+    let mut metric_count = 0;
     // Settings have names of the same form, and a page of their own.
     let pages = pages().into_iter();
     for (path, page) in pages.filter(|(path, _)| !path.ends_with("operations/settings.md")) {
@@ -180,10 +180,10 @@ fn every_metric_that_a_page_names_is_counted() {
         for name in quoted(&page).filter(is_metric) {
             let metric = name.split('{').next().expect("a name");
             assert!(sources.contains(&format!("\"{metric}\"")), "{path}: {name}");
-            found += 1;
+            metric_count += 1;
         }
     }
-    assert!(found > 5, "{found}");
+    assert!(metric_count > 5, "{metric_count}");
 }
 
 /// Checks that each alarm's expression names a metric that is counted, and that each has a runbook
@@ -191,7 +191,7 @@ fn every_metric_that_a_page_names_is_counted() {
 #[test]
 fn every_alarm_counts_something_and_has_a_runbook() {
     let sources = sources();
-    let mut found = 0;
+    let mut alarm_count = 0;
     for entry in std::fs::read_dir(root().join("deploy/alerts")).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
@@ -227,17 +227,17 @@ fn every_alarm_counts_something_and_has_a_runbook() {
             let mut headings = read(page).lines().filter_map(heading).collect::<Vec<_>>();
             headings.retain(|heading| heading == section);
             assert_eq!(headings.len(), 1, "{runbook}");
-            found += 1;
+            alarm_count += 1;
         }
     }
-    assert!(found > 0, "{found}");
+    assert!(alarm_count > 0, "{alarm_count}");
 }
 
 /// Checks that promtool (`make alerts`) tries each alarm in a case that fires, and in one that does
 /// not.
 // proves S2-34 in part
 #[test]
-fn every_alarm_is_tried_with_made_up_hours() {
+fn every_alarm_is_tested_firing_and_silent() {
     let folder = root().join("deploy/alerts");
     for name in ["audit", "dead-letters", "services"] {
         let rules = read(folder.join(format!("{name}.yml")));
@@ -245,13 +245,16 @@ fn every_alarm_is_tried_with_made_up_hours() {
         let cases: Vec<&str> = tests.split("- eval_time: ").skip(1).collect();
         for alarm in rules.split("- alert: ").skip(1) {
             let alarm = alarm.lines().next().expect("a name");
-            let mut of_alarm = cases.iter().filter(|case| {
+            let mut alarm_cases = cases.iter().filter(|case| {
                 let mut lines = case.lines().map(str::trim);
                 lines.any(|line| line == format!("alertname: {alarm}"))
             });
             let fires = |case: &&&str| !case.contains("exp_alerts: []");
-            assert!(of_alarm.clone().any(|case| fires(&case)), "{alarm} fires");
-            assert!(of_alarm.any(|case| !fires(&case)), "{alarm} is silent");
+            assert!(
+                alarm_cases.clone().any(|case| fires(&case)),
+                "{alarm} fires"
+            );
+            assert!(alarm_cases.any(|case| !fires(&case)), "{alarm} is silent");
         }
     }
 }
@@ -288,24 +291,28 @@ fn one_command_ends_the_parts_and_removes_their_data() {
     std::fs::write(node.join("data/records"), "kept").expect("written");
     let mut server = Command::new("sleep").arg("600").spawn().expect("it runs");
     let stat = read(format!("/proc/{}/stat", server.id()));
-    let begun = stat
+    let start_ticks = stat
         .rsplit(')')
         .next()
         .and_then(|rest| rest.split_whitespace().nth(19));
     let boot = read("/proc/sys/kernel/random/boot_id");
-    let pid = format!("{} {} {boot}", server.id(), begun.expect("a start time"));
+    let pid = format!(
+        "{} {} {boot}",
+        server.id(),
+        start_ticks.expect("a start time")
+    );
     std::fs::write(node.join("pid"), pid).expect("written");
     let down = |wipe: &str| {
         let all = root().join("scripts/real/all");
         let mut down = Command::new(all);
         down.arg("down").env("PACKETBOAT_REAL_DIR", real.path());
-        let ended = down.env("WIPE", wipe).output().expect("it runs");
-        assert!(ended.status.success(), "{ended:?}");
+        let output = down.env("WIPE", wipe).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
     };
     // A zombie does not count as running.
     down("");
-    let ended = server.wait().expect("it ended");
-    assert!(!ended.success(), "by a signal");
+    let status = server.wait().expect("it ended");
+    assert!(!status.success(), "by a signal");
     assert!(node.join("data/records").exists(), "its data stay");
     down("1");
     assert!(!node.exists());
@@ -338,7 +345,7 @@ fn assert_understood(place: &str, line: &str) {
 /// Checks code blocks; in prose a command may be named without its arguments.
 #[test]
 fn every_command_that_a_page_shows_is_understood() {
-    let mut found = 0;
+    let mut command_count = 0;
     for (path, page) in pages() {
         let lines = page.split("```").skip(1).step_by(2).flat_map(str::lines);
         // A part's own tool may name its user.
@@ -348,16 +355,16 @@ fn every_command_that_a_page_shows_is_understood() {
             let command = line.split_once("packetboat ").expect("it is there").1;
             let command = command.trim_start_matches("-- ");
             assert_understood(&path, &format!("packetboat {command}"));
-            found += 1;
+            command_count += 1;
         }
         for line in quoted(&page).filter(|quoted| quoted.starts_with("packetboat ")) {
             let mut commands = Cli::command();
             let name = line.split(' ').nth(1).expect("a command");
-            let known = commands.find_subcommand_mut(name).is_some();
-            assert!(known, "{path}: {line}");
+            let is_known = commands.find_subcommand_mut(name).is_some();
+            assert!(is_known, "{path}: {line}");
         }
     }
-    assert!(found > 10, "{found}");
+    assert!(command_count > 10, "{command_count}");
 }
 
 #[test]
@@ -374,7 +381,7 @@ fn every_example_of_the_help_is_understood() {
 
 #[test]
 fn every_file_that_a_page_names_is_there() {
-    let mut found = 0;
+    let mut path_count = 0;
     for (path, page) in pages() {
         let folder = Path::new(&path).parent().expect("a folder");
         let links = page
@@ -386,23 +393,23 @@ fn every_file_that_a_page_names_is_there() {
                 .join(folder)
                 .join(link.split('#').next().expect("a path"));
             assert!(target.exists(), "{path}: {link}");
-            found += 1;
+            path_count += 1;
         }
         for name in quoted(&page) {
             let ours = ["crates/", "tests/", "docs/", "proto/", "scripts/"];
             if ours.iter().any(|folder| name.starts_with(folder)) {
                 assert!(root().join(name).exists(), "{path}: {name}");
-                found += 1;
+                path_count += 1;
             }
         }
     }
-    assert!(found > 10, "{found}");
+    assert!(path_count > 10, "{path_count}");
 }
 
 /// Checks that the number is the one for the files of the host that it was measured on.
 // proves S1-07: the page says what one boat held, what ended that, and what several held together.
 #[test]
-fn the_connections_that_a_boat_holds_are_published_with_what_ends_them() {
+fn connection_count_of_a_boat_is_published_with_its_limit() {
     let page = read("docs/benchmarks.md");
     let (_, rest) = page
         .split_once("\n## Connections of one boat")
@@ -426,25 +433,25 @@ fn the_connections_that_a_boat_holds_are_published_with_what_ends_them() {
 fn every_ruling_names_a_decision_that_is_there() {
     let coverage = Command::new(root().join("scripts/coverage")).output();
     let coverage = coverage.expect("it runs");
-    let refused = String::from_utf8_lossy(&coverage.stderr);
-    assert!(coverage.status.success(), "{refused}");
+    let stderr = String::from_utf8_lossy(&coverage.stderr);
+    assert!(coverage.status.success(), "{stderr}");
 }
 
 #[test]
 fn every_test_that_answers_a_threat_exists() {
     let page = read("docs/operations/security.md");
     let section = page.split("\n## Threats\n").nth(1).expect("the section");
-    let named: Vec<&str> = rows(section)
+    let named_tests: Vec<&str> = rows(section)
         .iter()
         .filter_map(|row| row.get(2).copied())
         .flat_map(quoted)
         .collect();
-    assert!(named.len() >= 20, "{named:?}");
+    assert!(named_tests.len() >= 20, "{named_tests:?}");
     let tests = functions();
-    let gone: Vec<_> = (named.iter())
+    let missing_tests: Vec<_> = (named_tests.iter())
         .filter(|name| !tests.contains(**name))
         .collect();
-    assert!(gone.is_empty(), "no such tests: {gone:?}");
+    assert!(missing_tests.is_empty(), "no such tests: {missing_tests:?}");
 }
 
 /// Names of functions in all crates that may be tests.

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep};
 static ALLOCATED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// One test at a time: the counts cover the whole process.
-static ALONE: Mutex<()> = Mutex::const_new(());
+static TEST_LOCK: Mutex<()> = Mutex::const_new(());
 
 const UPGRADE: &[u8] = b"GET /ws HTTP/1.1\r\nHost: boat\r\nConnection: Upgrade\r\n\
     Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -36,7 +36,7 @@ const UPGRADE: &[u8] = b"GET /ws HTTP/1.1\r\nHost: boat\r\nConnection: Upgrade\r
 const NAME: &str = "boat.test";
 
 /// Users who sign in first, to set up all shared state.
-const WARM: i64 = 20;
+const WARM_USERS: i64 = 20;
 const CLIENTS: i64 = 1000;
 /// Sequential logins of warm users: warm-up, then those measured.
 const FIRST_CYCLES: i64 = 1000;
@@ -63,40 +63,40 @@ const TLS: Bounds = Bounds {
 /// and queues move by 50 blocks and 40 KiB.
 const LEFT_BLOCKS_MAX: i64 = CYCLES / 10;
 const LEFT_BYTES_MAX: i64 = 96 * 1024;
-/// Time for sign-ins and closes to settle, before each look.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Time for sign-ins and closes to settle, before each sample.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Bytes and blocks allocated now.
-fn held() -> (i64, i64) {
+fn heap_usage() -> (i64, i64) {
     let stats = ALLOCATED.stats();
     let bytes = stats.bytes_allocated as i64 - stats.bytes_deallocated as i64;
     let blocks = stats.allocations as i64 - stats.deallocations as i64;
     (bytes, blocks)
 }
 
-/// Waits until what is held shrinks no more, and returns it.
-async fn at_rest() -> (i64, i64) {
-    let mut before = held();
+/// Waits until heap usage no longer shrinks, and returns it.
+async fn stable_heap_usage() -> (i64, i64) {
+    let mut previous = heap_usage();
     loop {
-        sleep(PAUSE).await;
-        let now = held();
-        if now.0 >= before.0 {
+        sleep(SAMPLE_INTERVAL).await;
+        let now = heap_usage();
+        if now.0 >= previous.0 {
             return now;
         }
-        before = now;
+        previous = now;
     }
 }
 
-/// Growth since `before`, once it is within these bounds, or after long: what is left for good never
-/// comes within them.
-async fn grown(before: (i64, i64), bounds: (i64, i64)) -> (i64, i64) {
-    let until = Instant::now() + TEST_TIMEOUT;
+/// Growth since `baseline`, once it is within `bounds` or the timeout is over: a leak never comes
+/// within them.
+async fn measure_growth(baseline: (i64, i64), bounds: (i64, i64)) -> (i64, i64) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
-        sleep(PAUSE).await;
-        let now = held();
-        let grown = (now.0 - before.0, now.1 - before.1);
-        if (grown.0 <= bounds.0 && grown.1 <= bounds.1) || Instant::now() > until {
-            return grown;
+        sleep(SAMPLE_INTERVAL).await;
+        let now = heap_usage();
+        let growth = (now.0 - baseline.0, now.1 - baseline.1);
+        if (growth.0 <= bounds.0 && growth.1 <= bounds.1) || Instant::now() > deadline {
+            return growth;
         }
     }
 }
@@ -157,14 +157,14 @@ fn first_message(cluster: &Cluster, user: i64) -> Vec<u8> {
 /// Suite on this thread alone, its clients' route, and their first messages.
 struct Edge {
     cluster: Cluster,
-    way: Way,
+    route: Way,
     hellos: Arc<Vec<Vec<u8>>>,
-    _alone: MutexGuard<'static, ()>,
+    _guard: MutexGuard<'static, ()>,
 }
 
 impl Edge {
     async fn start(directory: Option<&Path>) -> Edge {
-        let alone = ALONE.lock().await;
+        let guard = TEST_LOCK.lock().await;
         rlimit::increase_nofile_limit(u64::MAX).expect("files for both ends");
         let mut settings = patient_settings();
         settings.boat.session.heartbeat = Duration::from_secs(3600);
@@ -185,73 +185,74 @@ impl Edge {
         // Clients are sockets of the kernel, on other threads.
         let cluster = Cluster::on_sockets(settings, |backends| backends).await;
         let address = cluster.websocket();
-        let hellos = (1..=WARM + CLIENTS).map(|user| first_message(&cluster, user));
+        let hellos = (1..=WARM_USERS + CLIENTS).map(|user| first_message(&cluster, user));
         Edge {
             hellos: Arc::new(hellos.collect()),
-            way: Way { address, tls },
+            route: Way { address, tls },
             cluster,
-            _alone: alone,
+            _guard: guard,
         }
     }
 
     /// Signs in each of these users, and returns their sockets.
     async fn sign_in(&self, users: std::ops::Range<i64>) -> Vec<TcpStream> {
-        let (way, hellos) = (self.way.clone(), Arc::clone(&self.hellos));
-        let signing_in = tokio::task::spawn_blocking(move || {
+        let (route, hellos) = (self.route.clone(), Arc::clone(&self.hellos));
+        let task = tokio::task::spawn_blocking(move || {
             let mut streams = Vec::with_capacity(users.clone().count());
-            streams.extend(users.map(|user| way.login(&hellos[user as usize])));
+            streams.extend(users.map(|user| route.login(&hellos[user as usize])));
             streams
         });
-        signing_in.await.expect("signs in")
+        task.await.expect("signs in")
     }
 
-    async fn come_and_go(&self, cycles: i64) {
-        let (way, hellos) = (self.way.clone(), Arc::clone(&self.hellos));
-        let cycling = tokio::task::spawn_blocking(move || {
+    async fn sign_in_and_close(&self, cycles: i64) {
+        let (route, hellos) = (self.route.clone(), Arc::clone(&self.hellos));
+        let task = tokio::task::spawn_blocking(move || {
             for cycle in 0..cycles {
-                let mut socket = way.login(&hellos[(cycle % WARM) as usize]);
+                let mut socket = route.login(&hellos[(cycle % WARM_USERS) as usize]);
                 // Some clients send a close frame.
-                if way.tls.is_none() && cycle % 2 == 0 {
+                if route.tls.is_none() && cycle % 2 == 0 {
                     socket.write_all(&[0x88, 0x80, 0, 0, 0, 0]).expect("writes");
                 }
             }
         });
-        cycling.await.expect("comes and goes");
+        task.await.expect("comes and goes");
     }
 
-    /// Growth by many sessions of known users that came and went.
-    async fn left_of_many(&self) -> (i64, i64) {
-        self.come_and_go(FIRST_CYCLES).await;
-        let before = at_rest().await;
-        self.come_and_go(CYCLES).await;
-        grown(before, (LEFT_BYTES_MAX, LEFT_BLOCKS_MAX)).await
+    /// Heap growth after many sessions of known users were opened and closed.
+    async fn closed_session_growth(&self) -> (i64, i64) {
+        self.sign_in_and_close(FIRST_CYCLES).await;
+        let baseline = stable_heap_usage().await;
+        self.sign_in_and_close(CYCLES).await;
+        measure_growth(baseline, (LEFT_BYTES_MAX, LEFT_BLOCKS_MAX)).await
     }
 
     /// Checks what closed sessions leave behind, then logins and idle connections.
     async fn assert_bounds(self, name: &str, bounds: &Bounds) {
-        let left = self.left_of_many().await;
-        let warm = self.sign_in(0..WARM).await;
-        let (before, asked, begun) = (at_rest().await, requests(), Instant::now());
-        let clients = self.sign_in(WARM..WARM + CLIENTS).await;
-        let (asked, seconds) = (requests() - asked, begun.elapsed().as_secs());
-        let idle = grown(before, (bounds.idle_bytes * CLIENTS, i64::MAX)).await;
-        let idle_bytes = idle.0 / CLIENTS;
+        let leftover = self.closed_session_growth().await;
+        let warm_sockets = self.sign_in(0..WARM_USERS).await;
+        let (baseline, request_count, start) =
+            (stable_heap_usage().await, requests(), Instant::now());
+        let clients = self.sign_in(WARM_USERS..WARM_USERS + CLIENTS).await;
+        let (request_count, seconds) = (requests() - request_count, start.elapsed().as_secs());
+        let idle_growth = measure_growth(baseline, (bounds.idle_bytes * CLIENTS, i64::MAX)).await;
+        let idle_bytes = idle_growth.0 / CLIENTS;
         // What services ask for in a second counts for no login, however long all of them take.
-        let meanwhile = requests();
+        let background_requests = requests();
         sleep(Duration::from_secs(1)).await;
-        let meanwhile = (requests() - meanwhile) * seconds as usize;
-        let allocations = asked.saturating_sub(meanwhile) / CLIENTS as usize;
-        drop((warm, clients));
+        let background_requests = (requests() - background_requests) * seconds as usize;
+        let allocations = request_count.saturating_sub(background_requests) / CLIENTS as usize;
+        drop((warm_sockets, clients));
         println!(
             "{name}: {allocations} allocations a login, {idle_bytes} bytes an idle connection, \
              {} bytes and {} blocks left of {CYCLES} that went",
-            left.0, left.1
+            leftover.0, leftover.1
         );
         let is_within = [
             allocations <= bounds.allocations,
             idle_bytes <= bounds.idle_bytes,
-            left.0 <= LEFT_BYTES_MAX,
-            left.1 <= LEFT_BLOCKS_MAX,
+            leftover.0 <= LEFT_BYTES_MAX,
+            leftover.1 <= LEFT_BLOCKS_MAX,
         ];
         assert_eq!(is_within, [true; 4]);
         self.cluster.stop().await;
@@ -260,22 +261,26 @@ impl Edge {
 
 /// Certificate for `NAME` and its key, as files.
 fn certificate(directory: &Path) -> CertificateFiles {
-    let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
+    let certified_key =
+        rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
     let files = CertificateFiles::within(directory, "boat");
-    let written = files.write(&made.cert.pem(), &made.signing_key.serialize_pem());
-    written.expect("writes");
+    let result = files.write(
+        &certified_key.cert.pem(),
+        &certified_key.signing_key.serialize_pem(),
+    );
+    result.expect("writes");
     files
 }
 
 // proves S1-07 in part: the bytes of an idle WebSocket, whatever machine it is counted on.
 #[tokio::test]
-async fn a_websocket_costs_no_more_than_it_did() {
+async fn websocket_stays_within_its_memory_bounds() {
     let edge = Box::pin(Edge::start(None)).await;
     Box::pin(edge.assert_bounds("plain", &PLAIN)).await;
 }
 
 #[tokio::test]
-async fn a_websocket_over_tls_costs_no_more_than_it_did() {
+async fn websocket_over_tls_stays_within_its_memory_bounds() {
     let directory = tempfile::tempdir().expect("a folder");
     let edge = Box::pin(Edge::start(Some(directory.path()))).await;
     Box::pin(edge.assert_bounds("TLS", &TLS)).await;

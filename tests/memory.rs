@@ -38,22 +38,25 @@ async fn largest_group(cluster: &Cluster) -> GroupId {
     };
     let members: Vec<_> = (1..=MEMBERS).map(|n| (user(n), member(n))).collect();
     for members in members.chunks(1000) {
-        let made = Some((CLOSED, Version::default()));
-        let saved = cluster.backends.groups.save(group, made, members.to_vec());
-        saved.await.expect("saves");
+        let settings = Some((CLOSED, Version::default()));
+        let save = cluster
+            .backends
+            .groups
+            .save(group, settings, members.to_vec());
+        save.await.expect("saves");
     }
     group
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_chats_go_on() {
+async fn largest_group_burst_fits_in_memory_and_private_chats_go_on() {
     // Time passes on several threads, and is measured.
     let mut cluster = Cluster::on_sockets(patient_settings(), |backends| backends).await;
     cluster.waive_judges("it ends in the middle of a burst");
     let group = largest_group(&cluster).await;
     let mut owner = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     ALLOCATED.reset_peak_usage();
-    let before = ALLOCATED.current_usage();
+    let baseline_bytes = ALLOCATED.current_usage();
 
     let mut last = None;
     for _ in 0..MESSAGES {
@@ -69,11 +72,11 @@ async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_cha
         let mut sender = Wire::signed_in(&cluster, Port::Tcp, number).await;
         let mut receiver = Wire::signed_in(&cluster, Port::Tcp, number + 1).await;
         for _ in 0..ROUNDS {
-            let began = Instant::now();
+            let start = Instant::now();
             let id = sender.ask(send(number + 1, "to you")).await;
             let (placed, _) = receiver.next_message().await;
             assert_eq!(Ok(placed.message.id), id);
-            slowest = slowest.max(began.elapsed());
+            slowest = slowest.max(start.elapsed());
             receiver.acknowledge(&placed).await;
         }
     }
@@ -81,7 +84,7 @@ async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_cha
     println!(
         "{MESSAGES} messages to {MEMBERS}: {} MiB at most, {} MiB before; a private message {slowest:?} at most",
         peak >> 20,
-        before >> 20
+        baseline_bytes >> 20
     );
     let last = last.expect("one was sent");
     let entries = cluster.backends.ledger.trace(&[last]).await.expect("reads");

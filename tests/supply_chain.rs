@@ -15,7 +15,7 @@ const MANIFESTS: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
 
 /// Policy of deny.toml.
 struct Policy {
-    allowed: Vec<Licensee>,
+    allowed_licences: Vec<Licensee>,
     /// Licences allowed for one crate alone, besides.
     exceptions: BTreeMap<String, Vec<Licensee>>,
     bans: Vec<Ban>,
@@ -38,7 +38,7 @@ struct Package {
 }
 
 #[test]
-fn crates_of_others_are_as_the_policy_wants_them() {
+fn third_party_crates_comply_with_the_policy() {
     let policy = policy();
     for manifest in MANIFESTS {
         let packages = packages(&root().join(manifest));
@@ -75,11 +75,11 @@ fn violations_are_found_and_named() {
         package("libfuzzer-sys", Some("MIT AND NCSA"), &["fuzz"]),
     ];
     assert_eq!(violations(&policy, &fine), Vec::<String>::new());
-    let elsewhere = Package {
+    let foreign = Package {
         is_from_crates_io: false,
         ..package("elsewhere", Some("MIT"), &[])
     };
-    for (planted, word) in [
+    for (violator, word) in [
         (
             package("copyleft", Some("GPL-3.0-only"), &[]),
             "GPL-3.0-only",
@@ -101,15 +101,18 @@ fn violations_are_found_and_named() {
             package("openssl-sys", Some("MIT"), &["rdkafka-sys", "curl-sys"]),
             "below curl-sys",
         ),
-        (elsewhere, "crates.io"),
+        (foreign, "crates.io"),
     ] {
-        let name = planted.name.clone();
+        let name = violator.name.clone();
         let mut packages = fine.to_vec();
-        packages.push(planted);
-        let [found] = &violations(&policy, &packages)[..] else {
+        packages.push(violator);
+        let [violation] = &violations(&policy, &packages)[..] else {
             panic!("one violation by {name}");
         };
-        assert!(found.contains(&name) && found.contains(word), "{found}");
+        assert!(
+            violation.contains(&name) && violation.contains(word),
+            "{violation}"
+        );
     }
 }
 
@@ -134,11 +137,11 @@ fn a_lock_file_that_lacks_a_crate_is_found() {
     );
     assert!(!is_locked(&manifest), "b is not in it");
     fs::remove_file(dir.path().join("Cargo.lock")).expect("removed");
-    let made = cargo(&manifest, &["generate-lockfile", "--offline"]);
+    let output = cargo(&manifest, &["generate-lockfile", "--offline"]);
     assert!(
-        made.status.success(),
+        output.status.success(),
         "{}",
-        String::from_utf8_lossy(&made.stderr)
+        String::from_utf8_lossy(&output.stderr)
     );
     assert!(is_locked(&manifest));
 }
@@ -163,8 +166,8 @@ fn policy() -> Policy {
         licences.map(parse).collect()
     };
     let exceptions = list("licenses", "exceptions").into_iter().map(|exception| {
-        let allowed = exception["allow"].as_array().expect("a list");
-        (text(&exception["crate"]), licensees(allowed))
+        let exempt_licences = exception["allow"].as_array().expect("a list");
+        (text(&exception["crate"]), licensees(exempt_licences))
     });
     let bans = list("bans", "deny").into_iter().map(|ban| Ban {
         name: text(&ban["crate"]),
@@ -178,17 +181,17 @@ fn policy() -> Policy {
         assert_eq!(deny["sources"][key].as_str(), Some("deny"));
     }
     let policy = Policy {
-        allowed: licensees(&list("licenses", "allow")),
+        allowed_licences: licensees(&list("licenses", "allow")),
         exceptions: exceptions.collect(),
         bans: bans.collect(),
     };
-    assert!(policy.allowed.len() > 5 && policy.bans.len() > 3);
+    assert!(policy.allowed_licences.len() > 5 && policy.bans.len() > 3);
     policy
 }
 
 fn violations(policy: &Policy, packages: &[Package]) -> Vec<String> {
-    let each = packages.iter().map(|package| violation(policy, package));
-    each.flatten().collect()
+    let violations = packages.iter().map(|package| violation(policy, package));
+    violations.flatten().collect()
 }
 
 fn violation(policy: &Policy, package: &Package) -> Option<String> {
@@ -211,8 +214,8 @@ fn violation(policy: &Policy, package: &Package) -> Option<String> {
         Ok(expression) => expression,
         Err(error) => return Some(format!("{name}: {licence:?} is no licence: {error}")),
     };
-    let more = policy.exceptions.get(name).into_iter().flatten();
-    let allowed: Vec<&Licensee> = policy.allowed.iter().chain(more).collect();
+    let exceptions = policy.exceptions.get(name).into_iter().flatten();
+    let allowed: Vec<&Licensee> = policy.allowed_licences.iter().chain(exceptions).collect();
     let is_allowed =
         expression.evaluate(|required| allowed.iter().any(|allowed| allowed.satisfies(required)));
     (!is_allowed).then(|| format!("{name}: {licence} is not among the licences of deny.toml"))
@@ -228,7 +231,7 @@ fn packages(manifest: &Path) -> Vec<Package> {
         .other_options(["--locked".to_owned()])
         .exec()
         .unwrap_or_else(|error| panic!("{}: {error}", manifest.display()));
-    let others = metadata.packages.into_iter().filter_map(|package| {
+    let third_party = metadata.packages.into_iter().filter_map(|package| {
         let source = package.source.as_ref()?;
         // The lock file lists crates that are never built.
         let key = (package.name.to_string(), package.version.to_string());
@@ -240,7 +243,7 @@ fn packages(manifest: &Path) -> Vec<Package> {
             parents: parents.clone(),
         })
     });
-    others.collect()
+    third_party.collect()
 }
 
 /// Crates by name and version, with the names of those that depend on them.
@@ -261,30 +264,30 @@ fn parents(manifest: &Path) -> BTreeMap<(String, String), BTreeSet<String>> {
     let errors = String::from_utf8_lossy(&tree.stderr);
     assert!(tree.status.success(), "{}: {errors}", manifest.display());
     let text = String::from_utf8(tree.stdout).expect("text");
-    let (mut above, mut parents) = (Vec::new(), BTreeMap::new());
+    let (mut ancestors, mut parents) = (Vec::new(), BTreeMap::new());
     for line in text.lines().filter(|line| !line.is_empty()) {
         let mut words = line.split_whitespace();
         let depth: usize = words.next().expect("a depth").parse().expect("a number");
         let name = words.next().expect("a name").to_owned();
         let version = words.next().expect("a version").trim_start_matches('v');
-        above.truncate(depth);
+        ancestors.truncate(depth);
         let key = (name.clone(), version.to_owned());
-        let own: &mut BTreeSet<String> = parents.entry(key).or_default();
-        own.extend(above.last().cloned());
-        above.push(name);
+        let own_parents: &mut BTreeSet<String> = parents.entry(key).or_default();
+        own_parents.extend(ancestors.last().cloned());
+        ancestors.push(name);
     }
     parents
 }
 
 /// Whether a lock file satisfies its manifests.
 fn is_locked(manifest: &Path) -> bool {
-    let asked = [
+    let arguments = [
         "metadata",
         "--format-version=1",
         "--locked",
         "--all-features",
     ];
-    cargo(manifest, &asked).status.success()
+    cargo(manifest, &arguments).status.success()
 }
 
 fn cargo(manifest: &Path, arguments: &[&str]) -> Output {

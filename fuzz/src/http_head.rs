@@ -53,8 +53,8 @@ impl Write for Socket<'_> {
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let accepted = handshake::accept(request.method(), request.headers(), "packetboat.v1");
-    let status = match accepted {
+    let accept_key = handshake::accept(request.method(), request.headers(), "packetboat.v1");
+    let status = match accept_key {
         Ok(key) => {
             assert_eq!(key.len(), 28, "a hash in base64");
             200

@@ -204,7 +204,7 @@ async fn a_trace_says_whether_it_still_waits() {
     let acks = vec![(target, vec![fetched_id])];
     let acks = store.acknowledge(acks, cluster.now()).await;
     assert_eq!(acks[0].as_ref().expect("acknowledged"), &[fetched_id]);
-    assert_said(fetched_id, "a device acknowledged it").await;
+    assert_said(fetched_id, "acknowledged by a device").await;
     assert_said(lost_id, "not fetched yet").await;
 
     let empty_mailbox = MailboxPolicy {
@@ -213,7 +213,7 @@ async fn a_trace_says_whether_it_still_waits() {
     };
     let trimmed_count = store.trim(target, empty_mailbox, cluster.now()).await;
     assert_eq!(trimmed_count.expect("trimmed"), 1);
-    assert_said(lost_id, "waits no longer").await;
+    assert_said(lost_id, "no longer in the mailbox").await;
     let mut bea = cluster.device(2).ready().await;
     assert_eq!(bea.hear().await.placed.message.id, lost_id);
     bea.close().await;

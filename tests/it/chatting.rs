@@ -56,8 +56,8 @@ async fn both_sides_see_one_order() {
     let texts = ada_sees.hear_texts(100).await;
     assert_eq!(texts, bea_sees.hear_texts(100).await);
     let texts_from = |prefix: &str| -> Vec<String> {
-        let own = texts.iter().filter(|text| text.starts_with(prefix));
-        own.cloned().collect()
+        let own_texts = texts.iter().filter(|text| text.starts_with(prefix));
+        own_texts.cloned().collect()
     };
     assert_eq!(
         texts_from("a"),

@@ -23,7 +23,7 @@ async fn letters(cluster: &Cluster, count: usize) -> Vec<Letter> {
 #[tokio::test]
 async fn permanent_failure_becomes_a_dead_letter_and_is_redriven() {
     let (mut cluster, faults) = Cluster::with_faults(settings()).await;
-    cluster.expect_log("the mailbox refuses a message");
+    cluster.expect_log("the mailbox refused a message");
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     let mut cem = cluster.device(3).ready().await;

@@ -213,8 +213,8 @@ async fn damage_is_named_mended_and_gone() {
     let result = cluster.backends.mailbox.connect(connect).await;
     result.expect("answered").expect("registered");
 
-    let damaged = examine_user(&doctor, 2).await;
-    assert_eq!(damaged.verdict, CheckVerdict::Failure);
+    let report = examine_user(&doctor, 2).await;
+    assert_eq!(report.verdict, CheckVerdict::Failure);
     let expected = [
         "session_of_ended_life",
         "mail_bodiless",
@@ -223,8 +223,8 @@ async fn damage_is_named_mended_and_gone() {
         "head_behind",
         "list_behind",
     ];
-    assert_eq!(kinds(&damaged), expected);
-    let sentences: Vec<&str> = damaged
+    assert_eq!(kinds(&report), expected);
+    let sentences: Vec<&str> = report
         .differences
         .items
         .iter()
@@ -236,9 +236,9 @@ async fn damage_is_named_mended_and_gone() {
     expect_part(1, &ids[4].to_string());
     expect_part(2, "position 2 of p:1:2 has no message");
     expect_part(3, "position 4 of p:1:2 has no message");
-    expect_part(4, "goes to position 5, but its head says 3");
-    expect_part(5, "does not have p:1:2");
-    let unrepairable = damaged
+    expect_part(4, "ends at position 5, but its head is 3");
+    expect_part(5, "lacks p:1:2");
+    let unrepairable = report
         .differences
         .items
         .iter()
@@ -351,7 +351,7 @@ impl Clock for Ahead {
 #[tokio::test]
 async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
     let (mut cluster, faults) = Cluster::with_faults(tests::settings()).await;
-    cluster.expect_log("messages cannot be written: their partitions wait");
+    cluster.expect_log("cannot write messages: their partitions wait");
     let clock = Arc::new(Ahead {
         inner: cluster.backends.clock.clone(),
         by_secs: AtomicU64::new(0),
@@ -390,9 +390,9 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
     cluster.assert_settled(1).await;
     // The offset is committed a moment later.
     tests::system::eventually("nothing waits any more", async || {
-        let recovered = doctor.checkup().await.findings;
-        assert_eq!(verdict(&recovered, Check::History), CheckVerdict::Ok);
-        (verdict(&recovered, Check::Carriers) == CheckVerdict::Ok).then_some(())
+        let current_findings = doctor.checkup().await.findings;
+        assert_eq!(verdict(&current_findings, Check::History), CheckVerdict::Ok);
+        (verdict(&current_findings, Check::Carriers) == CheckVerdict::Ok).then_some(())
     })
     .await;
     ada.close().await;
@@ -462,7 +462,7 @@ async fn unreadable_head_is_named_and_the_rest_is_examined() {
     assert!(
         difference
             .observation
-            .contains("the head of p:1:2: cannot be read"),
+            .contains("the head of p:1:2: unreadable"),
         "{difference:?}"
     );
     assert_eq!((report.mails, report.rows), (2, 2));
@@ -511,7 +511,7 @@ async fn more_holes_than_there_is_time_for_end_in_a_report() {
     let observations: Vec<&str> = difference
         .map(|difference| difference.observation.as_str())
         .collect();
-    let omission = "positions of p:1:2 that have no message, from";
+    let omission = "missing positions of p:1:2, from";
     assert!(observations[0].contains(omission), "{observations:?}");
     assert!(
         observations[0].contains("took too long"),

@@ -291,7 +291,7 @@ async fn a_group_knows_who_has_read() {
 
 // A member removed while away learns it from the list.
 #[tokio::test]
-async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
+async fn absent_device_learns_that_it_was_removed() {
     let dir = tempfile::tempdir().expect("a directory");
     let state = dir.path().join("bea.sqlite");
     let cluster = Cluster::start().await;

@@ -42,7 +42,7 @@ async fn a_row_that_is_gone_fails_the_test_at_its_end() {
 // The list says more than the log.
 #[tokio::test]
 #[should_panic(expected = "the judges: the list of 2 has p:1:2 up to")]
-async fn a_row_of_the_list_that_was_planted_fails_the_test_at_its_end() {
+async fn planted_list_row_fails_the_test_at_its_end() {
     let (cluster, ids) = talk(&Engine::memory()).await;
     let row = ConversationRow {
         owner: user(2),

@@ -105,8 +105,8 @@ async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
     sleep(margin_passed()).await;
     let version = list_since(&mut iphone, full_list.version).await.version;
     sleep(margin_passed()).await;
-    let unchanged = list_since(&mut iphone, version).await;
-    assert_eq!(unchanged.conversations, []);
+    let list_diff = list_since(&mut iphone, version).await;
+    assert_eq!(list_diff.conversations, []);
 
     let [cleared_peer, pinned_peer, hidden_peer] =
         [2, 3, 4].map(|peer| Recipient::User(user(peer)));

@@ -151,7 +151,7 @@ async fn a_sender_that_was_away_learns_it_on_return() {
 
 // proves S3-18: with receipts not pushed, asking tells the same.
 #[tokio::test]
-async fn without_pushed_receipts_the_status_is_there_to_be_asked_for() {
+async fn status_can_be_queried_without_pushed_receipts() {
     let mut no_push = settings();
     no_push.station.push_receipts = false;
     let cluster = Cluster::with(no_push, |backends| backends).await;
@@ -237,7 +237,7 @@ async fn owner(wire: &mut Wire) -> i64 {
 // proves S0-34, S0-44, S0-45: on every copy of a private message, pushed or read, stands whose it is; on the sender's, how
 // far it has come.
 #[tokio::test]
-async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
+async fn message_copy_names_its_owner_and_status() {
     let mut slow_acks = settings();
     // Two of the devices never acknowledge, however slow the machine is.
     slow_acks.boat.session.ack_wait = tests::system::TEST_TIMEOUT;

@@ -160,8 +160,8 @@ async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).named("wire").ready().await;
-    let abandoned = Wire::signed_in(&cluster, Port::Tcp, 2).await;
-    drop(abandoned);
+    let stale_wire = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+    drop(stale_wire);
 
     let reconnect_code = async {
         while let Some(event) = bea.events.next().await {
@@ -189,7 +189,7 @@ async fn two_programs_under_one_devices_name_come_to_an_end() {
         cluster.device(2).ready().await,
         cluster.device(2).ready().await,
     );
-    let mut remaining = tokio::select! {
+    let mut winner = tokio::select! {
         biased;
         code = one.wait_closed() => {
             assert_eq!(code, Code::Displaced);
@@ -200,9 +200,9 @@ async fn two_programs_under_one_devices_name_come_to_an_end() {
             one
         }
     };
-    remaining.client.ready().await.expect("it has the name");
+    winner.client.ready().await.expect("it has the name");
     ada.say(2, "who is it?").await;
-    assert_eq!(remaining.hear_texts(1).await, ["who is it?"]);
+    assert_eq!(winner.hear_texts(1).await, ["who is it?"]);
     cluster.assert_settled(1).await;
     cluster.stop().await;
 }
@@ -220,7 +220,7 @@ async fn a_boat_that_lost_its_lease_keeps_its_clients() {
         backends
     })
     .await;
-    cluster.expect_log("the lease is lost");
+    cluster.expect_log("discovery lease lost");
     let mut wire = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
 
     assert!(registry.revoke(Role::Boat, &boat));
@@ -277,7 +277,7 @@ async fn session_without_acks_is_closed_and_its_message_is_kept() {
 // retry on the message waits in the mailbox, and is not pushed without end.
 // proves S1-15, S1-25
 #[tokio::test]
-async fn a_deaf_client_that_keeps_coming_back_cannot_hold_a_message() {
+async fn reconnecting_deaf_client_cannot_hold_up_a_message() {
     let cluster = Cluster::with(short_waits(), |backends| backends).await;
     let ada = cluster.device(1).ready().await;
     let deaf = cluster.device(2).named("deaf").deaf().connect().await;

@@ -13,7 +13,7 @@ use tests::{Cluster, settings};
 #[tokio::test]
 async fn while_history_is_away_nothing_is_shown_and_then_everything() {
     let (mut cluster, faults) = Cluster::with_faults(settings()).await;
-    cluster.expect_log("messages cannot be written: their partitions wait");
+    cluster.expect_log("cannot write messages: their partitions wait");
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
 

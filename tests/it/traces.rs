@@ -29,7 +29,7 @@ fn traced_send(to: i64, trace: TraceContext) -> Send {
 /// Waits for the one span of this step.
 async fn only_span(cluster: &Cluster, trace: TraceContext, step: Step) -> Span {
     let mut spans = eventually(step.name(), async || {
-        let spans = cluster.spans.of_step(trace.trace, step);
+        let spans = cluster.spans.step_spans(trace.trace, step);
         (!spans.is_empty()).then_some(spans)
     })
     .await;
@@ -121,7 +121,7 @@ async fn a_traced_message_is_one_trace_from_hand_to_hand() {
 }
 
 #[tokio::test]
-async fn the_trace_goes_on_to_whoever_is_told_and_fetches_it_later() {
+async fn trace_continues_when_the_message_is_fetched_later() {
     let cluster = Cluster::start().await;
     let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
     drop(Wire::signed_in(&cluster, Port::WebSocket, 2).await);
@@ -152,7 +152,7 @@ async fn the_trace_goes_on_to_whoever_is_told_and_fetches_it_later() {
         ("stored", "sent")
     );
     assert_eq!(events, ["stored", "notified"]);
-    assert!(cluster.spans.of_step(trace.trace, Step::Push).is_empty());
+    assert!(cluster.spans.step_spans(trace.trace, Step::Push).is_empty());
 
     let mut bea = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
     let (placed, frame) = bea.next_message().await;
@@ -232,12 +232,16 @@ async fn retries_and_their_log_lines_belong_to_the_trace() {
     let trace = root(5);
     ada.ask(traced_send(2, trace)).await.expect("accepted");
     eventually("an attempt fails", async || {
-        (!cluster.spans.of_step(trace.trace, Step::Deliver).is_empty()).then_some(())
+        (!cluster
+            .spans
+            .step_spans(trace.trace, Step::Deliver)
+            .is_empty())
+        .then_some(())
     })
     .await;
     faults.end(ROUTES.about(2));
     let attempts = eventually("it is stored", async || {
-        let mut attempts = cluster.spans.of_step(trace.trace, Step::Deliver);
+        let mut attempts = cluster.spans.step_spans(trace.trace, Step::Deliver);
         // Attempts without a platform are for whichever other sessions live.
         attempts.retain(|attempt| attempt.platform.is_some());
         let is_stored = attempts.last().is_some_and(|last| last.outcome == "stored");

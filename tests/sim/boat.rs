@@ -17,9 +17,9 @@ use crate::wire::Connection;
 use crate::world::{Event, World};
 
 /// Downtime of a boat after a crash.
-const DOWN: Duration = Duration::from_millis(700);
+const RESTART_DELAY: Duration = Duration::from_millis(700);
 /// Interval between sweeps, which register a boat's sessions again.
-const SWEEP: Duration = Duration::from_secs(20);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Bytes a socket takes in a millisecond.
 const LINK_BYTES_PER_MILLI: u64 = 64;
@@ -28,7 +28,7 @@ pub(crate) struct Boat {
     pub(crate) index: usize,
     /// Counts its starts; doubles as the incarnation.
     pub(crate) life: u64,
-    pub(crate) up: bool,
+    pub(crate) is_up: bool,
     sessions: BTreeMap<SessionId, BoatSession>,
     limits: Arc<SessionLimits>,
     /// End of the time in which pushes to the boat are lost.
@@ -84,7 +84,7 @@ pub(crate) enum BoatEvent {
     },
 }
 
-/// Event for a session; needs no answer.
+/// Event for a session that needs no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
     Frame(bytes::Bytes),
@@ -102,7 +102,7 @@ impl Boat {
         Boat {
             index,
             life: 1,
-            up: true,
+            is_up: true,
             sessions: BTreeMap::new(),
             limits: Arc::new(SessionLimits::default()),
             silent_until: Timestamp::ZERO,
@@ -118,16 +118,16 @@ impl Boat {
 
     /// Sets `in_doubt`; returns its old value.
     pub(crate) fn replace_doubt(&mut self, id: SessionId, doubt: bool) -> bool {
-        let held = self.sessions.get_mut(&id);
-        held.is_some_and(|held| std::mem::replace(&mut held.in_doubt, doubt))
+        let entry = self.sessions.get_mut(&id);
+        entry.is_some_and(|entry| std::mem::replace(&mut entry.in_doubt, doubt))
     }
 
     pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
-        self.sessions.get(&id).map(|held| &held.session)
+        self.sessions.get(&id).map(|entry| &entry.session)
     }
 
     pub(crate) fn sessions(&self) -> impl Iterator<Item = &Session> {
-        self.sessions.values().map(|held| &held.session)
+        self.sessions.values().map(|entry| &entry.session)
     }
 }
 
@@ -141,10 +141,10 @@ impl World {
                 session,
             } => {
                 if self.boats[boat].life == life
-                    && let Some(held) = self.boats[boat].sessions.get_mut(&session)
+                    && let Some(entry) = self.boats[boat].sessions.get_mut(&session)
                 {
-                    held.timer = None;
-                    held.session.handle_timeout(now);
+                    entry.timer = None;
+                    entry.session.handle_timeout(now);
                     self.drive_session(boat, session);
                 }
             }
@@ -153,7 +153,7 @@ impl World {
                 life,
                 source,
                 push,
-            } => self.pushed(boat, life, source, push),
+            } => self.handle_push(boat, life, source, push),
             BoatEvent::LatePush {
                 boat,
                 life,
@@ -171,7 +171,7 @@ impl World {
                 session,
                 notice,
             } => {
-                if self.boats[boat].up && self.boats[boat].life() == life {
+                if self.boats[boat].is_up && self.boats[boat].life() == life {
                     self.with_session(
                         boat,
                         session,
@@ -192,17 +192,17 @@ impl World {
                 weight,
             } => {
                 if self.boats[boat].life == life {
-                    let told = |s: &mut Session| s.handle_written(weight, now);
-                    self.with_session(boat, session, told, true);
+                    let handle_written = |s: &mut Session| s.handle_written(weight, now);
+                    self.with_session(boat, session, handle_written, true);
                 }
             }
             BoatEvent::Sweep { boat, life } => self.sweep(boat, life),
             // One process: it admits clients once the carrier has caught up with the log.
-            BoatEvent::Up { boat } if self.plan.embedded && !self.carrier_caught_up() => {
-                self.after(DOWN, Event::Boat(BoatEvent::Up { boat }));
+            BoatEvent::Up { boat } if self.plan.is_embedded && !self.carrier_caught_up() => {
+                self.after(RESTART_DELAY, Event::Boat(BoatEvent::Up { boat }));
             }
             BoatEvent::Up { boat } => {
-                self.boats[boat].up = true;
+                self.boats[boat].is_up = true;
                 self.start_sweep(boat);
             }
         }
@@ -211,9 +211,9 @@ impl World {
     /// Opens a session; it is in the boat's map before anything else happens.
     pub(crate) fn open_session(&mut self, boat: usize, session: SessionId) {
         let now = self.now;
-        let here = &mut self.boats[boat];
-        let machine = Session::new(session, here.limits.clone(), now);
-        here.sessions.insert(
+        let home = &mut self.boats[boat];
+        let machine = Session::new(session, home.limits.clone(), now);
+        home.sessions.insert(
             session,
             BoatSession {
                 session: machine,
@@ -221,7 +221,7 @@ impl World {
                 in_doubt: false,
             },
         );
-        if here.sessions.len() == 1 {
+        if home.sessions.len() == 1 {
             self.start_sweep(boat);
         }
         self.drive_session(boat, session);
@@ -245,32 +245,34 @@ impl World {
     }
 
     pub(crate) fn crash_boat(&mut self, boat: usize) {
-        let lost = self.boats[boat].life();
-        let here = &mut self.boats[boat];
-        here.up = false;
-        here.life += 1;
-        here.sessions.clear();
-        for connection in self.wire.of_boat(boat) {
+        let lost_life = self.boats[boat].life();
+        let home = &mut self.boats[boat];
+        home.is_up = false;
+        home.life += 1;
+        home.sessions.clear();
+        for connection in self.wire.boat_connections(boat) {
             self.cut(
                 connection,
                 Refusal::new(Code::Unavailable, "the boat is gone"),
             );
         }
-        self.after(DOWN, Event::Boat(BoatEvent::Up { boat }));
-        let told = self.hop();
+        self.after(RESTART_DELAY, Event::Boat(BoatEvent::Up { boat }));
+        let notice_delay = self.hop();
         self.after(
-            told,
-            Event::Carrier(CarrierEvent::BoatLost { life: lost.clone() }),
+            notice_delay,
+            Event::Carrier(CarrierEvent::BoatLost {
+                life: lost_life.clone(),
+            }),
         );
-        let believed = Duration::from_secs(3) + self.up_to(Duration::from_secs(5));
+        let denial_delay = Duration::from_secs(3) + self.up_to(Duration::from_secs(5));
         self.after(
-            believed,
-            Event::Carrier(CarrierEvent::Denied { life: lost }),
+            denial_delay,
+            Event::Carrier(CarrierEvent::Denied { life: lost_life }),
         );
     }
 
-    pub(crate) fn silence_boat(&mut self, boat: usize, lasting: Duration) {
-        self.boats[boat].silent_until = self.now + lasting;
+    pub(crate) fn silence_boat(&mut self, boat: usize, duration: Duration) {
+        self.boats[boat].silent_until = self.now + duration;
     }
 
     /// Calls a session, then runs all its actions.
@@ -278,11 +280,11 @@ impl World {
         &mut self,
         boat: usize,
         session: SessionId,
-        what: impl FnOnce(&mut Session),
+        action: impl FnOnce(&mut Session),
         transmit: bool,
     ) {
-        if let Some(held) = self.boats[boat].sessions.get_mut(&session) {
-            what(&mut held.session);
+        if let Some(entry) = self.boats[boat].sessions.get_mut(&session) {
+            action(&mut entry.session);
             if transmit {
                 self.drive_session(boat, session);
             } else {
@@ -319,18 +321,18 @@ impl World {
 
     fn after_drive(&mut self, boat: usize, id: SessionId) {
         let life = self.boats[boat].life;
-        let Some(held) = self.boats[boat].sessions.get_mut(&id) else {
+        let Some(entry) = self.boats[boat].sessions.get_mut(&id) else {
             return;
         };
-        if held.session.is_settled() {
+        if entry.session.is_settled() {
             self.boats[boat].sessions.remove(&id);
             return;
         }
-        let Some(at) = held.session.poll_timeout() else {
+        let Some(at) = entry.session.poll_timeout() else {
             return;
         };
-        if held.timer.is_none_or(|timer| at < timer) {
-            held.timer = Some(at);
+        if entry.timer.is_none_or(|timer| at < timer) {
+            entry.timer = Some(at);
             let at = at.max(self.now + Duration::from_millis(1));
             self.at(
                 at,
@@ -348,7 +350,7 @@ impl World {
             Action::Refresh(_) => {}
             Action::Transmit(outgoing) => {
                 let weight = outgoing.weight();
-                if write && let Some(connection) = self.wire.of_session(boat, id) {
+                if write && let Some(connection) = self.wire.session_connection(boat, id) {
                     let frame = match outgoing {
                         Outgoing::Frame(frame) => frame,
                         Outgoing::Encoded(bytes) | Outgoing::Notice(bytes) => decode(bytes),
@@ -367,9 +369,9 @@ impl World {
                 );
             }
             Action::Resolve { token, outcome } => {
-                let acknowledged = outcome == protocol::session::Outcome::Done;
-                if let Some(session) = self.boats[boat].session(id).filter(|_| acknowledged) {
-                    self.witness.push_acknowledged(token, session);
+                let is_acknowledged = outcome == protocol::session::Outcome::Done;
+                if let Some(session) = self.boats[boat].session(id).filter(|_| is_acknowledged) {
+                    self.witness.record_push_ack(token, session);
                 }
                 let hop = self.hop();
                 let outcome = CarrierEvent::Outcome {
@@ -380,8 +382,8 @@ impl World {
                 self.after(hop, Event::Carrier(outcome));
             }
             Action::Close(refusal) => {
-                self.judge.session_closed(&self.plan, &refusal);
-                if let Some(connection) = self.wire.of_session(boat, id) {
+                self.judge.check_session_close(&self.plan, &refusal);
+                if let Some(connection) = self.wire.session_connection(boat, id) {
                     self.end_in_order(connection, refusal);
                 }
             }
@@ -392,27 +394,26 @@ impl World {
                 self.call(boat, id, Call::Submit(sends));
             }
             Action::Receipts(ack) => self.call(boat, id, Call::Receipts(ack)),
-            Action::FetchMail {
-                cursor: after,
-                limit,
-            } => self.call(boat, id, Call::FetchMail { after, limit }),
+            Action::FetchMail { cursor, limit } => {
+                self.call(boat, id, Call::FetchMail { cursor, limit })
+            }
             Action::RemoveMail { ids } => self.call(boat, id, Call::RemoveMail(ids)),
             Action::Sync(request) => self.call(boat, id, Call::Sync(request)),
             Action::Leave => self.call(boat, id, Call::Leave),
         }
     }
 
-    fn pushed(&mut self, boat: usize, life: BoatLife, source: u32, push: Push) {
+    fn handle_push(&mut self, boat: usize, life: BoatLife, source: u32, push: Push) {
         let (now, session) = (self.now, push.session);
         let token = Token::of(source, push.token);
         if self.boats[boat].silent_until > now {
             return;
         }
-        if !self.boats[boat].up || self.boats[boat].life() != life {
+        if !self.boats[boat].is_up || self.boats[boat].life() != life {
             return self.answer_push(token, None);
         }
-        let known = self.boats[boat].sessions.contains_key(&session);
-        if !known {
+        let is_known = self.boats[boat].sessions.contains_key(&session);
+        if !is_known {
             return self.answer_push(token, Some(protocol::session::Outcome::NoSession));
         }
         if self.sabotage == Some(Sabotage::AckAfterWrite)
@@ -420,14 +421,14 @@ impl World {
                 .session(session)
                 .is_some_and(Session::is_open)
         {
-            if let Some(connection) = self.wire.of_session(boat, session) {
+            if let Some(connection) = self.wire.session_connection(boat, session) {
                 let frame = decode(push.frame.clone());
                 self.send_down(connection, frame);
             }
             let life = self.boats[boat].life;
-            let late = self.up_to(Duration::from_millis(80));
+            let delay = self.up_to(Duration::from_millis(80));
             return self.after(
-                late,
+                delay,
                 Event::Boat(BoatEvent::LatePush {
                     boat,
                     life,
@@ -461,7 +462,7 @@ impl World {
             return;
         }
         let life = self.boats[boat].life;
-        let wait = SWEEP / 2 + self.up_to(SWEEP / 2);
+        let wait = SWEEP_INTERVAL / 2 + self.up_to(SWEEP_INTERVAL / 2);
         self.after(wait, Event::Boat(BoatEvent::Sweep { boat, life }));
     }
 
@@ -469,12 +470,12 @@ impl World {
         if self.boats[boat].life != life || self.boats[boat].sessions.is_empty() {
             return;
         }
-        let open: Vec<SessionId> = self.boats[boat]
+        let open_sessions: Vec<SessionId> = self.boats[boat]
             .sessions()
             .filter(|s| s.is_open())
             .map(Session::id)
             .collect();
-        for session in open {
+        for session in open_sessions {
             self.call(boat, session, Call::Reassert);
         }
         self.start_sweep(boat);

@@ -13,7 +13,7 @@ use crate::plan::Sabotage;
 use crate::world::World;
 
 /// Lifetime of an entry with one station, and with several; the latter is shorter than a world.
-const KEEP_FOR: [Duration; 2] = [Duration::from_secs(30 * 60), Duration::from_secs(20)];
+const ENTRY_TTLS: [Duration; 2] = [Duration::from_secs(30 * 60), Duration::from_secs(20)];
 
 #[derive(Clone, Debug)]
 pub(crate) enum Copy {
@@ -34,7 +34,7 @@ pub(crate) type Permits = Vec<(GroupId, u64, Option<GroupEntry>)>;
 pub(crate) struct RegisterMove {
     user: UserId,
     token: u64,
-    before: Option<UserEntry>,
+    old_entry: Option<UserEntry>,
     at: Timestamp,
 }
 
@@ -56,17 +56,17 @@ impl Copy {
 
 impl World {
     fn is_valid(&self, at: Timestamp) -> bool {
-        let keep_for = KEEP_FOR[usize::from(self.plan.stations > 1)];
+        let keep_for = ENTRY_TTLS[usize::from(self.plan.stations > 1)];
         is_valid(at, keep_for, self.now)
     }
 
-    pub(crate) fn user_copy(&mut self, user: UserId) -> (u64, Option<UserEntry>) {
+    pub(crate) fn user_entry(&mut self, user: UserId) -> (u64, Option<UserEntry>) {
         let (token, copy) = self.copies.look_up(CacheKey::User(user));
         let entry = copy.and_then(Copy::user).cloned();
         (token, entry.filter(|entry| self.is_valid(entry.at)))
     }
 
-    pub(crate) fn group_copy(&mut self, group: GroupId) -> (u64, Option<GroupEntry>) {
+    pub(crate) fn group_entry(&mut self, group: GroupId) -> (u64, Option<GroupEntry>) {
         let (token, copy) = self.copies.look_up(CacheKey::Group(group));
         let entry = copy.and_then(Copy::group);
         (token, entry.filter(|entry| self.is_valid(entry.at)))
@@ -80,7 +80,7 @@ impl World {
         self.copies.fill(owner, token, coverage, copy)
     }
 
-    pub(crate) fn invalidate_copies(&mut self, outdated: &[Invalidation]) {
+    pub(crate) fn invalidate_entries(&mut self, outdated: &[Invalidation]) {
         for outdated in outdated {
             self.copies.invalidate(outdated);
         }
@@ -124,44 +124,48 @@ impl World {
     }
 
     /// Renews entries from the carrier's current heads.
-    pub(crate) fn renew_copies(&mut self, permits: Permits, groups: Vec<(GroupId, ChangedPlaces)>) {
+    pub(crate) fn renew_entries(
+        &mut self,
+        permits: Permits,
+        groups: Vec<(GroupId, ChangedPlaces)>,
+    ) {
         let changes: BTreeMap<GroupId, ChangedPlaces> = groups.into_iter().collect();
-        for (group, token, copy) in permits {
+        for (group, token, entry) in permits {
             let head = self.carrier.heads.get(&ConversationId::Group(group));
             let (Some(head), Some(changes)) = (head.copied(), changes.get(&group)) else {
                 continue;
             };
-            let Some(copy) = copy.and_then(|copy| copy.moved(head, changes)) else {
+            let Some(entry) = entry.and_then(|entry| entry.moved(head, changes)) else {
                 continue;
             };
             let owner = CacheKey::Group(group);
-            if !self.fill_one(owner, token, copy.reach(), Copy::Group(copy)) {
+            if !self.fill_one(owner, token, entry.reach(), Copy::Group(entry)) {
                 self.copies.invalidate(&Invalidation::of(owner));
             }
         }
     }
 
-    /// Takes the user's entry before registers move, at this time of the station's.
-    pub(crate) fn moves(&mut self, user: UserId, at: Timestamp) -> RegisterMove {
+    /// Cache entry of the user before registers move, with the station's time of the move.
+    pub(crate) fn begin_register_move(&mut self, user: UserId, at: Timestamp) -> RegisterMove {
         let (token, copy) = self.copies.look_up(CacheKey::User(user));
         RegisterMove {
             user,
             token,
-            before: copy.and_then(Copy::user).cloned(),
+            old_entry: copy.and_then(Copy::user).cloned(),
             at,
         }
     }
 
     /// Adds the reads to the user's entry, or invalidates it.
-    pub(crate) fn moved(&mut self, moved: RegisterMove, reads: &[(ConversationId, Seq)]) {
+    pub(crate) fn moved(&mut self, register_move: RegisterMove, reads: &[(ConversationId, Seq)]) {
         let RegisterMove {
             user,
             token,
-            before,
+            old_entry,
             at,
-        } = moved;
+        } = register_move;
         let owner = CacheKey::User(user);
-        let is_renewed = before.is_some_and(|mut entry| {
+        let is_renewed = old_entry.is_some_and(|mut entry| {
             let each = reads.iter();
             each.for_each(|(conversation, seq)| entry.read(*conversation, *seq, at));
             self.fill_one(owner, token, Coverage::default(), Copy::User(entry))

@@ -30,31 +30,31 @@ use crate::world::{Event, World};
 use crate::writer::Batch;
 
 /// Downtime of the carrier after a crash.
-const DOWN: Duration = Duration::from_millis(900);
+const RESTART_DELAY: Duration = Duration::from_millis(900);
 /// Records taken from a partition in one poll.
-const BATCH: usize = 4;
+const POLL_BATCH_SIZE: usize = 4;
 
 pub(crate) struct Carrier {
     /// Counts its starts; names its push tokens.
     pub(crate) life: u32,
-    up: bool,
-    pub(crate) denied: DeniedBoats,
+    is_up: bool,
+    pub(crate) denied_boats: DeniedBoats,
     partitions: u32,
     pub(crate) delivery: Delivery,
     pub(crate) offsets: OffsetTracker,
     positions: BTreeMap<Place, u64>,
     pub(crate) heads: BTreeMap<ConversationId, Head>,
     /// True while a batch is being written; the next one waits.
-    pub(crate) writing: bool,
+    pub(crate) is_writing: bool,
     /// Steps for the mailbox, in order.
     routes: VecDeque<Step>,
     /// End of an outage in which no cache entry can be invalidated, though stations read them.
-    copies_away: Timestamp,
+    invalidation_outage_end: Timestamp,
     timer: Option<Timestamp>,
     /// Times of scheduled polls of the retry topics, one poll each.
     retries_due: BTreeSet<Timestamp>,
-    /// Times at which retries are due that the carrier has.
-    held: BTreeMap<(Place, u64), Timestamp>,
+    /// Due times of the retries that the carrier has read.
+    retry_due_times: BTreeMap<(Place, u64), Timestamp>,
 }
 
 /// Step for the mailbox, in the order of the machine's actions.
@@ -85,14 +85,14 @@ pub(crate) enum CarrierEvent {
     /// Planted bug: invalidate cache entries after the route.
     LateForget {
         life: u32,
-        outdated: Vec<Invalidation>,
+        invalidations: Vec<Invalidation>,
     },
     /// Planted bug: store by the presence that an earlier step saw.
     LateStore {
         life: u32,
         token: RouteToken,
         request: Box<RouteRequest>,
-        seen: Box<protocol::mailbox::RouteAnswer>,
+        presence: Box<protocol::mailbox::RouteAnswer>,
     },
     Outcome {
         life: u32,
@@ -131,37 +131,37 @@ impl Carrier {
     pub(crate) fn new(partitions: u32, limits: DeliveryLimits) -> Carrier {
         Carrier {
             life: 0,
-            up: false,
-            denied: DeniedBoats::default(),
+            is_up: false,
+            denied_boats: DeniedBoats::default(),
             partitions,
             delivery: Delivery::new(limits),
             offsets: OffsetTracker::default(),
             positions: BTreeMap::new(),
             heads: BTreeMap::new(),
-            writing: false,
+            is_writing: false,
             routes: VecDeque::new(),
-            copies_away: Timestamp::ZERO,
+            invalidation_outage_end: Timestamp::ZERO,
             timer: None,
             retries_due: BTreeSet::new(),
-            held: BTreeMap::new(),
+            retry_due_times: BTreeMap::new(),
         }
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.delivery.is_idle() && !self.writing
+        self.delivery.is_idle() && !self.is_writing
     }
 }
 
 impl World {
     pub(crate) fn start_carrier(&mut self) {
         let life = self.carrier.life + 1;
-        let denied = self.carrier.denied.clone();
+        let denied_boats = self.carrier.denied_boats.clone();
         let old_heads = std::mem::take(&mut self.carrier.heads);
         self.carrier = Carrier::new(self.carrier.partitions, self.plan.limits());
-        self.carrier.denied = denied;
+        self.carrier.denied_boats = denied_boats;
         self.carrier.life = life;
-        self.carrier.up = true;
-        self.carrier.positions = self.disk.committed.clone();
+        self.carrier.is_up = true;
+        self.carrier.positions = self.disk.committed_offsets.clone();
         if self.sabotage == Some(Sabotage::ReuseOfSeq) {
             // Heads as they were before the last message.
             self.carrier.heads = old_heads
@@ -182,8 +182,8 @@ impl World {
 
     pub(crate) fn crash_carrier(&mut self) {
         self.carrier.life += 1;
-        self.carrier.up = false;
-        self.after(DOWN, Event::Carrier(CarrierEvent::Up));
+        self.carrier.is_up = false;
+        self.after(RESTART_DELAY, Event::Carrier(CarrierEvent::Up));
     }
 
     /// True once every message of the log is committed.
@@ -194,7 +194,12 @@ impl World {
             .iter()
             .filter(|((topic, _), _)| *topic == Topic::Message);
         logs.all(|(place, log)| {
-            self.disk.committed.get(place).copied().unwrap_or_default() >= log.len() as u64
+            self.disk
+                .committed_offsets
+                .get(place)
+                .copied()
+                .unwrap_or_default()
+                >= log.len() as u64
         })
     }
 
@@ -226,7 +231,7 @@ impl World {
 
     /// Sets the offsets of messages back to this share of what is committed, and starts anew there.
     pub(crate) fn set_offsets_back(&mut self, share: f64) {
-        let committed = self.disk.committed.clone();
+        let committed = self.disk.committed_offsets.clone();
         for (place, committed) in committed {
             if place.0 == Topic::Message {
                 let next = (committed as f64 * share) as u64;
@@ -234,7 +239,7 @@ impl World {
             }
         }
         self.flush();
-        if self.plan.embedded {
+        if self.plan.is_embedded {
             self.crash_all()
         } else {
             self.crash_carrier()
@@ -252,7 +257,7 @@ impl World {
         let now = self.carrier_moment();
         match event {
             CarrierEvent::Up => {
-                if !self.carrier.up {
+                if !self.carrier.is_up {
                     self.start_carrier();
                 }
                 return;
@@ -261,27 +266,30 @@ impl World {
                 self.carrier.delivery.handle_boat_lost(now, &life);
             }
             CarrierEvent::Denied { life } => {
-                Arc::make_mut(&mut self.carrier.denied).insert(life);
+                Arc::make_mut(&mut self.carrier.denied_boats).insert(life);
                 return;
             }
             CarrierEvent::Poll { life } if self.is_carrier(life) => self.poll_log(),
             CarrierEvent::Write { life, batch } if self.is_carrier(life) => {
                 self.write_step(batch);
             }
-            CarrierEvent::Write { life, batch } if self.older.contains_key(&life) => {
+            CarrierEvent::Write { life, batch } if self.older_heads.contains_key(&life) => {
                 return self.older_step(life, batch);
             }
             CarrierEvent::Mailbox { life } if self.is_carrier(life) => self.mailbox_step(),
-            CarrierEvent::LateForget { life, outdated } if self.is_carrier(life) => {
-                self.invalidate_copies(&outdated);
+            CarrierEvent::LateForget {
+                life,
+                invalidations,
+            } if self.is_carrier(life) => {
+                self.invalidate_entries(&invalidations);
             }
             CarrierEvent::LateStore {
                 life,
                 token,
                 request,
-                seen,
+                presence,
             } if self.is_carrier(life) => {
-                self.store_late(token, *request, *seen);
+                self.store_late(token, *request, *presence);
             }
             CarrierEvent::Outcome {
                 life,
@@ -324,7 +332,7 @@ impl World {
     }
 
     fn is_carrier(&self, life: u32) -> bool {
-        self.carrier.up && self.carrier.life == life
+        self.carrier.is_up && self.carrier.life == life
     }
 
     pub(crate) fn drive_carrier(&mut self) {
@@ -344,7 +352,7 @@ impl World {
 
     /// Takes the next records of each partition that are durable and due.
     fn poll_log(&mut self) {
-        if self.carrier.writing {
+        if self.carrier.is_writing {
             return;
         }
         let mut records = Vec::new();
@@ -355,7 +363,7 @@ impl World {
             }
         }
         if !records.is_empty() {
-            self.carrier.writing = true;
+            self.carrier.is_writing = true;
             let batch = Batch::of(self.carrier.life, records);
             self.write_later(Box::new(batch));
         }
@@ -384,7 +392,7 @@ impl World {
     }
 
     fn poll_messages(&mut self, place: Place, records: &mut Vec<(Source, Arc<Task>)>) {
-        for _ in 0..BATCH {
+        for _ in 0..POLL_BATCH_SIZE {
             let Some((source, task)) = self.take(place) else {
                 return;
             };
@@ -417,12 +425,12 @@ impl World {
                 unreachable!("on a retry topic")
             };
             let due_at = deliver.due_at;
-            let due = self.due(place, position, due_at);
-            if due > self.now {
+            let retry_at = self.due(place, position, due_at);
+            if retry_at > self.now {
                 let (life, now) = (self.carrier.life, self.now);
                 self.carrier.retries_due.retain(|at| *at > now);
-                if self.carrier.retries_due.insert(due) {
-                    self.at(due, Event::Carrier(CarrierEvent::Poll { life }));
+                if self.carrier.retries_due.insert(retry_at) {
+                    self.at(retry_at, Event::Carrier(CarrierEvent::Poll { life }));
                 }
                 return;
             }
@@ -441,31 +449,38 @@ impl World {
                 }
             };
             let now = self.carrier_moment();
-            let taken = self.carrier.delivery.handle_task(now, source, work);
-            assert!(taken.is_ok(), "there was room");
+            let accepted = self.carrier.delivery.handle_task(now, source, work);
+            assert!(accepted.is_ok(), "there was room");
         }
     }
 
-    /// Time at which a retry is due, from when the carrier first has it.
+    /// Time at which a retry is due; fixed when the carrier first reads its record.
     fn due(&mut self, place: Place, position: u64, due_at: Timestamp) -> Timestamp {
         let Topic::Retry(tier) = place.0 else {
             unreachable!("a retry topic")
         };
         let delay = self.plan.limits().tiers.delay(tier);
         let wait = delivery::retry_wait(due_at, self.carrier_wall(), delay);
-        let due = self.now + wait;
-        *self.carrier.held.entry((place, position)).or_insert(due)
+        let retry_at = self.now + wait;
+        *self
+            .carrier
+            .retry_due_times
+            .entry((place, position))
+            .or_insert(retry_at)
     }
 
     fn delivery_action(&mut self, action: Action) {
         match action {
             Action::Route(mut route) => {
-                route.stamp(self.now, &self.carrier.denied);
+                route.stamp(self.now, &self.carrier.denied_boats);
                 if self.sabotage == Some(Sabotage::ForgottenLate) {
-                    let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(10)));
+                    let (life, delay) = (self.carrier.life, self.up_to(Duration::from_secs(10)));
                     let outdated = route.invalidations;
-                    let event = CarrierEvent::LateForget { life, outdated };
-                    self.after(late, Event::Carrier(event));
+                    let event = CarrierEvent::LateForget {
+                        life,
+                        invalidations: outdated,
+                    };
+                    self.after(delay, Event::Carrier(event));
                 } else {
                     self.mailbox_later(Step::ForgetCopies(route.invalidations));
                 }
@@ -480,10 +495,10 @@ impl World {
                 let token = Token::of(source, push.token).expect("never 0");
                 let mut boats = self.boats.iter();
                 let boat = boats.position(|boat| boat.life().boat == life.boat);
-                self.witness.pushed(token, push.message);
+                self.witness.record_push(token, push.message);
                 let hop = self.hop();
-                let lost = self.rng.random_bool(self.plan.call_loss / 2.0);
-                let (Some(boat), false) = (boat, lost) else {
+                let is_lost = self.rng.random_bool(self.plan.call_loss / 2.0);
+                let (Some(boat), false) = (boat, is_lost) else {
                     return;
                 };
                 self.after(
@@ -512,8 +527,8 @@ impl World {
             Some(Step::Forget(key)) => {
                 self.apply(Effect::Disconnect(key));
             }
-            Some(Step::ForgetCopies(outdated)) => {
-                if self.are_copies_away() {
+            Some(Step::ForgetCopies(invalidations)) => {
+                if self.is_invalidation_down() {
                     // The delivery must not be routed before the invalidation.
                     if let Some(Step::Route { token, .. }) = self.carrier.routes.pop_front() {
                         let (now, failure) = (self.carrier_moment(), RouteFailure::Unavailable);
@@ -522,7 +537,7 @@ impl World {
                     }
                     return;
                 }
-                self.invalidate_copies(&outdated);
+                self.invalidate_entries(&invalidations);
             }
             Some(Step::Route { token, request }) if self.refuses(StoreKey::Mail(request.user)) => {
                 let (now, failure) = (self.carrier_moment(), RouteFailure::Refused);
@@ -533,21 +548,21 @@ impl World {
                 if self.sabotage == Some(Sabotage::CheckThenStore)
                     && request.forced_platforms.is_empty() =>
             {
-                let look = RouteRequest {
+                let presence_query = RouteRequest {
                     mail: None,
                     ..request.clone()
                 };
-                let Answer::Routed(seen) = self.apply(Effect::Route(look)) else {
+                let Answer::Routed(presence) = self.apply(Effect::Route(presence_query)) else {
                     unreachable!("a route is answered")
                 };
-                let (life, late) = (self.carrier.life, self.up_to(Duration::from_millis(400)));
+                let (life, delay) = (self.carrier.life, self.up_to(Duration::from_millis(400)));
                 let event = CarrierEvent::LateStore {
                     life,
                     token,
                     request: Box::new(request),
-                    seen: Box::new(seen),
+                    presence: Box::new(presence),
                 };
-                self.after(late, Event::Carrier(event));
+                self.after(delay, Event::Carrier(event));
             }
             Some(Step::Route { token, request }) => {
                 let Answer::Routed(answer) = self.apply(Effect::Route(request)) else {
@@ -560,39 +575,40 @@ impl World {
         }
     }
 
-    pub(crate) fn lose_invalidations(&mut self, lasting: Duration) {
-        self.carrier.copies_away = self.now + lasting;
+    pub(crate) fn lose_invalidations(&mut self, duration: Duration) {
+        self.carrier.invalidation_outage_end = self.now + duration;
     }
 
     /// True during an outage of invalidation; may begin one.
-    pub(crate) fn are_copies_away(&mut self) -> bool {
+    pub(crate) fn is_invalidation_down(&mut self) -> bool {
         if self.plan.call_loss > 0.0 && self.rng.random_bool(self.plan.call_loss / 2.0) {
-            let lasting = self.up_to(Duration::from_secs(120));
-            self.carrier.copies_away = self.now + lasting;
+            let duration = self.up_to(Duration::from_secs(120));
+            self.carrier.invalidation_outage_end = self.now + duration;
         }
-        !self.healed && self.now < self.carrier.copies_away
+        !self.is_healed && self.now < self.carrier.invalidation_outage_end
     }
 
     fn store_late(
         &mut self,
         token: RouteToken,
         mut request: RouteRequest,
-        seen: protocol::mailbox::RouteAnswer,
+        presence: protocol::mailbox::RouteAnswer,
     ) {
-        let there: BTreeSet<_> = seen.live.iter().map(|entry| entry.platform).collect();
+        let live_platforms: BTreeSet<_> =
+            presence.live.iter().map(|entry| entry.platform).collect();
         request.forced_platforms = request
             .platforms
             .iter()
-            .filter(|p| !there.contains(p))
+            .filter(|p| !live_platforms.contains(p))
             .copied()
             .collect();
         request.platforms = request.forced_platforms.clone();
-        let Answer::Routed(stored) = self.apply(Effect::Route(request)) else {
+        let Answer::Routed(new_answer) = self.apply(Effect::Route(request)) else {
             unreachable!("a route is answered")
         };
         let answer = protocol::mailbox::RouteAnswer {
-            live: seen.live,
-            ..stored
+            live: presence.live,
+            ..new_answer
         };
         let now = self.carrier_moment();
         self.carrier.delivery.handle_routed(now, token, Ok(answer));
@@ -615,7 +631,7 @@ impl World {
         match step {
             0 => {
                 for retry in &settlement.retries {
-                    let queued = retry_task(
+                    let retry_record = retry_task(
                         &settlement.task,
                         &retry.obligations,
                         retry.retry_count,
@@ -623,8 +639,8 @@ impl World {
                         retry.cause.text(),
                     );
                     self.judge
-                        .retried(&self.plan, settlement.task.placed.message.id);
-                    self.append_task(Topic::Retry(retry.tier), Arc::new(queued));
+                        .check_retry(&self.plan, settlement.task.placed.message.id);
+                    self.append_task(Topic::Retry(retry.tier), Arc::new(retry_record));
                 }
                 match &settlement.letter {
                     Some(part) if self.plan.letters.has_operator() => {
@@ -632,7 +648,7 @@ impl World {
                     }
                     Some(part) => {
                         let message = settlement.task.placed.message.id;
-                        self.judge.dead(message, part.reason);
+                        self.judge.record_death(message, part.reason);
                     }
                     None => {}
                 }
@@ -640,14 +656,14 @@ impl World {
                 self.settle_later(1, settlement);
             }
             1 => {
-                let mut told = settlement.ledger.clone();
+                let mut entries = settlement.ledger.clone();
                 if self.sabotage == Some(Sabotage::StoredToldAsSynced) {
-                    let stored = told
+                    let stored_entries = entries
                         .iter_mut()
                         .filter(|e| e.event == LedgerEvent::StoredOffline);
-                    stored.for_each(|entry| entry.event = LedgerEvent::ReachableBySync);
+                    stored_entries.for_each(|entry| entry.event = LedgerEvent::ReachableBySync);
                 }
-                self.apply(Effect::Ledger(told));
+                self.apply(Effect::Ledger(entries));
                 self.settle_later(2, settlement);
             }
             _ => {

@@ -10,20 +10,20 @@ use crate::world::World;
 impl World {
     /// Refusal of a change that would have no effect. A change that cannot be judged yet goes on to
     /// the writer.
-    pub(crate) fn refused_at_door(&self, message: &Message) -> Option<Refusal> {
-        let asked = ChangeRequest::of(message)?;
+    pub(crate) fn early_refusal(&self, message: &Message) -> Option<Refusal> {
+        let request = ChangeRequest::of(message)?;
         let conversation = message.conversation()?;
         let role = self
-            .group_of(conversation)
-            .and_then(|group| group.role(asked.by));
-        let placed = self.subject(conversation, asked.by, asked.subject);
-        let altered = placed.as_ref().and_then(|placed| {
-            let place = (conversation, placed.position.seq);
-            self.disk.altered.get(&place).cloned()
+            .conversation_group(conversation)
+            .and_then(|group| group.role(request.by));
+        let subject = self.subject(conversation, request.by, request.subject);
+        let overlay = subject.as_ref().and_then(|subject| {
+            let place = (conversation, subject.position.seq);
+            self.disk.overlays.get(&place).cloned()
         });
-        let altered = altered.unwrap_or_default();
-        let original = placed.as_ref().map(|placed| (placed, &altered));
-        check_change(&asked, role, original, &ChangeRules::default(), self.now).err()
+        let overlay = overlay.unwrap_or_default();
+        let original = subject.as_ref().map(|subject| (subject, &overlay));
+        check_change(&request, role, original, &ChangeRules::default(), self.now).err()
     }
 
     /// Message `id` as `owner` has it in this conversation.
@@ -34,7 +34,7 @@ impl World {
         id: MessageId,
     ) -> Option<Placed> {
         let row = self.disk.rows.get(&(Owner::of(conversation, owner), id));
-        let placed = row.map(|row| row.placed.clone());
-        placed.filter(|placed| placed.conversation == conversation)
+        let message = row.map(|row| row.placed.clone());
+        message.filter(|message| message.conversation == conversation)
     }
 }

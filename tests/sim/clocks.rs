@@ -13,7 +13,7 @@ pub(crate) enum Host {
 }
 
 impl World {
-    /// Sets the clock of a host so many milliseconds beside the right time.
+    /// Sets the clock of a host `offset` milliseconds off the right time.
     pub(crate) fn step_clock(&mut self, host: Host, offset: i64) {
         self.clocks.insert(host, offset);
     }
@@ -46,10 +46,10 @@ impl World {
 
     /// Right time of a deadline of the carrier, as far as it is known now.
     pub(crate) fn right_time(&self, deadline: Timestamp) -> Timestamp {
-        let ahead = match self.sabotage {
+        let offset = match self.sabotage {
             Some(Sabotage::DeadlinesByWall) => self.offset(Host::Carrier),
             _ => 0,
         };
-        Timestamp::from_millis(deadline.millis() - ahead)
+        Timestamp::from_millis(deadline.millis() - offset)
     }
 }

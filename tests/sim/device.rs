@@ -74,7 +74,7 @@ pub(crate) enum DeviceEvent {
     },
 }
 
-/// Name of a planned send.
+/// Send id of a planned send.
 pub(crate) fn send_id(number: usize) -> SendId {
     SendId::from_bytes((number as u128 + 1).to_be_bytes())
 }
@@ -152,7 +152,7 @@ impl World {
         if !self.devices[device].crash() {
             return;
         }
-        if let Some(connection) = self.wire.of_device(device) {
+        if let Some(connection) = self.wire.device_connection(device) {
             self.cut(
                 connection,
                 Refusal::new(Code::Unavailable, "the device is gone"),
@@ -167,13 +167,13 @@ impl World {
         self.crash_device(device);
     }
 
-    pub(crate) fn leave_network(&mut self, device: usize, lasting: Duration) {
-        self.devices[device].away_until = self.now + lasting;
+    pub(crate) fn leave_network(&mut self, device: usize, duration: Duration) {
+        self.devices[device].away_until = self.now + duration;
         self.cut_device(device);
     }
 
     pub(crate) fn cut_device(&mut self, device: usize) {
-        if let Some(connection) = self.wire.of_device(device) {
+        if let Some(connection) = self.wire.device_connection(device) {
             self.cut(
                 connection,
                 Refusal::new(Code::Unavailable, "the connection broke"),
@@ -181,8 +181,8 @@ impl World {
         }
     }
 
-    pub(crate) fn mute_device(&mut self, device: usize, lasting: Duration) {
-        self.devices[device].mute_until = self.now + lasting;
+    pub(crate) fn mute_device(&mut self, device: usize, duration: Duration) {
+        self.devices[device].mute_until = self.now + duration;
     }
 
     pub(crate) fn connection_ended_at_device(&mut self, connection: &Connection, why: Refusal) {
@@ -195,11 +195,11 @@ impl World {
     }
 
     pub(crate) fn frame_at_device(&mut self, device: usize, frame: ServerFrame) {
-        let here = &mut self.devices[device];
-        if here.mute_until > self.now || !here.unread.is_empty() {
-            here.unread.push_back(frame);
-            let until = here.mute_until;
-            return self.at(until, Event::Device(DeviceEvent::Hear { device }));
+        let receiver = &mut self.devices[device];
+        if receiver.mute_until > self.now || !receiver.unread.is_empty() {
+            receiver.unread.push_back(frame);
+            let muted_until = receiver.mute_until;
+            return self.at(muted_until, Event::Device(DeviceEvent::Hear { device }));
         }
         self.hear(device, frame);
     }
@@ -216,12 +216,12 @@ impl World {
             return;
         }
         if !self.devices[index].is_running() {
-            let again = DeviceEvent::Send {
+            let retry = DeviceEvent::Send {
                 device: index,
                 to,
                 number,
             };
-            return self.after(Duration::from_secs(4), Event::Device(again));
+            return self.after(Duration::from_secs(4), Event::Device(retry));
         }
         let content = Content::text(format!("message {number}"));
         self.devices[index].send(send_id(number), to, content, now);
@@ -233,12 +233,12 @@ impl World {
             return;
         }
         if !self.devices[index].is_running() {
-            let again = DeviceEvent::Do {
+            let retry = DeviceEvent::Do {
                 device: index,
                 action,
                 number,
             };
-            return self.after(Duration::from_secs(4), Event::Device(again));
+            return self.after(Duration::from_secs(4), Event::Device(retry));
         }
         let now = self.now;
         self.devices[index].perform(action, number, now);
@@ -263,7 +263,7 @@ impl World {
             self.device_io(index, io);
         }
         while let Some(finding) = self.devices[index].finding() {
-            self.judge.found(finding);
+            self.judge.record_finding(finding);
         }
         let device = &mut self.devices[index];
         let Some(at) = device.poll_timeout() else {
@@ -299,44 +299,44 @@ impl World {
                 );
             }
             Io::Disconnect(why) => {
-                if let Some(connection) = self.wire.of_device(index) {
+                if let Some(connection) = self.wire.device_connection(index) {
                     self.cut(connection, why);
                 }
             }
             Io::Transmit(frame) => self.transmit(index, frame),
             Io::Store { batch, changes } => {
                 let hop = self.hop();
-                let stored = DeviceEvent::Stored {
+                let event = DeviceEvent::Stored {
                     device: index,
                     life,
                     batch,
                     changes,
                 };
-                self.after(hop, Event::Device(stored));
+                self.after(hop, Event::Device(event));
             }
         }
     }
 
     fn transmit(&mut self, device: usize, frame: ClientFrame) {
-        if let Some(connection) = self.wire.of_device(device) {
+        if let Some(connection) = self.wire.device_connection(device) {
             self.send_up(connection, frame);
         }
     }
 
     fn connect_device(&mut self, index: usize) {
         let (now, jitter) = (self.now, self.rng.random());
-        let up: Vec<usize> = self
+        let running_boats: Vec<usize> = self
             .boats
             .iter()
-            .filter(|boat| boat.up)
+            .filter(|boat| boat.is_up)
             .map(|boat| boat.index)
             .collect();
-        let away = self.devices[index].away_until > now;
-        if away || up.is_empty() {
+        let is_away = self.devices[index].away_until > now;
+        if is_away || running_boats.is_empty() {
             let why = Refusal::new(Code::Unavailable, "no way to a boat");
             return self.with_core(index, |core| core.handle_disconnected(why, now, jitter));
         }
-        let boat = up[self.rng.random_range(0..up.len())];
+        let boat = running_boats[self.rng.random_range(0..running_boats.len())];
         let connection = self.open_connection(index, boat);
         let session = self.wire.get(connection).expect("just opened").session;
         self.open_session(boat, session);
@@ -349,9 +349,12 @@ impl World {
     pub(crate) fn standing_devices(&self) -> BTreeSet<usize> {
         let is_alone = |index: usize| {
             let place = |device: &Device| (device.user, device.platform);
-            let here = place(&self.devices[index]);
-            let there = self.devices.iter().filter(|device| place(device) == here);
-            there.count() == 1
+            let own_place = place(&self.devices[index]);
+            let rivals = self
+                .devices
+                .iter()
+                .filter(|device| place(device) == own_place);
+            rivals.count() == 1
         };
         (0..self.devices.len())
             .filter(|index| !self.devices[*index].is_gone)

@@ -70,7 +70,7 @@ pub(crate) enum Effect {
         owner: UserId,
         conversation: ConversationId,
         version: Version,
-        arranged: ListArrangement,
+        arrangement: ListArrangement,
         at: Timestamp,
     },
     Hidden {
@@ -125,16 +125,16 @@ pub(crate) enum Effect {
     },
     DedupeBegin {
         key: DedupeKey,
-        offered: FirstSend,
+        candidate: FirstSend,
         now: Timestamp,
     },
     DedupeDone {
         key: DedupeKey,
-        sent: FirstSend,
+        first_send: FirstSend,
     },
     Reserve {
         station: usize,
-        until: Timestamp,
+        reserved_until: Timestamp,
     },
     /// A record dies, or a part of a delivery.
     Bury {
@@ -190,7 +190,7 @@ impl Effect {
                 owner,
                 conversation,
                 version,
-                arranged,
+                arrangement: arranged,
                 at,
             },
         }
@@ -219,39 +219,39 @@ pub(crate) struct Record {
 /// List registers of a user in one conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registers {
-    pub(crate) read: Seq,
-    pub(crate) cleared: Tally,
-    pub(crate) touched: Timestamp,
-    pub(crate) arranged: Option<(Version, ListArrangement)>,
-    pub(crate) hidden: u64,
+    pub(crate) read_seq: Seq,
+    pub(crate) cleared_to: Tally,
+    pub(crate) touched_at: Timestamp,
+    pub(crate) arrangement: Option<(Version, ListArrangement)>,
+    pub(crate) hidden_mark: u64,
 }
 
 impl Registers {
     fn read(&mut self, seq: Seq, at: Timestamp) {
-        if seq > self.read {
-            self.touched = self.touched.max(at);
+        if seq > self.read_seq {
+            self.touched_at = self.touched_at.max(at);
         }
-        self.read = self.read.max(seq);
+        self.read_seq = self.read_seq.max(seq);
     }
 
     fn clear(&mut self, up_to: Tally, at: Timestamp) {
-        if up_to >= self.cleared {
-            self.touched = self.touched.max(at);
+        if up_to >= self.cleared_to {
+            self.touched_at = self.touched_at.max(at);
         }
-        self.cleared = self.cleared.max(up_to);
+        self.cleared_to = self.cleared_to.max(up_to);
     }
 
     fn hide(&mut self, mark: u64, at: Timestamp) {
-        if mark >= self.hidden {
-            self.touched = self.touched.max(at);
+        if mark >= self.hidden_mark {
+            self.touched_at = self.touched_at.max(at);
         }
-        self.hidden = self.hidden.max(mark);
+        self.hidden_mark = self.hidden_mark.max(mark);
     }
 
     fn arrange(&mut self, new: (Version, ListArrangement), at: Timestamp) {
-        if self.arranged.is_none_or(|(version, _)| version <= new.0) {
-            self.arranged = Some(new);
-            self.touched = self.touched.max(at);
+        if self.arrangement.is_none_or(|(version, _)| version <= new.0) {
+            self.arrangement = Some(new);
+            self.touched_at = self.touched_at.max(at);
         }
     }
 }
@@ -260,7 +260,7 @@ impl Registers {
 #[derive(Clone, Debug)]
 pub(crate) struct Stores {
     pub(crate) log: BTreeMap<Place, Vec<Record>>,
-    pub(crate) committed: BTreeMap<Place, u64>,
+    pub(crate) committed_offsets: BTreeMap<Place, u64>,
     pub(crate) rows: BTreeMap<(Owner, MessageId), MessageRow>,
     pub(crate) groups: BTreeMap<GroupId, StoredGroup>,
     pub(crate) heads: BTreeMap<ConversationId, Head>,
@@ -268,20 +268,20 @@ pub(crate) struct Stores {
     pub(crate) statuses: BTreeMap<(UserId, MessageId), RowStatus>,
     pub(crate) registers: BTreeMap<(UserId, ConversationId), Registers>,
     pub(crate) changes: BTreeMap<(ConversationId, u64), ChangeRow>,
-    pub(crate) altered: BTreeMap<(ConversationId, Seq), Overlay>,
-    pub(crate) hidden: BTreeMap<(UserId, ConversationId), BTreeMap<u64, Seq>>,
+    pub(crate) overlays: BTreeMap<(ConversationId, Seq), Overlay>,
+    pub(crate) hidden_messages: BTreeMap<(UserId, ConversationId), BTreeMap<u64, Seq>>,
     /// Author of each recalled message.
-    pub(crate) recalled: BTreeMap<(ConversationId, Seq), UserId>,
+    pub(crate) recall_authors: BTreeMap<(ConversationId, Seq), UserId>,
     pub(crate) ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
     pub(crate) platforms: BTreeMap<UserId, Vec<Platform>>,
     pub(crate) mailboxes: BTreeMap<UserId, Mailbox>,
     pub(crate) bodies: Bodies,
     /// All mail ever stored, with its target.
-    pub(crate) stored: BTreeSet<(MessageId, Target)>,
+    pub(crate) stored_mail: BTreeSet<(MessageId, Target)>,
     pub(crate) dedupe: Dedupe,
     pub(crate) marker: u64,
     /// End of the time in which each station may have made ids.
-    pub(crate) reserved: BTreeMap<usize, Timestamp>,
+    pub(crate) reserved_until: BTreeMap<usize, Timestamp>,
     /// Dead letters by name.
     pub(crate) letters: BTreeMap<String, Letter>,
     /// The log of operations on them.
@@ -293,7 +293,7 @@ impl Default for Stores {
     fn default() -> Self {
         Stores {
             log: BTreeMap::new(),
-            committed: BTreeMap::new(),
+            committed_offsets: BTreeMap::new(),
             rows: BTreeMap::new(),
             groups: BTreeMap::new(),
             heads: BTreeMap::new(),
@@ -301,17 +301,17 @@ impl Default for Stores {
             statuses: BTreeMap::new(),
             registers: BTreeMap::new(),
             changes: BTreeMap::new(),
-            altered: BTreeMap::new(),
-            hidden: BTreeMap::new(),
-            recalled: BTreeMap::new(),
+            overlays: BTreeMap::new(),
+            hidden_messages: BTreeMap::new(),
+            recall_authors: BTreeMap::new(),
             ledger: BTreeMap::new(),
             platforms: BTreeMap::new(),
             mailboxes: BTreeMap::new(),
             bodies: Bodies::default(),
-            stored: BTreeSet::new(),
+            stored_mail: BTreeSet::new(),
             dedupe: new_dedupe(),
             marker: 1,
-            reserved: BTreeMap::new(),
+            reserved_until: BTreeMap::new(),
             letters: BTreeMap::new(),
             operations: Vec::new(),
             policies: Policies::uniform(MailboxPolicy {
@@ -341,14 +341,14 @@ impl Stores {
                 });
             }
             Effect::Commit { place, next } => {
-                let committed = self.committed.entry(*place).or_default();
-                *committed = (*committed).max(*next);
+                let committed_offset = self.committed_offsets.entry(*place).or_default();
+                *committed_offset = (*committed_offset).max(*next);
             }
             Effect::Rows(rows) => {
                 for row in rows {
-                    let newer = |old: &MessageRow| old.version <= row.version;
+                    let is_newer = |old: &MessageRow| old.version <= row.version;
                     let key = (row.owner, row.id());
-                    if self.rows.get(&key).is_none_or(newer) {
+                    if self.rows.get(&key).is_none_or(is_newer) {
                         self.rows.insert(key, row.clone());
                     }
                 }
@@ -396,7 +396,7 @@ impl Stores {
                 owner,
                 conversation,
                 version,
-                arranged,
+                arrangement: arranged,
                 at,
             } => {
                 let registers = self.registers(*owner, *conversation);
@@ -408,8 +408,11 @@ impl Stores {
                 mark,
                 seq,
             } => {
-                let hidden = self.hidden.entry((*owner, *conversation)).or_default();
-                hidden.insert(*mark, *seq);
+                let marks = self
+                    .hidden_messages
+                    .entry((*owner, *conversation))
+                    .or_default();
+                marks.insert(*mark, *seq);
             }
             Effect::HiddenTo {
                 owner,
@@ -437,14 +440,14 @@ impl Stores {
                 at,
             } => {
                 let registers = self.registers(*user, *conversation);
-                registers.touched = registers.touched.max(*at);
+                registers.touched_at = registers.touched_at.max(*at);
             }
             Effect::Altered(rows) => rows.iter().for_each(|row| self.alter(row)),
             Effect::Changes(rows) => {
                 for row in rows {
                     let key = (row.conversation, row.changed.rev);
-                    let newer = |old: &ChangeRow| old.version <= row.version;
-                    if self.changes.get(&key).is_none_or(newer) {
+                    let is_newer = |old: &ChangeRow| old.version <= row.version;
+                    if self.changes.get(&key).is_none_or(is_newer) {
                         self.changes.insert(key, row.clone());
                     }
                 }
@@ -474,11 +477,11 @@ impl Stores {
             }
             Effect::Reassert { user, session, now } => {
                 let (marker, policies) = (self.marker, self.policies.clone());
-                let denied = Default::default();
+                let denied_boats = Default::default();
                 let mailbox = self.mailbox(*user);
                 return Answer::Reasserted(mailbox.reassert(
                     &session.clone().into(),
-                    &denied,
+                    &denied_boats,
                     &policies,
                     marker,
                     *now,
@@ -490,13 +493,23 @@ impl Stores {
             Effect::Acknowledge { target, ids, now } => {
                 return self.acknowledge(*target, ids, *now);
             }
-            Effect::DedupeBegin { key, offered, now } => {
+            Effect::DedupeBegin {
+                key,
+                candidate: offered,
+                now,
+            } => {
                 return Answer::Dedupe(self.dedupe.begin(*key, *offered, *now));
             }
-            Effect::DedupeDone { key, sent } => self.dedupe.done(*key, *sent),
-            Effect::Reserve { station, until } => {
-                let reserved = self.reserved.entry(*station).or_default();
-                *reserved = (*reserved).max(*until);
+            Effect::DedupeDone {
+                key,
+                first_send: sent,
+            } => self.dedupe.done(*key, *sent),
+            Effect::Reserve {
+                station,
+                reserved_until,
+            } => {
+                let reservation = self.reserved_until.entry(*station).or_default();
+                *reservation = (*reservation).max(*reserved_until);
             }
             // A record that dies again, after a crash, is the same letter.
             Effect::Bury { name, letter } => {
@@ -506,8 +519,8 @@ impl Stores {
             }
             Effect::Operate(entry) => self.operations.push(entry.clone()),
             Effect::SetBack { place, next } => {
-                let committed = self.committed.entry(*place).or_default();
-                *committed = (*committed).min(*next);
+                let committed_offset = self.committed_offsets.entry(*place).or_default();
+                *committed_offset = (*committed_offset).min(*next);
             }
             Effect::LoseMemory => self.lose_memory(),
             Effect::Flush { marker } => {
@@ -528,7 +541,7 @@ impl Stores {
     pub(crate) fn read(&self) -> BTreeMap<(UserId, ConversationId), Seq> {
         let registers = self.registers.iter();
         registers
-            .map(|(key, registers)| (*key, registers.read))
+            .map(|(key, registers)| (*key, registers.read_seq))
             .collect()
     }
 
@@ -537,10 +550,10 @@ impl Stores {
             return;
         }
         let key = (row.conversation, row.changed.seq);
-        let altered = self.altered.entry(key).or_default();
-        altered.apply(row.version, &row.changed);
-        if altered.recalled.is_some() {
-            self.recalled.insert(key, row.author);
+        let overlay = self.overlays.entry(key).or_default();
+        overlay.apply(row.version, &row.changed);
+        if overlay.recalled.is_some() {
+            self.recall_authors.insert(key, row.author);
         }
     }
 
@@ -566,7 +579,7 @@ impl Stores {
                 .stored_platforms
                 .iter()
                 .map(|&platform| Target { user, platform });
-            self.stored.extend(targets.map(|target| (id, target)));
+            self.stored_mail.extend(targets.map(|target| (id, target)));
         }
         Answer::Routed(answer)
     }
@@ -599,20 +612,20 @@ pub(crate) struct Disk {
     marks: BTreeMap<Place, Vec<usize>>,
     /// True: one journal for everything, of which a crash keeps a prefix. False: every effect is
     /// durable at once.
-    embedded: bool,
+    is_embedded: bool,
 }
 
 impl Disk {
-    pub(crate) fn new(embedded: bool) -> Disk {
+    pub(crate) fn new(is_embedded: bool) -> Disk {
         Disk {
-            embedded,
+            is_embedded,
             ..Disk::default()
         }
     }
 
     pub(crate) fn apply(&mut self, effect: Effect) -> Answer {
         let answer = self.stores.apply(&effect);
-        if self.embedded {
+        if self.is_embedded {
             if let Effect::Append { place, .. } = &effect {
                 let mark = self.journal.len() + 1;
                 self.marks.entry(*place).or_default().push(mark);

@@ -14,12 +14,12 @@ impl World {
     /// Adds all missing facts: heads from the carrier's memory, and all else from the disk.
     pub(crate) fn answer(&self, missing: &Missing, facts: &mut Facts) {
         for group in missing.groups.keys() {
-            let known = self.group(*group).map(Arc::new);
-            facts.groups.insert(*group, known);
+            let stored_group = self.group(*group).map(Arc::new);
+            facts.groups.insert(*group, stored_group);
         }
         for conversation in &missing.heads {
-            let known = self.carrier.heads.get(conversation);
-            let head = known.or_else(|| self.disk.heads.get(conversation));
+            let remembered_head = self.carrier.heads.get(conversation);
+            let head = remembered_head.or_else(|| self.disk.heads.get(conversation));
             facts
                 .heads
                 .insert(*conversation, head.copied().unwrap_or_default());
@@ -31,8 +31,8 @@ impl World {
                 .insert(*conversation, head.unwrap_or_default());
         }
         for group in missing.stored_groups.keys() {
-            let stored = self.group(*group).map(Arc::new);
-            facts.stored_groups.insert(*group, stored);
+            let stored_group = self.group(*group).map(Arc::new);
+            facts.stored_groups.insert(*group, stored_group);
         }
         for key in &missing.rows {
             facts.rows.insert(*key, self.disk.rows.get(key).cloned());
@@ -41,7 +41,7 @@ impl World {
             facts.first_sends.insert(*key, self.stored_send(*key));
         }
         for place in &missing.overlays {
-            let overlay = self.disk.altered.get(place).cloned();
+            let overlay = self.disk.overlays.get(place).cloned();
             facts.overlays.insert(*place, overlay.unwrap_or_default());
         }
         for (key, last) in &missing.first_changes {
@@ -51,8 +51,8 @@ impl World {
         for ((conversation, record), search) in &missing.own_changes {
             let (first, last) = search.revs().into_inner();
             let range = (*conversation, first)..=(*conversation, last);
-            let mut stored = self.disk.changes.range(range);
-            let own = stored.find(|(_, row)| row.version == *record);
+            let mut changes = self.disk.changes.range(range);
+            let own = changes.find(|(_, row)| row.version == *record);
             let own = own.map(|(_, row)| row.changed.clone());
             facts.own_changes.insert((*conversation, *record), own);
         }
@@ -62,21 +62,28 @@ impl World {
         for key in &missing.clears {
             facts
                 .clears
-                .insert(*key, self.disk.registers_of(key.0, key.1).cleared);
+                .insert(*key, self.disk.user_registers(key.0, key.1).cleared_to);
         }
         for user in &missing.platforms {
             let platforms = self.disk.platforms.get(user).cloned();
             facts.platforms.insert(*user, platforms.unwrap_or_default());
         }
-        for (owner, of, seq) in &missing.hide_marks {
-            let hidden = self.disk.hidden.get(&(*owner, *of)).into_iter().flatten();
+        for (owner, conversation, seq) in &missing.hide_marks {
+            let hidden = self
+                .disk
+                .hidden_messages
+                .get(&(*owner, *conversation))
+                .into_iter()
+                .flatten();
             let mut marks = hidden.filter(|(_, hidden)| *hidden == seq);
             let first = marks.next().map(|(mark, _)| *mark);
-            facts.hide_marks.insert((*owner, *of, *seq), first);
+            facts
+                .hide_marks
+                .insert((*owner, *conversation, *seq), first);
         }
         for (group, user) in &missing.members {
-            let known = self.group(*group);
-            let member = known.and_then(|group| {
+            let stored_group = self.group(*group);
+            let member = stored_group.and_then(|group| {
                 let member = group.members.get(*user)?;
                 Some((group.settings, *member))
             });
@@ -86,7 +93,7 @@ impl World {
 
     fn stored_send(&self, key: SendKey) -> Option<(MessageId, StoredPosition)> {
         let owner = Owner::of(key.conversation, key.from);
-        let mut rows = self.disk.rows_of(owner, key.min_id);
+        let mut rows = self.disk.owner_rows(owner, key.min_id);
         let row = rows.find(|row| {
             let message = &row.placed.message;
             row.placed.conversation == key.conversation
@@ -100,20 +107,20 @@ impl World {
         key: ChangeKey,
         last: u64,
     ) -> Option<(Version, protocol::change::OrderedChange)> {
-        let mut stored =
+        let mut changes =
             (self.disk.changes).range((key.conversation, 0)..=(key.conversation, last));
-        let first = stored.find(|(_, row)| {
-            let asked = &row.changed.asked;
-            (asked.by, asked.send_id) == (key.by, key.send_id)
+        let first = changes.find(|(_, row)| {
+            let request = &row.changed.asked;
+            (request.by, request.send_id) == (key.by, key.send_id)
         })?;
         Some((first.1.version, first.1.changed.clone()))
     }
 
     fn stored_follower(
         &self,
-        (owner, conversation, after): (Owner, ConversationId, Seq),
+        (owner, conversation, seq): (Owner, ConversationId, Seq),
     ) -> Option<Version> {
-        let row = self.disk.row_at(owner, conversation, after.next());
+        let row = self.disk.row_at(owner, conversation, seq.next());
         row.map(|row| row.version)
     }
 }

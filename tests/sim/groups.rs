@@ -17,8 +17,8 @@ pub(crate) struct StoredGroup {
 
 impl StoredGroup {
     pub(crate) fn save_member(&mut self, user: UserId, member: Member) {
-        let newer = |old: &Member| old.version <= member.version;
-        if self.members.get(&user).is_none_or(newer) {
+        let is_newer = |old: &Member| old.version <= member.version;
+        if self.members.get(&user).is_none_or(is_newer) {
             self.members.insert(user, member);
         }
     }
@@ -35,16 +35,16 @@ impl StoredGroup {
 
 impl World {
     pub(crate) fn group(&self, group: GroupId) -> Option<Group> {
-        let kept = self.disk.groups.get(&group)?;
-        let (settings, version) = kept.settings?;
+        let stored_group = self.disk.groups.get(&group)?;
+        let (settings, version) = stored_group.settings?;
         Some(Group {
             settings,
             version,
-            members: kept.members.clone().into_iter().collect(),
+            members: stored_group.members.clone().into_iter().collect(),
         })
     }
 
-    pub(crate) fn group_of(&self, conversation: ConversationId) -> Option<Group> {
+    pub(crate) fn conversation_group(&self, conversation: ConversationId) -> Option<Group> {
         match conversation {
             ConversationId::Group(group) => self.group(group),
             ConversationId::Private { .. } | ConversationId::System(_) => None,

@@ -25,43 +25,43 @@ use crate::world::World;
 pub(crate) struct Judge {
     finding: Option<String>,
     /// Id in the first acceptance of each send.
-    accepted: BTreeMap<SendId, MessageId>,
+    accepted_ids: BTreeMap<SendId, MessageId>,
     /// Ids in all acceptances of sends that the writer may still refuse.
-    asked: BTreeSet<MessageId>,
+    judged_ids: BTreeSet<MessageId>,
     /// Duplicates that were dropped, each with the message that it repeats.
     repeats: BTreeMap<MessageId, MessageId>,
     dead: BTreeMap<MessageId, DeadReason>,
     /// Messages whose records died as a whole.
-    late: BTreeSet<MessageId>,
+    late_ids: BTreeSet<MessageId>,
     /// First conversation in which the carrier found a later writer ahead.
     overtaken: Option<ConversationId>,
 }
 
 impl Judge {
     /// Records a finding; the first one stays.
-    pub(crate) fn found(&mut self, what: String) {
-        self.finding.get_or_insert(what);
+    pub(crate) fn record_finding(&mut self, finding: String) {
+        self.finding.get_or_insert(finding);
     }
 
     pub(crate) fn finding(&mut self) -> Option<String> {
         self.finding.take()
     }
 
-    pub(crate) fn accepted(&mut self, send_id: SendId, id: MessageId, is_change: bool) {
+    pub(crate) fn record_acceptance(&mut self, send_id: SendId, id: MessageId, is_change: bool) {
         if is_change {
-            _ = self.asked.insert(id)
+            _ = self.judged_ids.insert(id)
         } else {
-            _ = self.accepted.entry(send_id).or_insert(id)
+            _ = self.accepted_ids.entry(send_id).or_insert(id)
         }
     }
 
-    pub(crate) fn repeat(&mut self, copy: MessageId, first: MessageId) {
+    pub(crate) fn record_repeat(&mut self, copy: MessageId, first: MessageId) {
         self.repeats.insert(copy, first);
     }
 
-    pub(crate) fn dead(&mut self, id: MessageId, reason: DeadReason) {
+    pub(crate) fn record_death(&mut self, id: MessageId, reason: DeadReason) {
         self.dead.insert(id, reason);
-        self.late.insert(id);
+        self.late_ids.insert(id);
     }
 
     /// Reason of a message's last death.
@@ -69,28 +69,28 @@ impl Judge {
         self.dead.get(&id).copied()
     }
 
-    pub(crate) fn overtaken(&mut self, conversation: ConversationId) {
+    pub(crate) fn record_overtaking(&mut self, conversation: ConversationId) {
         self.overtaken.get_or_insert(conversation);
     }
 
     /// Checks that a quiet world without rivals needs no retry.
-    pub(crate) fn retried(&mut self, plan: &Plan, id: MessageId) {
+    pub(crate) fn check_retry(&mut self, plan: &Plan, id: MessageId) {
         if plan.is_quiet() && !plan.has_rivals() {
-            self.found(format!("{id} was retried in a quiet world"));
+            self.record_finding(format!("{id} was retried in a quiet world"));
         }
     }
 
     /// Checks that a quiet world asks no device to reconnect: all acknowledge at once (pitfall C of
     /// S1).
-    pub(crate) fn session_closed(&mut self, plan: &Plan, refusal: &Refusal) {
+    pub(crate) fn check_session_close(&mut self, plan: &Plan, refusal: &Refusal) {
         if plan.is_quiet() && refusal.code == Code::Reconnect {
-            self.found(format!("a session was closed in a quiet world: {refusal}"));
+            self.record_finding(format!("a session was closed in a quiet world: {refusal}"));
         }
     }
 
     /// Each accepted id, and the message that counts for it.
     pub(crate) fn accepted_messages(&self) -> impl Iterator<Item = (MessageId, MessageId)> {
-        self.accepted.values().map(|&id| (id, self.first(id)))
+        self.accepted_ids.values().map(|&id| (id, self.first(id)))
     }
 
     fn first(&self, id: MessageId) -> MessageId {
@@ -105,17 +105,17 @@ impl World {
             return;
         };
         for receipt in receipts {
-            let stored = self
+            let is_stored = self
                 .devices
                 .iter()
                 .filter(|device| device.user == receipt.by)
                 .any(|device| device.has(receipt));
-            if !stored {
-                let what = format!(
+            if !is_stored {
+                let finding = format!(
                     "{} is said to be received, but no device has it",
                     receipt.id
                 );
-                self.judge.found(what);
+                self.judge.record_finding(finding);
             }
         }
     }
@@ -132,18 +132,18 @@ impl World {
         let tally = self.judge_traces()?;
         let model = self.model();
         self.judge_pins(&model)?;
-        let (stored, evidence) = (self.stored(&model), self.evidence());
-        evidence.judge_changes(&model, &stored)?;
-        evidence.judge_overlays(&model, &stored)?;
-        evidence.judge_fates(&model, &stored, |id| {
-            self.carrier.life > 1 || self.witness.failed.contains(&id)
+        let (conversations, evidence) = (self.stored_conversations(&model), self.evidence());
+        evidence.judge_changes(&model, &conversations)?;
+        evidence.judge_overlays(&model, &conversations)?;
+        evidence.judge_fates(&model, &conversations, |id| {
+            self.carrier.life > 1 || self.witness.failed_messages.contains(&id)
         })?;
-        evidence.judge_groups(&model, &stored)?;
+        evidence.judge_groups(&model, &conversations)?;
         evidence.judge_views(&model)?;
-        evidence.judge_registers(&model, &stored)?;
+        evidence.judge_registers(&model, &conversations)?;
         // A crash of the whole machine may lose the last reads.
         if !self.reads_lost {
-            evidence.judge_reads(&stored)?;
+            evidence.judge_reads(&conversations)?;
         }
         self.judge_writer()?;
         Ok(tally)
@@ -162,9 +162,9 @@ impl World {
     /// Judges again, once all devices reconnected and new ones synced from nothing.
     pub(crate) fn judge_return(&self) -> Result<(), String> {
         let model = self.model();
-        let (stored, evidence) = (self.stored(&model), self.evidence());
+        let (conversations, evidence) = (self.stored_conversations(&model), self.evidence());
         evidence.judge_views(&model)?;
-        evidence.judge_registers(&model, &stored)?;
+        evidence.judge_registers(&model, &conversations)?;
         if self.plan.lists_miss_rows() {
             Ok(())
         } else {
@@ -177,54 +177,60 @@ impl World {
         let log = self.disk.log.iter();
         let log = log.filter(|((topic, _), _)| *topic == Topic::Message);
         let records = log.flat_map(|(_, records)| records.iter());
-        let records = records.filter(|record| self.counts(record));
+        let records = records.filter(|record| self.is_counted(record));
         let mut model = Model::of(records.map(|record| &record.task.work));
-        let died = self.disk.changes.iter();
-        for ((of, rev), _) in died.filter(|(_, row)| row.changed.has_died()) {
-            model.talks.entry(*of).or_default().died.insert(*rev);
+        let dead_changes = self.disk.changes.iter();
+        for ((conversation, rev), _) in dead_changes.filter(|(_, row)| row.changed.has_died()) {
+            model
+                .talks
+                .entry(*conversation)
+                .or_default()
+                .died
+                .insert(*rev);
         }
         model
     }
 
-    /// False for records of a message before the one that placed it, if any of them died. It may be
-    /// the first one, read again, or one that redrives a letter: its row says which.
-    fn counts(&self, record: &Record) -> bool {
+    /// Whether the model counts the record. If a record of the message died, those before the one
+    /// that placed it do not count. The row says which that is: the first one, read again, or one
+    /// that redrives a letter.
+    fn is_counted(&self, record: &Record) -> bool {
         let Work::Message(work) = &record.task.work else {
             return true;
         };
         let (from, id) = (work.message.from, work.message.id);
-        if !self.judge.late.contains(&id) {
+        if !self.judge.late_ids.contains(&id) {
             return true;
         }
         if ChangeRequest::of(&work.message).is_some() {
-            return self.counts_of_change(id, record.offset);
+            return self.counts_change(id, record.offset);
         }
         let row = self.disk.rows.get(&(Owner::User(from), id));
         row.is_some_and(|row| row.version.offset <= record.offset)
     }
 
-    /// The same for a change: the one that its row is of, or the last one if it has no row.
-    fn counts_of_change(&self, id: MessageId, offset: u64) -> bool {
+    /// The same for a change: the record of its row counts, or the last record if it has no row.
+    fn counts_change(&self, id: MessageId, offset: u64) -> bool {
         let mut rows = self.disk.changes.values();
-        let made = rows.find(|row| row.changed.asked.id == id && !row.changed.has_died());
-        if let Some(row) = made {
+        let live_row = rows.find(|row| row.changed.asked.id == id && !row.changed.has_died());
+        if let Some(row) = live_row {
             return row.version.offset <= offset;
         }
         let log = self.disk.log.values().flatten();
-        let of_it = log.filter(|record| match &record.task.work {
+        let message_records = log.filter(|record| match &record.task.work {
             Work::Message(work) => work.message.id == id,
             Work::Deliver(_) | Work::Kickout(_) => false,
         });
-        of_it.map(|record| record.offset).max() == Some(offset)
+        message_records.map(|record| record.offset).max() == Some(offset)
     }
 
     /// Checks that a change that is said to have died has a letter.
     fn judge_dead_changes(&self) -> Result<(), String> {
-        for ((of, rev), row) in &self.disk.changes {
+        for ((conversation, rev), row) in &self.disk.changes {
             let id = row.changed.asked.id;
             if row.changed.has_died() && !self.has_letter(id) {
                 return Err(format!(
-                    "{id} died as change {rev} of {of}, without a letter"
+                    "{id} died as change {rev} of {conversation}, without a letter"
                 ));
             }
         }
@@ -238,10 +244,10 @@ impl World {
             ledger: &self.disk.ledger,
             devices: (0..self.devices.len()).map(device).collect(),
             complete_devices: self.standing_devices().into_iter().map(device).collect(),
-            accepted_ids: &self.judge.accepted,
-            judged_ids: &self.judge.asked,
+            accepted_ids: &self.judge.accepted_ids,
+            judged_ids: &self.judge.judged_ids,
             repeats: &self.judge.repeats,
-            late_ids: &self.judge.late,
+            late_ids: &self.judge.late_ids,
         }
     }
 
@@ -250,10 +256,10 @@ impl World {
         for index in self.standing_devices() {
             let device = &self.devices[index];
             let mailbox = self.disk.mailboxes.get(&device.user);
-            let waiting = mailbox.map_or(0, |mailbox| mailbox.waiting(device.platform));
-            if waiting > 0 {
+            let waiting_count = mailbox.map_or(0, |mailbox| mailbox.waiting(device.platform));
+            if waiting_count > 0 {
                 return Err(format!(
-                    "{waiting} wait for {}, which is there",
+                    "{waiting_count} wait for {}, which is there",
                     device.name
                 ));
             }
@@ -271,14 +277,14 @@ impl World {
 
     /// I11, I12: the registered sessions are those on boats, one for each (user, platform).
     fn judge_presence(&self) -> Result<(), String> {
-        let here: BTreeSet<_> = self
+        let sessions: BTreeSet<_> = self
             .boats
             .iter()
             .flat_map(|boat| boat.sessions().filter(|s| s.is_open()).map(|s| s.id()))
             .collect();
         for (user, mailbox) in &self.disk.mailboxes {
             let mut platforms = BTreeSet::new();
-            for entry in mailbox.live(&self.carrier.denied) {
+            for entry in mailbox.live(&self.carrier.denied_boats) {
                 if !platforms.insert(entry.platform) {
                     return Err(format!("{user} has two sessions on {}", entry.platform));
                 }
@@ -286,16 +292,16 @@ impl World {
         }
         for index in self.standing_devices() {
             let device = &self.devices[index];
-            let registered = self
+            let is_registered = self
                 .disk
                 .mailboxes
                 .get(&device.user)
                 .is_some_and(|mailbox| {
-                    mailbox.live(&self.carrier.denied).any(|entry| {
-                        entry.platform == device.platform && here.contains(&entry.session)
+                    mailbox.live(&self.carrier.denied_boats).any(|entry| {
+                        entry.platform == device.platform && sessions.contains(&entry.session)
                     })
                 });
-            if !registered {
+            if !is_registered {
                 return Err(format!("{} is connected and nobody knows", device.name));
             }
         }

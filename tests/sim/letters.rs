@@ -22,9 +22,9 @@ use crate::plan::{Sabotage, StoreKey};
 use crate::world::{Event, World};
 
 /// Letters claimed at a time at most.
-const CLAIMS: usize = 50;
+const MAX_CLAIMS: usize = 50;
 /// Time until another process works at the desk.
-const DOWN: Duration = Duration::from_secs(1);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// A dead letter: the record that died, for these targets, or as a whole if there are none.
 #[derive(Clone, Debug)]
@@ -86,7 +86,9 @@ impl World {
     pub(crate) fn refuses(&self, key: StoreKey) -> bool {
         let now = self.elapsed();
         let mut refusals = self.plan.letters.refusals.iter();
-        refusals.any(|refusal| refusal.key == key && (refusal.from..refusal.until).contains(&now))
+        refusals.any(|refusal| {
+            refusal.key == key && (refusal.starts_at..refusal.ends_at).contains(&now)
+        })
     }
 
     /// Takes a record to the dead letters: the letter, the ledger, then the offset.
@@ -124,10 +126,10 @@ impl World {
                 self.flush();
             }
             1 => {
-                let of = (work.targets(), work.is_live());
+                let recipients = (work.targets(), work.is_live());
                 let (reason, now) = (burial.reason, self.carrier_wall());
                 let entries = work.message();
-                let entries = entries.map(|id| dead_entries(id, source, of, reason, now));
+                let entries = entries.map(|id| dead_entries(id, source, recipients, reason, now));
                 self.apply(Effect::Ledger(entries.unwrap_or_default()));
             }
             _ => {
@@ -190,9 +192,15 @@ impl World {
         let life = self.operator.life;
         match event {
             OperatorEvent::Redrive => self.begin_redrive(),
-            OperatorEvent::Work { life: of } if of == life => self.work_at_desk(),
-            OperatorEvent::Mark { life: of, claims } if of == life => self.mark(claims),
-            OperatorEvent::Close { life: of, claims } if of == life => self.close(*claims),
+            OperatorEvent::Work { life: event_life } if event_life == life => self.work_at_desk(),
+            OperatorEvent::Mark {
+                life: event_life,
+                claims,
+            } if event_life == life => self.mark(claims),
+            OperatorEvent::Close {
+                life: event_life,
+                claims,
+            } if event_life == life => self.close(*claims),
             OperatorEvent::Work { .. }
             | OperatorEvent::Mark { .. }
             | OperatorEvent::Close { .. } => {}
@@ -203,7 +211,7 @@ impl World {
     pub(crate) fn crash_operator(&mut self) {
         self.operator.life += 1;
         let life = self.operator.life;
-        self.after(DOWN, Event::Operator(OperatorEvent::Work { life }));
+        self.after(RESTART_DELAY, Event::Operator(OperatorEvent::Work { life }));
     }
 
     fn begin_redrive(&mut self) {
@@ -245,7 +253,7 @@ impl World {
     /// One step: claims letters, or publishes the records of those that are claimed.
     fn work_at_desk(&mut self) {
         let desk = self.desk();
-        match desk.next(CLAIMS) {
+        match desk.next(MAX_CLAIMS) {
             None => {}
             Some(FoldStep::Claim { task, letters }) => {
                 let (task, at) = (task.id().clone(), self.now);
@@ -283,7 +291,11 @@ impl World {
         let task = Task::clone(&letter.task);
         let (topic, mut task) = redrive(task, name, Bounds::default(), self.now);
         let outcome = TaskOutcome::from_topic(topic).expect("a topic of redrives");
-        let mut log = self.disk.log.iter().filter(|((of, _), _)| *of == topic);
+        let mut log = self
+            .disk
+            .log
+            .iter()
+            .filter(|((record_topic, _), _)| *record_topic == topic);
         let is_published = log.any(|(_, records)| {
             let mut letters = records.iter().map(|record| record.task.work.letter());
             letters.any(|letter| letter == Some(name.as_str()))

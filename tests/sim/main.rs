@@ -37,7 +37,7 @@ mod writer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mutate::{Mutation, STORED};
+use mutate::{Mutation, STORED_KINDS};
 use oracle::Tally;
 use plan::{Plan, Sabotage};
 use protocol::writer::EffectKind;
@@ -54,11 +54,11 @@ const CORPUS: &[u64] = &[
 ];
 
 /// Seeds searched for a planted bug at a time.
-const TOGETHER: u64 = 50;
+const SEARCH_BATCH: u64 = 50;
 
 /// Seeds among which each planted bug is found. Rare ones have a seed in the corpus, until worlds
 /// change.
-const PLANTED_WITHIN: u64 = 30_000;
+const PLANTED_BUG_SEEDS: u64 = 30_000;
 
 fn seeds() -> u64 {
     let number = |name| {
@@ -70,12 +70,12 @@ fn seeds() -> u64 {
 }
 
 /// Bug to plant in a world that is replayed, by its name.
-fn planted() -> Option<Sabotage> {
+fn planted_bug() -> Option<Sabotage> {
     let name = std::env::var("PACKETBOAT_SIM_PLANTED").ok()?;
-    let found = Sabotage::ALL
+    let sabotage = Sabotage::ALL
         .into_iter()
         .find(|bug| format!("{bug:?}") == name);
-    Some(found.expect("PACKETBOAT_SIM_PLANTED is a planted bug"))
+    Some(sabotage.expect("PACKETBOAT_SIM_PLANTED is a planted bug"))
 }
 
 fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<(u64, Tally), String> {
@@ -97,13 +97,14 @@ fn findings(
     sabotage: Option<Sabotage>,
 ) -> Vec<(u64, String)> {
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
-    let mut found: Vec<(u64, String)> = std::thread::scope(|scope| {
+    let mut results: Vec<(u64, String)> = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..workers)
             .map(|worker| {
                 let seeds = seeds.clone();
                 scope.spawn(move || {
-                    let mine = seeds.skip(worker).step_by(workers);
-                    mine.filter_map(|seed| Some((seed, run(seed, sabotage).err()?)))
+                    let own_seeds = seeds.skip(worker).step_by(workers);
+                    own_seeds
+                        .filter_map(|seed| Some((seed, run(seed, sabotage).err()?)))
                         .collect::<Vec<_>>()
                 })
             })
@@ -113,18 +114,18 @@ fn findings(
             .flat_map(|handle| handle.join().expect("caught inside"))
             .collect()
     });
-    found.sort();
-    found
+    results.sort();
+    results
 }
 
 /// The first finding among the corpus and so many seeds. A bug of a scene is searched for in worlds
 /// of the scene alone.
-fn first_finding(sabotage: Option<Sabotage>, within: u64) -> Option<(u64, String)> {
+fn first_finding(sabotage: Option<Sabotage>, seed_count: u64) -> Option<(u64, String)> {
     let scene = sabotage.and_then(Sabotage::scene);
-    let together = TOGETHER * if scene.is_some() { SCENES } else { 1 };
-    let known = CORPUS.iter().map(|&seed| seed..seed + 1);
-    let others = (0..within).step_by(together as usize);
-    let mut seeds = known.chain(others.map(|first| first..first + together));
+    let batch_size = SEARCH_BATCH * if scene.is_some() { SCENES } else { 1 };
+    let corpus = CORPUS.iter().map(|&seed| seed..seed + 1);
+    let starts = (0..seed_count).step_by(batch_size as usize);
+    let mut seeds = corpus.chain(starts.map(|first| first..first + batch_size));
     seeds.find_map(|seeds| {
         let seeds = seeds.filter(|seed| scene.is_none() || Scene::of(*seed) == scene);
         findings(seeds, sabotage).into_iter().next()
@@ -143,34 +144,42 @@ fn no_seed_loses_repeats_or_reorders_a_message() {
     if let Ok(seed) = std::env::var("PACKETBOAT_SIM_SEED") {
         let seed = seed.parse().expect("PACKETBOAT_SIM_SEED is a number");
         println!("{:#?}", Plan::of(seed).0);
-        assert_eq!(run(seed, planted()).err(), None, "seed {seed}");
+        assert_eq!(run(seed, planted_bug()).err(), None, "seed {seed}");
         return;
     }
-    let found = findings(0..seeds(), None);
-    let first: Vec<_> = found.iter().take(40).collect();
+    let failures = findings(0..seeds(), None);
+    let first: Vec<_> = failures.iter().take(40).collect();
     assert!(
-        found.is_empty(),
+        failures.is_empty(),
         "{} of {} seeds: {first:#?}",
-        found.len(),
+        failures.len(),
         seeds()
     );
 }
 
 /// The trace's verdict on each message agrees with the witness.
 #[test]
-fn every_trace_tells_what_was_seen() {
+fn traces_match_the_witness() {
     let mut tally = Tally::default();
     for seed in 0..3000 {
         for plan in [Plan::plain(seed), Plan::of(seed)] {
             let world = run_plan(plan, None);
-            let (_, right) = world.unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-            tally.add(right);
+            let (_, verdicts) = world.unwrap_or_else(|finding| panic!("seed {seed}: {finding}"));
+            tally.add(verdicts);
         }
     }
     println!("verdicts of 6000 worlds: {tally:?}");
-    let kinds = [tally.repeats, tally.placed, tally.delivered, tally.stored];
+    let kinds = [
+        tally.repeat_count,
+        tally.placed_count,
+        tally.delivered_count,
+        tally.stored_count,
+    ];
     assert!(kinds.iter().all(|&count| count > 0), "{tally:?}");
-    assert!(tally.untold * 100 < tally.delivered, "{tally:?}");
+    assert!(
+        tally.untold_count * 100 < tally.delivered_count,
+        "{tally:?}"
+    );
 }
 
 #[test]
@@ -186,66 +195,66 @@ fn the_corpus_stays_clean() {
 #[test]
 fn every_planted_bug_is_found() {
     for sabotage in Sabotage::ALL {
-        let found = first_finding(Some(sabotage), PLANTED_WITHIN);
-        let (seed, what) = found.unwrap_or_else(|| panic!("{sabotage:?} was not found"));
-        println!("{sabotage:?}: first found with seed {seed}: {what}");
+        let finding = first_finding(Some(sabotage), PLANTED_BUG_SEEDS);
+        let (seed, text) = finding.unwrap_or_else(|| panic!("{sabotage:?} was not found"));
+        println!("{sabotage:?}: first found with seed {seed}: {text}");
     }
 }
 
 /// Seeds among which worlds without a scene find no bug of one.
-const ELSEWHERE: u64 = 100;
+const PLAIN_SEEDS: u64 = 100;
 
 #[test]
-fn the_bug_of_a_scene_is_found_in_scenes_alone() {
+fn scene_bugs_are_found_only_in_their_scenes() {
     let bugs = Sabotage::ALL.into_iter();
     for bug in bugs.filter(|bug| bug.scene().is_some()) {
-        let elsewhere = (0..ELSEWHERE).filter(|seed| Scene::of(*seed).is_none());
-        let found = findings(elsewhere, Some(bug));
-        assert_eq!(found.first(), None, "{bug:?}");
+        let plain_seeds = (0..PLAIN_SEEDS).filter(|seed| Scene::of(*seed).is_none());
+        let failures = findings(plain_seeds, Some(bug));
+        assert_eq!(failures.first(), None, "{bug:?}");
     }
 }
 
 /// Seeds among which a plan without one of its effects, or in the wrong order, is found.
-const MUTATED_WITHIN: u64 = 3_000;
+const MUTATION_SEEDS: u64 = 3_000;
 
 /// Seeds that stay without a finding if an effect is done twice, or a lazy one is left out.
-const HARMLESS: u64 = 150;
+const HARMLESS_SEEDS: u64 = 150;
 
 /// Mutated plans are found: without an effect that is not lazy, with a stage too late, or with an
 /// early handover.
 #[test]
 fn every_effect_left_out_or_late_is_found() {
-    let without = STORED.into_iter().filter(|kind| !kind.is_lazy());
+    let without = STORED_KINDS.into_iter().filter(|kind| !kind.is_lazy());
     let without = without.map(Mutation::Without);
     // Not among them, as no world can see it: heads behind list rows, unless a device asks in between, and in 20,000
     // worlds none did; the group, its lists and its invalidations among each other, as all come before the next part.
-    let moved = [
+    let reordered = [
         Mutation::Behind(EffectKind::Messages),
         Mutation::Behind(EffectKind::Changes),
         Mutation::EarlyHandover,
     ];
-    let all = without.chain(moved);
-    for mutation in all {
+    let mutations = without.chain(reordered);
+    for mutation in mutations {
         let sabotage = Some(Sabotage::Planned(mutation));
-        let found = first_finding(sabotage, MUTATED_WITHIN);
-        let (seed, what) = found.unwrap_or_else(|| panic!("{mutation:?} was not found"));
-        println!("{mutation:?}: first found with seed {seed}: {what}");
+        let finding = first_finding(sabotage, MUTATION_SEEDS);
+        let (seed, text) = finding.unwrap_or_else(|| panic!("{mutation:?} was not found"));
+        println!("{mutation:?}: first found with seed {seed}: {text}");
     }
 }
 
 /// Promises of effects: each may be applied again, and a lazy one may be missing.
 #[test]
 fn effects_may_be_repeated_and_lazy_ones_left_out() {
-    let twice = STORED.map(Mutation::Twice).into_iter();
-    let lazy = STORED.into_iter().filter(|kind| kind.is_lazy());
-    for mutation in twice.chain(lazy.map(Mutation::Without)) {
-        let found = findings(0..HARMLESS, Some(Sabotage::Planned(mutation)));
-        assert_eq!(found.first(), None, "{mutation:?}");
+    let repeated = STORED_KINDS.map(Mutation::Twice).into_iter();
+    let lazy = STORED_KINDS.into_iter().filter(|kind| kind.is_lazy());
+    for mutation in repeated.chain(lazy.map(Mutation::Without)) {
+        let failures = findings(0..HARMLESS_SEEDS, Some(Sabotage::Planned(mutation)));
+        assert_eq!(failures.first(), None, "{mutation:?}");
     }
 }
 
 #[test]
-fn the_same_seed_is_the_same_world() {
+fn same_seed_gives_the_same_world() {
     for seed in 0..50 {
         assert_eq!(run(seed, None), run(seed, None), "seed {seed}");
     }

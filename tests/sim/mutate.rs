@@ -18,7 +18,7 @@ use crate::plan::Sabotage;
 use crate::world::World;
 
 /// Kinds of effects that these worlds have a store for.
-pub(crate) const STORED: [EffectKind; 10] = [
+pub(crate) const STORED_KINDS: [EffectKind; 10] = [
     EffectKind::Group,
     EffectKind::Touch,
     EffectKind::Invalidate,
@@ -36,7 +36,7 @@ pub(crate) const STORED: [EffectKind; 10] = [
 pub(crate) enum Mutation {
     Without(EffectKind),
     Twice(EffectKind),
-    /// The stage of this effect comes one later.
+    /// The stage of this effect is swapped with the next one.
     Behind(EffectKind),
     /// Sessions get events before the last stage.
     EarlyHandover,
@@ -54,14 +54,15 @@ impl Mutation {
             Mutation::Twice(kind) => {
                 let stages = std::mem::take(&mut plan.stages);
                 for stage in stages {
-                    let again: Vec<Effect> =
+                    let copies: Vec<Effect> =
                         stage.0.iter().filter(|e| has(kind)(e)).cloned().collect();
                     plan.stages.push(stage);
-                    plan.stages.push(Stage(again));
+                    plan.stages.push(Stage(copies));
                 }
             }
             Mutation::Behind(kind) => {
-                let has_atoms = |stage: &Stage| stage.0.iter().any(|e| STORED.contains(&e.kind()));
+                let has_atoms =
+                    |stage: &Stage| stage.0.iter().any(|e| STORED_KINDS.contains(&e.kind()));
                 plan.stages.retain(has_atoms);
                 let stages = &plan.stages;
                 let at = stages
@@ -85,10 +86,10 @@ impl World {
             Some(Sabotage::OwnWorkSeen) => {
                 facts.overlays.values_mut().for_each(|overlay| {
                     let zero = Version::default();
-                    let recalled = overlay.recalled.iter_mut();
-                    recalled.for_each(|register| register.version = zero);
-                    let edited = overlay.edited.iter_mut();
-                    edited.for_each(|register| register.version = zero);
+                    let recall_register = overlay.recalled.iter_mut();
+                    recall_register.for_each(|register| register.version = zero);
+                    let edit_register = overlay.edited.iter_mut();
+                    edit_register.for_each(|register| register.version = zero);
                     let reactions = overlay.reactions.values_mut();
                     reactions.for_each(|register| register.version = zero);
                 });
@@ -102,19 +103,19 @@ impl World {
                     let Some(ConversationId::Group(group)) = task.message.conversation() else {
                         continue;
                     };
-                    let known = facts.groups.get_mut(&group);
+                    let known_group = facts.groups.get_mut(&group);
                     if task.message.content.change.is_none()
-                        && let Some(Some(group)) = known
+                        && let Some(Some(group)) = known_group
                         && group.role(from).is_none()
                     {
-                        let mut open = Group::clone(group);
+                        let mut open_group = Group::clone(group);
                         let member = Member {
                             role: Some(Role::Member),
                             since: Seq::ZERO,
                             version: Version::default(),
                         };
-                        open.members.insert(from, member);
-                        *group = Arc::new(open);
+                        open_group.members.insert(from, member);
+                        *group = Arc::new(open_group);
                     }
                 }
             }
@@ -130,13 +131,13 @@ impl World {
         &self,
         records: &[TaskRecord<'_>],
         facts: &Facts,
-        decided: Result<Plan, NoPlan>,
+        decision: Result<Plan, NoPlan>,
     ) -> Result<Plan, NoPlan> {
-        if self.sabotage != Some(Sabotage::PlacedLaterOvertaken) || decided.is_err() {
-            return decided;
+        if self.sabotage != Some(Sabotage::PlacedLaterOvertaken) || decision.is_err() {
+            return decision;
         }
         let mut records = records.iter();
-        let overtaken = records.find_map(|record| {
+        let overtaken_conversation = records.find_map(|record| {
             let Work::Message(task) = &record.task.work else {
                 return None;
             };
@@ -147,9 +148,9 @@ impl World {
             });
             task.message.conversation().filter(|_| is_later)
         });
-        match overtaken {
+        match overtaken_conversation {
             Some(conversation) => Err(NoPlan::Overtaken(conversation)),
-            None => decided,
+            None => decision,
         }
     }
 
@@ -158,8 +159,8 @@ impl World {
         if self.sabotage != Some(Sabotage::OlderHeadWins) || !self.is_older {
             return head;
         }
-        let stored = self.disk.heads.get(&conversation).copied();
-        let version = head.version.max(stored.unwrap_or_default().version);
+        let stored_head = self.disk.heads.get(&conversation).copied();
+        let version = head.version.max(stored_head.unwrap_or_default().version);
         Head { version, ..head }
     }
 
@@ -204,24 +205,25 @@ impl World {
                 }
             }
             Some(Sabotage::ChangeUnlisted) => {
-                let placed = records.iter().filter(|record| match &record.task.work {
+                let conversations = records.iter().filter(|record| match &record.task.work {
                     Work::Message(task) => task.message.content.change.is_none(),
                     Work::Deliver(_) | Work::Kickout(_) => false,
                 });
-                let placed = placed.filter_map(|record| record.task.work.conversation());
-                let placed: BTreeSet<ConversationId> = placed.collect();
+                let conversations =
+                    conversations.filter_map(|record| record.task.work.conversation());
+                let conversations: BTreeSet<ConversationId> = conversations.collect();
                 for effect in effects {
                     if let Effect::ListRows(rows) = effect {
-                        rows.retain(|row| placed.contains(&row.conversation));
+                        rows.retain(|row| conversations.contains(&row.conversation));
                     }
                 }
             }
             Some(Sabotage::DeathForgotten) => {
                 let stored = &self.disk.heads;
-                let is_move = |moved: &HeadMove| {
-                    let stored = stored.get(&moved.conversation).copied();
+                let is_move = |head_move: &HeadMove| {
+                    let stored = stored.get(&head_move.conversation).copied();
                     let stored = stored.unwrap_or_default();
-                    (stored.seq, stored.rev) != (moved.head.seq, moved.head.rev)
+                    (stored.seq, stored.rev) != (head_move.head.seq, head_move.head.rev)
                 };
                 for effect in effects {
                     if let Effect::Heads(heads) = effect {
@@ -230,13 +232,14 @@ impl World {
                 }
             }
             Some(Sabotage::DeadChangeForgotten) => {
-                let mut forgotten = BTreeMap::new();
+                let mut forgotten_revs = BTreeMap::new();
                 for effect in effects {
                     match effect {
                         Effect::Changes(rows) => {
-                            let died = rows.iter().filter(|row| row.changed.has_died());
-                            let died = died.map(|row| (row.conversation, row.changed.rev));
-                            forgotten.extend(died);
+                            let dead_changes = rows.iter().filter(|row| row.changed.has_died());
+                            let dead_changes =
+                                dead_changes.map(|row| (row.conversation, row.changed.rev));
+                            forgotten_revs.extend(dead_changes);
                             rows.retain(|row| !row.changed.has_died());
                         }
                         Effect::Heads(heads) => {
@@ -244,7 +247,7 @@ impl World {
                                 conversation, head, ..
                             } in heads
                             {
-                                if forgotten.get(conversation) == Some(&head.rev) {
+                                if forgotten_revs.get(conversation) == Some(&head.rev) {
                                     head.rev -= 1;
                                 }
                             }
@@ -290,10 +293,11 @@ impl World {
                         && !is_group_command(message)
                         && message.content.change.is_none()
                     {
-                        let ever: Vec<_> = group.members.iter().map(|(user, _)| user).collect();
+                        let all_members: Vec<_> =
+                            group.members.iter().map(|(user, _)| user).collect();
                         let known = |user| self.disk.platforms.get(&user).cloned();
                         let known = |user| known(user).unwrap_or_default();
-                        task.obligations = group_obligations(ever, &task.placed, known);
+                        task.obligations = group_obligations(all_members, &task.placed, known);
                     }
                 }
             }

@@ -1,5 +1,5 @@
-//! An older carrier: it lost its partitions to another one, and does not know it before its next
-//! poll. Until then it writes the batch that it has, by what it remembers.
+//! An older carrier: it lost its partitions to another one, and learns that only at its next poll.
+//! Until then it goes on writing its batch, with the heads it remembers.
 
 use crate::world::World;
 use crate::writer::Batch;
@@ -8,15 +8,15 @@ impl World {
     /// Gives the partitions to a new carrier, while the one so far may still be writing.
     pub(crate) fn rebalance(&mut self) {
         let (life, heads) = (self.carrier.life, std::mem::take(&mut self.carrier.heads));
-        if self.carrier.writing {
-            self.older.insert(life, heads);
+        if self.carrier.is_writing {
+            self.older_heads.insert(life, heads);
         }
         self.crash_carrier();
     }
 
     /// One step of the older carrier of this life.
     pub(crate) fn older_step(&mut self, life: u32, batch: Box<Batch>) {
-        let Some(mut heads) = self.older.remove(&life) else {
+        let Some(mut heads) = self.older_heads.remove(&life) else {
             return;
         };
         std::mem::swap(&mut self.carrier.heads, &mut heads);
@@ -24,6 +24,6 @@ impl World {
         self.write_step(batch);
         self.is_older = false;
         std::mem::swap(&mut self.carrier.heads, &mut heads);
-        self.older.insert(life, heads);
+        self.older_heads.insert(life, heads);
     }
 }

@@ -14,7 +14,7 @@ use protocol::{SendId, TraceContext};
 use crate::plan::Sabotage;
 use crate::world::World;
 
-/// Frames of all sends but these.
+/// Encodes frames, but panics for those of these sends.
 pub(crate) struct PoisonFrames(BTreeSet<SendId>);
 
 impl Encode for PoisonFrames {
@@ -37,8 +37,8 @@ impl World {
     pub(crate) fn frames(&self) -> PoisonFrames {
         let now = self.elapsed();
         let poison = self.plan.letters.poison.iter().filter(|poison| {
-            let is_over = self.panicked.contains(&poison.send);
-            poison.until.map_or(!is_over, |until| now < until)
+            let is_over = self.panicking_sends.contains(&poison.send);
+            poison.ends_at.map_or(!is_over, |ends_at| now < ends_at)
         });
         PoisonFrames(poison.map(|poison| poison.send).collect())
     }
@@ -50,7 +50,7 @@ impl World {
         let indexes: Vec<usize> = dead.map(|dead| dead.index).collect();
         for index in &indexes {
             if let Work::Message(task) = &records[*index].task.work {
-                self.panicked.insert(task.message.send_id);
+                self.panicking_sends.insert(task.message.send_id);
             }
         }
         if indexes.is_empty() {
@@ -91,8 +91,8 @@ impl World {
             };
             let (id, send_id) = (task.message.id, task.message.send_id);
             let mut poison = self.plan.letters.poison.iter();
-            let panics = poison.any(|poison| poison.send == send_id);
-            if self.judge.reason(id) == Some(DeadReason::HandlerPanic) && !panics {
+            let is_poison = poison.any(|poison| poison.send == send_id);
+            if self.judge.reason(id) == Some(DeadReason::HandlerPanic) && !is_poison {
                 return Err(format!("{id} died of the panic of another record"));
             }
         }

@@ -15,7 +15,7 @@ use crate::mutate::Mutation;
 use crate::scenes::Scene;
 
 /// Mixed into the seed of the worlds of [`Plan::outsiders`], and of others with plans of their own.
-const OUTSIDERS: u64 = 0x006f_7574_7369_6465;
+const SPECIAL_PLAN_SEED: u64 = 0x006f_7574_7369_6465;
 
 /// Planted bug, which the simulator must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ pub(crate) enum Fault {
     Rebalance,
     /// Offsets of messages are set back to this share of what is committed.
     SetBack(f64),
-    /// The clock of a host is so many milliseconds beside the right time from now on.
+    /// The clock of a host is this many milliseconds off the right time from now on.
     StepClock(Host, i64),
     /// Pushes to the boat are lost for this time.
     Silence(usize, Duration),
@@ -196,15 +196,15 @@ impl Letters {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Poison {
     pub(crate) send: SendId,
-    pub(crate) until: Option<Duration>,
+    pub(crate) ends_at: Option<Duration>,
 }
 
 /// Something that a store refuses for a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreRefusal {
     pub(crate) key: StoreKey,
-    pub(crate) from: Duration,
-    pub(crate) until: Duration,
+    pub(crate) starts_at: Duration,
+    pub(crate) ends_at: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +223,7 @@ pub(crate) enum StoreKey {
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// One journal under everything, and whole-machine crashes; otherwise processes crash alone.
-    pub(crate) embedded: bool,
+    pub(crate) is_embedded: bool,
     /// User and platform of each device; two devices of a user may share a platform.
     pub(crate) devices: Vec<DevicePlan>,
     pub(crate) boats: usize,
@@ -237,10 +237,10 @@ pub(crate) struct Plan {
     pub(crate) letters: Letters,
     /// Last retry of a delivery.
     pub(crate) retry_max: u32,
-    /// Whether the writer reads its facts at moments of their own, not all at one.
+    /// Whether the writer reads its facts at separate times, not all at once.
     pub(crate) moments: bool,
     /// Whether calls are lost or slow, until all heals.
-    pub(crate) lossy: bool,
+    pub(crate) is_lossy: bool,
     /// Probability that a call between services fails, though it may have taken effect.
     pub(crate) call_loss: f64,
     /// Probability that an answer takes longer than the caller waits.
@@ -262,9 +262,9 @@ pub(crate) struct DevicePlan {
 impl Plan {
     pub(crate) fn of(seed: u64) -> (Plan, StdRng) {
         let mut rng = StdRng::seed_from_u64(seed);
-        let quiet = rng.random_bool(0.1);
+        let is_quiet = rng.random_bool(0.1);
         // Processes and devices fail, calls and stores do not.
-        let sure = quiet || rng.random_bool(0.3);
+        let is_reliable = is_quiet || rng.random_bool(0.3);
         let embedded = rng.random_bool(0.4);
         let users = rng.random_range(2..=4);
         let mut devices = Vec::new();
@@ -277,7 +277,7 @@ impl Plan {
             }
         }
         let mut plan = Plan {
-            embedded,
+            is_embedded: embedded,
             devices,
             boats: if embedded { 1 } else { rng.random_range(1..=2) },
             stations: if embedded { 1 } else { rng.random_range(1..=2) },
@@ -288,19 +288,19 @@ impl Plan {
             letters: Letters::default(),
             retry_max: DeliveryLimits::default().retry_max,
             moments: false,
-            lossy: !sure,
-            call_loss: if sure {
+            is_lossy: !is_reliable,
+            call_loss: if is_reliable {
                 0.0
             } else {
                 rng.random_range(0.0..0.1)
             },
-            call_slow: if sure {
+            call_slow: if is_reliable {
                 0.0
             } else {
                 rng.random_range(0.0..0.02)
             },
             latency_max: Duration::from_millis(rng.random_range(2..60)),
-            sweeps: !sure,
+            sweeps: !is_reliable,
         };
         for _ in 0..rng.random_range(4..24) {
             let from = rng.random_range(0..plan.devices.len());
@@ -309,7 +309,7 @@ impl Plan {
                 plan.sends.push((moment(&mut rng), from, to));
             }
         }
-        let faults = if quiet { 0 } else { rng.random_range(1..10) };
+        let faults = if is_quiet { 0 } else { rng.random_range(1..10) };
         for _ in 0..faults {
             let fault = plan.fault(&mut rng);
             plan.faults.push((moment(&mut rng), fault));
@@ -323,17 +323,17 @@ impl Plan {
         }
         plan.actions = UserActions::of(seed, plan.devices.len(), users);
         if seed % 16 == 1 {
-            plan = plan.outsiders(&mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
+            plan = plan.outsiders(&mut StdRng::seed_from_u64(!seed ^ SPECIAL_PLAN_SEED));
         }
         if seed % 32 == 11 {
-            plan = plan.stale_entries(&mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
+            plan = plan.stale_entries(&mut StdRng::seed_from_u64(!seed ^ SPECIAL_PLAN_SEED));
         }
         if let Some(scene) = Scene::of(seed) {
-            plan = plan.with_scene(scene, &mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
+            plan = plan.with_scene(scene, &mut StdRng::seed_from_u64(!seed ^ SPECIAL_PLAN_SEED));
         }
         // A station may die before it notifies displaced sessions.
-        let dies = |(_, fault): &(_, Fault)| matches!(fault, Fault::CrashStation(_));
-        plan.sweeps |= plan.has_rivals() && plan.faults.iter().any(dies);
+        let is_station_crash = |(_, fault): &(_, Fault)| matches!(fault, Fault::CrashStation(_));
+        plan.sweeps |= plan.has_rivals() && plan.faults.iter().any(is_station_crash);
         (plan, rng)
     }
 
@@ -364,29 +364,29 @@ impl Plan {
         };
         let millis = Duration::from_millis;
         let create = GroupAction::Create(settings, (1 << DEVICES) - 1);
-        let mut done = vec![(millis(1_000), owner, UserAction::Group(group, create))];
+        let mut actions = vec![(millis(1_000), owner, UserAction::Group(group, create))];
         let mut faults = Vec::new();
         for round in 0..4 {
-            let sent_away = millis(5_000 + round * 8_500);
-            let says = sent_away + millis(rng.random_range(300..1_500));
+            let removed_at = millis(5_000 + round * 8_500);
+            let says_at = removed_at + millis(rng.random_range(300..1_500));
             // After the record is appended, before its dedupe key is done.
-            let fails = says + latency_max.mul_f64(rng.random_range(0.8..2.6));
-            done.extend([
-                (sent_away - millis(700), sender, UserAction::Say(group)),
+            let fails_at = says_at + latency_max.mul_f64(rng.random_range(0.8..2.6));
+            actions.extend([
+                (removed_at - millis(700), sender, UserAction::Say(group)),
                 (
-                    sent_away,
+                    removed_at,
                     owner,
                     UserAction::Group(group, GroupAction::Remove(sender)),
                 ),
-                (says, sender, UserAction::Say(group)),
+                (says_at, sender, UserAction::Say(group)),
                 (
-                    fails + millis(100),
+                    fails_at + millis(100),
                     owner,
                     UserAction::Group(group, GroupAction::Add(sender)),
                 ),
             ]);
-            let again = fails + millis(rng.random_range(600..1_600));
-            let (station, carrier) = if self.embedded {
+            let restart_at = fails_at + millis(rng.random_range(600..1_600));
+            let (station, carrier) = if self.is_embedded {
                 (Fault::CrashAll, Fault::CrashAll)
             } else {
                 (Fault::CrashStation(0), Fault::CrashCarrier)
@@ -394,10 +394,10 @@ impl Plan {
             faults.extend([
                 // The earlier message waits for an acknowledgement, and holds back the offsets
                 // behind it.
-                (sent_away - millis(800), Fault::Mute(silent, millis(6_000))),
-                (fails, Fault::Cut(sender)),
-                (fails, station),
-                (again, carrier),
+                (removed_at - millis(800), Fault::Mute(silent, millis(6_000))),
+                (fails_at, Fault::Cut(sender)),
+                (fails_at, station),
+                (restart_at, carrier),
             ]);
         }
         Plan {
@@ -406,11 +406,11 @@ impl Plan {
             stations: 1,
             sends: Vec::new(),
             actions: UserActions {
-                steps: done,
+                steps: actions,
                 delays: vec![Duration::ZERO; DEVICES],
             },
             faults,
-            lossy: false,
+            is_lossy: false,
             call_loss: 0.0,
             call_slow: 0.0,
             sweeps: false,
@@ -427,13 +427,13 @@ impl Plan {
         let millis = Duration::from_millis;
         // The list that fills the entry; a margin later than the last message, or the next one would
         // not be answered by it.
-        let fills = millis(16_000);
-        let edited = fills + millis(rng.random_range(4_000..4_500));
+        let filled_at = millis(16_000);
+        let edited_at = filled_at + millis(rng.random_range(4_000..4_500));
         // A margin later than the edit.
-        let asks = edited + millis(rng.random_range(9_500..10_500));
+        let asked_at = edited_at + millis(rng.random_range(9_500..10_500));
         let edit = UserAction::Change(On::Shown(0, rng.random()), To::Edit);
         Plan {
-            embedded: false,
+            is_embedded: false,
             devices: devices.to_vec(),
             boats: 1,
             stations: 1,
@@ -441,17 +441,20 @@ impl Plan {
                 .map(|n| (millis(6_000 + n * 300), author, reader))
                 .collect(),
             actions: UserActions {
-                steps: vec![(edited, author, edit)],
+                steps: vec![(edited_at, author, edit)],
                 delays: vec![Duration::ZERO; 2],
             },
             faults: vec![
-                (fills, Fault::Cut(reader)),
-                (edited - millis(50), Fault::CacheAway(FAULT_PERIOD)),
-                (asks, Fault::Cut(reader)),
+                (filled_at, Fault::Cut(reader)),
+                (edited_at - millis(50), Fault::CacheAway(FAULT_PERIOD)),
+                (asked_at, Fault::Cut(reader)),
                 // The list has come by then.
-                (asks + millis(4_000), Fault::Away(reader, millis(15_000))),
+                (
+                    asked_at + millis(4_000),
+                    Fault::Away(reader, millis(15_000)),
+                ),
             ],
-            lossy: false,
+            is_lossy: false,
             call_loss: 0.0,
             call_slow: 0.0,
             sweeps: false,
@@ -500,18 +503,18 @@ impl Plan {
 
     fn fault(&self, rng: &mut StdRng) -> Fault {
         let device = rng.random_range(0..self.devices.len());
-        let lasting = Duration::from_millis(rng.random_range(500..15_000));
-        let whole = if self.embedded { 4 } else { 0 };
-        match rng.random_range(0..12 + whole) {
-            0 | 1 => Fault::Away(device, lasting),
+        let duration = Duration::from_millis(rng.random_range(500..15_000));
+        let machine_faults = if self.is_embedded { 4 } else { 0 };
+        match rng.random_range(0..12 + machine_faults) {
+            0 | 1 => Fault::Away(device, duration),
             2 | 3 => Fault::Cut(device),
             4 => Fault::CrashDevice(device),
-            5 => Fault::Mute(device, lasting),
-            6 if !self.embedded && self.sweeps => Fault::FlushMailbox,
-            7 | 8 if !self.embedded => Fault::CrashBoat(rng.random_range(0..self.boats)),
-            9 if !self.embedded => Fault::CrashStation(rng.random_range(0..self.stations)),
-            10 | 11 if !self.embedded => Fault::CrashCarrier,
-            _ if self.embedded => Fault::CrashAll,
+            5 => Fault::Mute(device, duration),
+            6 if !self.is_embedded && self.sweeps => Fault::FlushMailbox,
+            7 | 8 if !self.is_embedded => Fault::CrashBoat(rng.random_range(0..self.boats)),
+            9 if !self.is_embedded => Fault::CrashStation(rng.random_range(0..self.stations)),
+            10 | 11 if !self.is_embedded => Fault::CrashCarrier,
+            _ if self.is_embedded => Fault::CrashAll,
             _ => Fault::CrashCarrier,
         }
     }

@@ -14,19 +14,19 @@ use rand::Rng;
 
 use crate::cache::FillTokens;
 use crate::plan::Sabotage;
-use crate::station::{MARGIN, StationCall};
+use crate::station::{LIST_MARGIN, StationCall};
 use crate::world::World;
 
 const RULES: ReadRules = ReadRules {
     page_max: 100,
     page_bytes_max: 1 << 20,
-    list_margin: MARGIN,
+    list_margin: LIST_MARGIN,
 };
 
 /// A question on its way to an answer.
 #[derive(Debug)]
 pub(crate) struct OpenQuestion {
-    began: Timestamp,
+    started_at: Timestamp,
     facts: ReadFacts,
     tokens: FillTokens,
     /// Answer of the machine, until it goes out.
@@ -35,9 +35,9 @@ pub(crate) struct OpenQuestion {
 }
 
 impl OpenQuestion {
-    pub(crate) fn new(began: Timestamp) -> OpenQuestion {
+    pub(crate) fn new(started_at: Timestamp) -> OpenQuestion {
         OpenQuestion {
-            began,
+            started_at,
             facts: ReadFacts::default(),
             tokens: FillTokens::new(),
             answer: None,
@@ -46,36 +46,36 @@ impl OpenQuestion {
     }
 
     pub(crate) fn has_fills(&self) -> bool {
-        let is_kept = |fill: &Fill| !matches!(fill, Fill::Timeline(..));
-        self.fills.iter().any(is_kept)
+        let is_cacheable = |fill: &Fill| !matches!(fill, Fill::Timeline(..));
+        self.fills.iter().any(is_cacheable)
     }
 }
 
 impl World {
     /// Reads one fact for a question.
-    pub(crate) fn read_fact(&mut self, user: UserId, query: &SyncQuery, asked: &mut OpenQuestion) {
-        if asked.answer.is_some() {
+    pub(crate) fn read_fact(&mut self, user: UserId, query: &SyncQuery, open: &mut OpenQuestion) {
+        if open.answer.is_some() {
             return;
         }
         let question = ReadQuestion {
             user,
             query,
-            started_at: asked.began,
+            started_at: open.started_at,
         };
-        let ReadOutcome { answer, fills } = reading::answer(&question, &asked.facts, &RULES);
-        asked.fills = fills;
+        let ReadOutcome { answer, fills } = reading::answer(&question, &open.facts, &RULES);
+        open.fills = fills;
         match answer {
-            Ok(answer) => asked.answer = Some(Ok(answer)),
-            Err(NoAnswer::Refused(refusal)) => asked.answer = Some(Err(refusal)),
+            Ok(answer) => open.answer = Some(Ok(answer)),
+            Err(NoAnswer::Refused(refusal)) => open.answer = Some(Err(refusal)),
             Err(NoAnswer::Stale) => {
-                asked.facts = ReadFacts::without_user_entry(user);
-                asked.tokens.remove(&CacheKey::User(user));
+                open.facts = ReadFacts::without_user_entry(user);
+                open.tokens.remove(&CacheKey::User(user));
             }
             Err(NoAnswer::Missing(mut needs)) => {
                 // Stations ask side by side: any one may be the next that is read.
                 let need = needs.swap_remove(self.dice.random_range(0..needs.len()));
-                let fact = self.fact(user, &need, &mut asked.tokens);
-                asked.facts.add(need, fact);
+                let fact = self.fact(user, &need, &mut open.tokens);
+                open.facts.add(need, fact);
             }
         }
     }
@@ -85,10 +85,10 @@ impl World {
         &mut self,
         user: UserId,
         query: &SyncQuery,
-        asked: &mut OpenQuestion,
+        open: &mut OpenQuestion,
     ) -> Result<SyncAnswer, Refusal> {
         loop {
-            match asked.answer.take() {
+            match open.answer.take() {
                 Some(Ok(SyncAnswer::List(mut page))) => {
                     if self.sabotage == Some(Sabotage::CopiesOfNow) {
                         page.version = self.now;
@@ -96,13 +96,13 @@ impl World {
                     return Ok(SyncAnswer::List(page));
                 }
                 Some(answer) => return answer,
-                None => self.read_fact(user, query, asked),
+                None => self.read_fact(user, query, open),
             }
         }
     }
 
-    pub(crate) fn fill_asked(&mut self, user: UserId, asked: OpenQuestion) {
-        self.fill(user, asked.fills, &asked.tokens);
+    pub(crate) fn fill_cache(&mut self, user: UserId, open: OpenQuestion) {
+        self.fill(user, open.fills, &open.tokens);
     }
 
     /// Page of waiting mail, each message with its changes: a device without the conversation
@@ -110,7 +110,7 @@ impl World {
     pub(crate) fn mail_page(
         &mut self,
         open: &StationCall,
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: u32,
     ) -> Page {
         let Some(user) = open.user else {
@@ -122,7 +122,7 @@ impl World {
         let stores = &self.disk;
         let page = mailbox.page(
             open.platform,
-            after,
+            cursor,
             limit as usize,
             stores.policies(),
             &stores.bodies,
@@ -140,28 +140,28 @@ impl World {
 
     fn with_changes(&mut self, user: UserId, mail: Bytes) -> Bytes {
         let frame = api::codec::decode_server(mail.clone(), usize::MAX);
-        let ServerFrame::Message(placed) = frame.expect("our own encoding") else {
+        let ServerFrame::Message(message) = frame.expect("our own encoding") else {
             return mail;
         };
-        let (mut messages, mut asked) = ([placed], OpenQuestion::new(self.now));
+        let (mut messages, mut open) = ([message], OpenQuestion::new(self.now));
         loop {
-            let (began, facts) = (asked.began, &asked.facts);
-            let run = reading::apply_changes(&mut messages, user, began, facts, &RULES);
+            let (started_at, facts) = (open.started_at, &open.facts);
+            let run = reading::apply_changes(&mut messages, user, started_at, facts, &RULES);
             let ReadOutcome { answer, fills } = run;
             match answer {
                 Ok(answer) => {
-                    self.fill(user, fills, &asked.tokens);
-                    let [placed]: [Placed; 1] = messages;
+                    self.fill(user, fills, &open.tokens);
+                    let [message]: [Placed; 1] = messages;
                     return if answer.is_empty() {
                         mail
                     } else {
-                        api::codec::encode_message(&placed)
+                        api::codec::encode_message(&message)
                     };
                 }
                 Err(NoAnswer::Missing(needs)) => {
                     for need in needs {
-                        let fact = self.fact(user, &need, &mut asked.tokens);
-                        asked.facts.add(need, fact);
+                        let fact = self.fact(user, &need, &mut open.tokens);
+                        open.facts.add(need, fact);
                     }
                 }
                 Err(other) => panic!("mail is not refused: {other:?}"),
@@ -173,13 +173,13 @@ impl World {
     fn fact(&mut self, user: UserId, need: &Need, tokens: &mut FillTokens) -> Fact {
         let mut fact = match need {
             Need::UserEntry(user) => {
-                let (token, entry) = self.user_copy(*user);
+                let (token, entry) = self.user_entry(*user);
                 tokens.insert(CacheKey::User(*user), token);
                 Fact::UserEntry(entry)
             }
             Need::GroupEntries(groups) => {
                 let entries = groups.iter().map(|group| {
-                    let (token, entry) = self.group_copy(*group);
+                    let (token, entry) = self.group_entry(*group);
                     tokens.insert(CacheKey::Group(*group), token);
                     entry
                 });
@@ -187,12 +187,12 @@ impl World {
             }
             Need::Unchanged(user) => {
                 let owner = CacheKey::User(*user);
-                let (token, _) = self.user_copy(*user);
+                let (token, _) = self.user_entry(*user);
                 Fact::Unchanged(tokens.get(&owner) == Some(&token))
             }
             // The cache beside history may know nothing.
-            Need::Latest(asked) if self.dice.random() => {
-                Fact::Latest(vec![LatestMessages::default(); asked.len()])
+            Need::Latest(needs) if self.dice.random() => {
+                Fact::Latest(vec![LatestMessages::default(); needs.len()])
             }
             need => self.disk.fact(user, need),
         };

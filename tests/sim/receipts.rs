@@ -21,11 +21,11 @@ impl World {
             0 => {
                 let mut moves = ReceiptMoves::default();
                 let answer = moves.judge(by, ack, &self.receipt_facts(by, ack), now);
-                open.moved = Some(self.moves(by, now));
+                open.register_move = Some(self.begin_register_move(by, now));
                 let mut new = Vec::new();
                 for status in &moves.statuses {
-                    let before = self.disk.statuses.get(&(status.owner, status.id));
-                    let mut register = before.copied().unwrap_or_default();
+                    let old_status = self.disk.statuses.get(&(status.owner, status.id));
+                    let mut register = old_status.copied().unwrap_or_default();
                     new.push(register.tell(status.kind, status.at));
                     self.apply(Effect::Status {
                         owner: status.owner,
@@ -47,11 +47,13 @@ impl World {
             }
             1 => {
                 let reads = open.moves.iter().flat_map(|(moves, ..)| &moves.read);
-                let reads: Vec<_> = reads.map(|((_, of), seq)| (*of, *seq)).collect();
-                if let Some(moved) = open.moved.take()
+                let reads: Vec<_> = reads
+                    .map(|((_, conversation), seq)| (*conversation, *seq))
+                    .collect();
+                if let Some(register_move) = open.register_move.take()
                     && !reads.is_empty()
                 {
-                    self.moved(moved, &reads);
+                    self.moved(register_move, &reads);
                 }
                 true
             }
@@ -62,7 +64,7 @@ impl World {
                 self.reply_if_it_arrives(open, Reply::Receipts(Ok(answer)));
                 let new: Vec<_> = new.into_iter().map(Some).collect();
                 for ReceiptNotice { to, receipt } in moves.notices(&new, |_| false).recorded {
-                    self.tell_of(to, receipt);
+                    self.send_receipt(to, receipt);
                 }
                 false
             }
@@ -79,7 +81,7 @@ impl World {
             facts.places.extend(place.map(|place| (key, place)));
         }
         for (group, seqs) in needs.messages {
-            let rows = self.disk.rows_of_group(group);
+            let rows = self.disk.group_rows(group);
             let ids = seqs.into_iter().filter_map(|seq| {
                 let row = rows.get(&seq)?;
                 Some(((group, seq), row.id()))
@@ -87,8 +89,10 @@ impl World {
             facts.messages.extend(ids);
         }
         for (group, user) in needs.members {
-            let of = ConversationId::Group(group);
-            let role = self.group_of(of).and_then(|group| group.role(user));
+            let conversation = ConversationId::Group(group);
+            let role = self
+                .conversation_group(conversation)
+                .and_then(|group| group.role(user));
             if role.is_none() {
                 facts.refusals.insert((group, user), not_a_member());
             }
@@ -96,22 +100,22 @@ impl World {
         facts
     }
 
-    fn tell_of(&mut self, to: UserId, receipt: Receipt) {
+    fn send_receipt(&mut self, to: UserId, receipt: Receipt) {
         let frame = api::codec::encode_server(&ServerFrame::Receipts(vec![receipt]));
-        let live: Vec<(SessionId, BoatLife)> = self
+        let sessions: Vec<(SessionId, BoatLife)> = self
             .disk
             .mailboxes
             .get(&to)
             .into_iter()
             .flat_map(|mailbox| {
                 mailbox
-                    .live(&self.carrier.denied)
+                    .live(&self.carrier.denied_boats)
                     .cloned()
                     .collect::<Vec<_>>()
             })
             .map(|entry| (entry.session, entry.life))
             .collect();
-        for (session, life) in live {
+        for (session, life) in sessions {
             self.notify(life, session, Notice::Frame(frame.clone()));
         }
     }

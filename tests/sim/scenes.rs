@@ -1,4 +1,4 @@
-//! Scenes: classes of worlds with a trouble that other worlds have not. One seed in [`SCENES`] has
+//! Scenes: kinds of worlds with faults that ordinary worlds do not have. One seed in [`SCENES`] has
 //! worlds of a scene; the worlds of other seeds do not depend on it.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::plan::{DevicePlan, Fault, Letters, Plan, Poison, StoreKey, StoreRefus
 /// Seeds among which each scene has one.
 pub(crate) const SCENES: u64 = 64;
 
-/// Group whose newcomers read from there on.
+/// Settings of a group whose new members read only messages after they joined.
 const CLOSED: GroupSettings = GroupSettings {
     open_history: false,
     open_door: false,
@@ -82,7 +82,7 @@ impl Plan {
                 delays: vec![Duration::ZERO; USERS],
             },
             faults: Vec::new(),
-            lossy: false,
+            is_lossy: false,
             call_loss: 0.0,
             call_slow: 0.0,
             sweeps: false,
@@ -98,7 +98,7 @@ impl Plan {
 
     /// Crash of the carrier, with everything else if all is one process.
     fn carrier_crash(&self) -> Fault {
-        if self.embedded {
+        if self.is_embedded {
             Fault::CrashAll
         } else {
             Fault::CrashCarrier
@@ -125,8 +125,8 @@ impl Plan {
         for number in 0..3 {
             refusals.push(StoreRefusal {
                 key: StoreKey::Rows(send_id(rng.random_range(0..SENDS))),
-                from: Duration::ZERO,
-                until: match number {
+                starts_at: Duration::ZERO,
+                ends_at: match number {
                     0 => millis(40_000),
                     _ => within(rng, 8_000..34_000),
                 },
@@ -137,14 +137,14 @@ impl Plan {
         let owner = [from, to][rng.random_range(0..2)];
         refusals.push(StoreRefusal {
             key: StoreKey::ListRow(user(owner), conversation),
-            from: at - millis(1_000),
-            until: at + within(rng, 3_000..8_000),
+            starts_at: at - millis(1_000),
+            ends_at: at + within(rng, 3_000..8_000),
         });
         let (at, _, to) = sends[rng.random_range(0..SENDS)];
         refusals.push(StoreRefusal {
             key: StoreKey::Mail(user(to)),
-            from: at - millis(500),
-            until: at + within(rng, 3_000..6_000),
+            starts_at: at - millis(500),
+            ends_at: at + within(rng, 3_000..6_000),
         });
         let redrives = [
             within(rng, 20_000..28_000),
@@ -189,27 +189,27 @@ impl Plan {
     /// A record that panicked once stays dead.
     fn with_panics(self, rng: &mut StdRng) -> Plan {
         const BURSTS: usize = 5;
-        const TOGETHER: usize = 5;
-        let (mut bursts, mut begins) = (Vec::new(), Vec::new());
+        const BURST_SIZE: usize = 5;
+        let (mut bursts, mut burst_starts) = (Vec::new(), Vec::new());
         for burst in 0..BURSTS as u64 {
             let at = 6_000 + burst * 4_500;
             let at = at + rng.random_range(0..1_500);
-            begins.push(at);
-            let burst = (0..TOGETHER).map(|_| {
+            burst_starts.push(at);
+            let burst = (0..BURST_SIZE).map(|_| {
                 let from = rng.random_range(0..2);
                 (within(rng, at..at + 60), from, 1 - from)
             });
             bursts.extend(burst);
         }
-        let until = rng.random_bool(0.5).then(|| Duration::from_millis(38_000));
+        let ends_at = rng.random_bool(0.5).then(|| Duration::from_millis(38_000));
         let mut poison = Vec::new();
         for _ in 0..3 {
             let send = send_id(rng.random_range(0..bursts.len()));
-            poison.push(Poison { send, until });
+            poison.push(Poison { send, ends_at });
         }
         let crash = self.carrier_crash();
         let mut faults = vec![(within(rng, 8_000..32_000), crash)];
-        for begin in begins {
+        for begin in burst_starts {
             faults.push((within(rng, begin + 100..begin + 1_200), crash));
         }
         let share = rng.random_range(0.0..0.7);
@@ -246,16 +246,16 @@ impl Plan {
     /// letter put it, and that each that died has a letter.
     fn with_dead_changes(self, rng: &mut StdRng) -> Plan {
         const BURSTS: usize = 5;
-        const TOGETHER: usize = 6;
+        const BURST_SIZE: usize = 6;
         let millis = Duration::from_millis;
         let first = (0..4).map(|number| (millis(2_000 + number * 400), 0, 1));
-        let mut all: Vec<_> = first.collect();
-        let (mut changes, mut begins) = (Vec::new(), Vec::new());
+        let mut sends: Vec<_> = first.collect();
+        let (mut changes, mut burst_starts) = (Vec::new(), Vec::new());
         for burst in 0..BURSTS as u64 {
             let at = 6_000 + burst * 4_500 + rng.random_range(0..1_500);
-            begins.push(at);
-            all.push((within(rng, at..at + 60), 0, 1));
-            for _ in 0..TOGETHER {
+            burst_starts.push(at);
+            sends.push((within(rng, at..at + 60), 0, 1));
+            for _ in 0..BURST_SIZE {
                 let on = On::Newest(0, rng.random_range(0..2));
                 let to = match rng.random_range(0..8) {
                     0 | 1 => To::Pin(rng.random()),
@@ -270,20 +270,26 @@ impl Plan {
                 changes.push((within(rng, at..at + 60), by, UserAction::Change(on, to)));
             }
         }
-        let until = rng.random_bool(0.5).then(|| millis(38_000));
-        let plan = self.scene(all);
+        let ends_at = rng.random_bool(0.5).then(|| millis(38_000));
+        let plan = self.scene(sends);
         let actions = plan.actions.steps.len();
-        let mut any = || action_send_id(actions + rng.random_range(0..changes.len()));
-        let poison = [any(), any(), any(), any()].map(|send| Poison { send, until });
-        let refused = [any(), any()];
-        let refusals = refused.map(|send| StoreRefusal {
+        let mut random_change = || action_send_id(actions + rng.random_range(0..changes.len()));
+        let poison = [
+            random_change(),
+            random_change(),
+            random_change(),
+            random_change(),
+        ]
+        .map(|send| Poison { send, ends_at });
+        let refused_sends = [random_change(), random_change()];
+        let refusals = refused_sends.map(|send| StoreRefusal {
             key: StoreKey::Change(send),
-            from: Duration::ZERO,
-            until: within(rng, 8_000..34_000),
+            starts_at: Duration::ZERO,
+            ends_at: within(rng, 8_000..34_000),
         });
         let crash = plan.carrier_crash();
         let mut faults = vec![(within(rng, 8_000..32_000), crash)];
-        for begin in begins {
+        for begin in burst_starts {
             faults.push((within(rng, begin + 100..begin + 1_200), crash));
         }
         for set_back in [30_000..45_000, 52_000..58_000] {
@@ -332,13 +338,13 @@ impl Plan {
             (false, true) => (Host::Station(0), HOUR),
             (false, false) => (Host::Station(0), -HOUR),
         };
-        let begins = within(rng, 9_000..13_000);
-        let ends = begins + within(rng, 7_000..11_000);
-        let steps_back = if is_ahead { ends } else { begins };
+        let begins_at = within(rng, 9_000..13_000);
+        let ends_at = begins_at + within(rng, 7_000..11_000);
+        let steps_back = if is_ahead { ends_at } else { begins_at };
         let mut sends = sends(rng, 18, 6_000..30_000);
         let mut faults = vec![
-            (begins, Fault::StepClock(host, offset)),
-            (ends, Fault::StepClock(host, 0)),
+            (begins_at, Fault::StepClock(host, offset)),
+            (ends_at, Fault::StepClock(host, 0)),
         ];
         match host {
             Host::Carrier => {
@@ -358,13 +364,13 @@ impl Plan {
             for _ in 0..3 {
                 let device = rng.random_range(0..USERS);
                 faults.push((within(rng, 8_000..30_000), Fault::Cut(device)));
-                let lasting = within(rng, 1_000..4_000);
-                let away = Fault::Away(device, lasting);
-                faults.push((within(rng, 8_000..28_000), away));
+                let duration = within(rng, 1_000..4_000);
+                let absence = Fault::Away(device, duration);
+                faults.push((within(rng, 8_000..28_000), absence));
             }
         }
         Plan {
-            embedded: false,
+            is_embedded: false,
             boats: 1,
             faults,
             latency_max: self.latency_max.min(millis(20)),
@@ -384,18 +390,18 @@ impl Plan {
     fn with_two_carriers(self, rng: &mut StdRng) -> Plan {
         const ROUNDS: u64 = 4;
         let millis = Duration::from_millis;
-        let (mut all, mut faults) = (Vec::new(), Vec::new());
+        let (mut messages, mut faults) = (Vec::new(), Vec::new());
         let group = GroupId::new(1_200).expect("positive");
         let create = UserAction::Group(group, GroupAction::Create(CLOSED, 0b111));
         let mut actions = vec![(millis(2_000), 0, create)];
         for round in 0..ROUNDS {
             let at = 6_000 + round * 7_500 + rng.random_range(0..1_000);
-            all.extend(sends(rng, 5, at..at + 100));
+            messages.extend(sends(rng, 5, at..at + 100));
             faults.push((millis(at) + within(rng, 300..2_500), Fault::Rebalance));
             // A carrier that remembers no heads.
             faults.push((millis(at - 1_000), Fault::CrashCarrier));
             // Records for the successor, while the older one writes.
-            all.extend(sends(rng, 3, at + 800..at + 3_000));
+            messages.extend(sends(rng, 3, at + 800..at + 3_000));
             let command = match round {
                 0 => Some(GroupAction::Remove(2)),
                 1 => Some(GroupAction::Add(2)),
@@ -404,17 +410,17 @@ impl Plan {
             let command = command.map(|command| UserAction::Group(group, command));
             actions.extend(command.map(|command| (within(rng, at..at + 100), 0, command)));
             for _ in 0..4 {
-                let says = UserAction::Say(group);
+                let message = UserAction::Say(group);
                 actions.push((
                     within(rng, at + 200..at + 3_000),
                     rng.random_range(0..2),
-                    says,
+                    message,
                 ));
             }
         }
-        let plan = self.scene(all);
+        let plan = self.scene(messages);
         Plan {
-            embedded: false,
+            is_embedded: false,
             faults,
             moments: true,
             latency_max: plan.latency_max.min(millis(20)),

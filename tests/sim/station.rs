@@ -38,23 +38,23 @@ use crate::reading::OpenQuestion;
 use crate::world::{Event, World};
 
 /// Time a boat waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Duration of a slow answer: longer than the boat waits.
-const SLOW: Duration = Duration::from_secs(6);
-pub(crate) const MARGIN: Duration = Duration::from_secs(10);
-/// Facts of a question that are read before it is answered, if it needs so many; the rest are read
-/// then.
-const READS_BETWEEN: usize = 6;
+const SLOW_ANSWER_TIME: Duration = Duration::from_secs(6);
+pub(crate) const LIST_MARGIN: Duration = Duration::from_secs(10);
+/// Most facts of a question that are each read at a time of their own. The others are all read when
+/// the question is answered.
+const SEPARATE_READS: usize = 6;
 /// Id of the installation.
-const CLUSTER: u64 = 7;
+const CLUSTER_ID: u64 = 7;
 /// Time ahead of the clock up to which ids are reserved.
-const RESERVATION: Duration = Duration::from_secs(5);
+const ID_RESERVATION: Duration = Duration::from_secs(5);
 
 pub(crate) struct Station {
     pub(crate) life: u64,
     ids: Snowflake,
     /// Members of groups as last read, and the time until which the station trusts that.
-    believed: BTreeMap<(GroupId, UserId), Timestamp>,
+    cached_members: BTreeMap<(GroupId, UserId), Timestamp>,
     /// Error of the station's clock, in milliseconds.
     skew: i64,
 }
@@ -66,7 +66,7 @@ pub(crate) enum Call {
     Submit(Vec<Send>),
     Receipts(Ack),
     FetchMail {
-        after: Option<MailCursor>,
+        cursor: Option<MailCursor>,
         limit: u32,
     },
     RemoveMail(Vec<MessageId>),
@@ -93,27 +93,27 @@ pub(crate) struct StationCall {
     session: SessionId,
     pub(crate) user: Option<UserId>,
     /// The question that is being answered.
-    asked: Option<OpenQuestion>,
+    question: Option<OpenQuestion>,
     /// Moves of registers by receipts, whether each status is new, and the answer to them.
     pub(crate) moves: Option<(ReceiptMoves, Vec<bool>, Acked)>,
     /// Cache entry from before registers moved; `None` once the reads are in the cache.
-    pub(crate) moved: Option<RegisterMove>,
+    pub(crate) register_move: Option<RegisterMove>,
     device: Option<DeviceId>,
     pub(crate) platform: Platform,
     pub(crate) station: usize,
     station_life: u64,
     call: Call,
     /// True once the boat has its answer, or gave up.
-    answered: bool,
+    is_answered: bool,
     /// True once the station has no more steps to do.
-    done: bool,
+    is_done: bool,
     step: u8,
     /// Results of earlier steps, from here to the end.
     sends: Vec<SendRecord>,
     mark: usize,
-    waits: Option<bool>,
-    displaced: Vec<SessionKey>,
-    replaced: Vec<SessionKey>,
+    mail_waits: Option<bool>,
+    displaced_sessions: Vec<SessionKey>,
+    replaced_sessions: Vec<SessionKey>,
     admission: Option<Admission>,
 }
 
@@ -152,7 +152,7 @@ impl Station {
         Station {
             life: 0,
             ids: Snowflake::new(0, Timestamp::ZERO),
-            believed: BTreeMap::new(),
+            cached_members: BTreeMap::new(),
             skew: 0,
         }
     }
@@ -168,7 +168,7 @@ impl World {
         // A new node number at each start, as a lease hands them out.
         let node = (station.life * stations + index as u64) % 1024;
         station.ids = Snowflake::new(node as u16, Timestamp::ZERO);
-        station.believed.clear();
+        station.cached_members.clear();
         station.skew = skew;
     }
 
@@ -177,43 +177,43 @@ impl World {
     }
 
     pub(crate) fn call(&mut self, boat: usize, session: SessionId, call: Call) {
-        let here = &self.boats[boat];
-        let Some(machine) = here.session(session) else {
+        let caller = &self.boats[boat];
+        let Some(machine) = caller.session(session) else {
             return;
         };
         let station = session.get() as usize % self.stations.len();
         let open = StationCall {
             boat,
-            boat_life: here.life,
-            life: here.life(),
+            boat_life: caller.life,
+            life: caller.life(),
             session,
             user: machine.user(),
-            asked: None,
+            question: None,
             moves: None,
-            moved: None,
+            register_move: None,
             device: machine.device().cloned(),
             platform: machine.platform(),
             station,
             station_life: self.stations[station].life,
             call,
-            answered: false,
-            done: false,
+            is_answered: false,
+            is_done: false,
             step: 0,
             sends: Vec::new(),
             mark: 0,
-            waits: None,
-            displaced: Vec::new(),
-            replaced: Vec::new(),
+            mail_waits: None,
+            displaced_sessions: Vec::new(),
+            replaced_sessions: Vec::new(),
             admission: None,
         };
         let id = self.next_serial();
         self.calls.open.insert(id, open);
-        let lost = self.rng.random_bool(self.plan.call_loss / 2.0);
+        let is_lost = self.rng.random_bool(self.plan.call_loss / 2.0);
         let hop = self.hop();
-        if !lost {
+        if !is_lost {
             self.after(hop, Event::Call(CallEvent::Step { call: id }));
         }
-        self.after(PATIENCE, Event::Call(CallEvent::Timeout { call: id }));
+        self.after(CALL_TIMEOUT, Event::Call(CallEvent::Timeout { call: id }));
     }
 
     pub(crate) fn call_event(&mut self, event: CallEvent) {
@@ -227,21 +227,21 @@ impl World {
                     self.give_up(&mut open);
                 } else if self.step(&mut open) {
                     let early = self.sabotage == Some(Sabotage::DrainBeforeOnline)
-                        && open.waits.is_some()
+                        && open.mail_waits.is_some()
                         && open.step == 1;
                     let late = self.sabotage == Some(Sabotage::OldCopyKept);
-                    let fills = open.step == 2 && open.asked.is_some();
+                    let fills = open.step == 2 && open.question.is_some();
                     let wait = match (early, late && fills) {
                         (true, _) => self.up_to(Duration::from_millis(400)),
                         (_, true) => self.up_to(Duration::from_secs(10)),
                         (false, false) => self.step_time(),
                     };
                     self.after(wait, Event::Call(CallEvent::Step { call }));
-                    if open.step == 1 && open.asked.is_some() {
+                    if open.step == 1 && open.question.is_some() {
                         self.read_between(call, wait);
                     }
                     self.calls.open.insert(call, open);
-                } else if !std::mem::replace(&mut open.done, true) && !open.answered {
+                } else if !std::mem::replace(&mut open.is_done, true) && !open.is_answered {
                     // The answer was lost: the boat will give up.
                     self.calls.open.insert(call, open);
                 }
@@ -251,18 +251,18 @@ impl World {
                     return;
                 };
                 let lives = self.stations[open.station].life == open.station_life;
-                if let (true, Some(user), Call::Sync(request), Some(mut asked)) =
-                    (lives, open.user, &open.call, open.asked.take())
+                if let (true, Some(user), Call::Sync(request), Some(mut question)) =
+                    (lives, open.user, &open.call, open.question.take())
                 {
-                    self.read_fact(user, &request.query, &mut asked);
-                    open.asked = Some(asked);
+                    self.read_fact(user, &request.query, &mut question);
+                    open.question = Some(question);
                 }
                 self.calls.open.insert(call, open);
             }
             CallEvent::Timeout { call } => {
                 if let Some(mut open) = self.calls.open.remove(&call) {
                     self.give_up(&mut open);
-                    if !open.done {
+                    if !open.is_done {
                         // The station may still work on the call.
                         self.calls.open.insert(call, open);
                     }
@@ -273,7 +273,7 @@ impl World {
 
     /// Schedules reads of facts within the time of a step.
     fn read_between(&mut self, call: i64, time: Duration) {
-        for _ in 0..READS_BETWEEN {
+        for _ in 0..SEPARATE_READS {
             let millis = self.dice.random_range(0..=time.as_millis() as u64);
             let wait = Duration::from_millis(millis);
             self.after(wait, Event::Call(CallEvent::Read { call }));
@@ -282,7 +282,7 @@ impl World {
 
     fn step_time(&mut self) -> Duration {
         if self.rng.random_bool(self.plan.call_slow) {
-            SLOW
+            SLOW_ANSWER_TIME
         } else {
             self.hop()
         }
@@ -303,7 +303,7 @@ impl World {
             Call::FetchMail { .. } => Reply::Page(Err(refusal())),
             Call::Sync(request) => Reply::Sync(request.request, Err(refusal())),
             Call::Reassert => {
-                if !open.answered && self.boats[open.boat].life == open.boat_life {
+                if !open.is_answered && self.boats[open.boat].life == open.boat_life {
                     self.boats[open.boat].replace_doubt(open.session, true);
                 }
                 return;
@@ -311,7 +311,7 @@ impl World {
             // A boat repeats it until a station answers. Worlds with sweeps go without: there it is
             // lost as where its lane is full.
             Call::RemoveMail(ids) => {
-                let is_lost = !std::mem::replace(&mut open.answered, true) && !self.plan.sweeps;
+                let is_lost = !std::mem::replace(&mut open.is_answered, true) && !self.plan.sweeps;
                 if is_lost && self.boats[open.boat].life == open.boat_life {
                     self.call(open.boat, open.session, Call::RemoveMail(ids.clone()));
                 }
@@ -324,7 +324,7 @@ impl World {
 
     /// Gives the boat its answer, once.
     fn reply(&mut self, open: &mut StationCall, reply: Reply) {
-        if std::mem::replace(&mut open.answered, true)
+        if std::mem::replace(&mut open.is_answered, true)
             || self.boats[open.boat].life != open.boat_life
         {
             return;
@@ -350,7 +350,7 @@ impl World {
                 }
                 Reply::Reasserted(ReassertAnswer::Restored { .. }) => session.resync(now),
                 Reply::Reasserted(ReassertAnswer::Displaced) => {
-                    session.close(displaced(), now);
+                    session.close(displaced_refusal(), now);
                 }
                 Reply::Reasserted(ReassertAnswer::Replaced) => {
                     session.close(replaced_session_refusal(), now)
@@ -375,35 +375,35 @@ impl World {
             Call::Admit(hello) => self.admit_step(open, step, &hello),
             Call::Submit(sends) => self.submit_step(open, step, &sends),
             Call::Receipts(ack) => self.receipts_step(open, step, &ack),
-            Call::FetchMail { after, limit } => {
-                let page = self.mail_page(open, after, limit);
+            Call::FetchMail { cursor, limit } => {
+                let page = self.mail_page(open, cursor, limit);
                 self.reply_if_it_arrives(open, Reply::Page(Ok(page)));
                 false
             }
             Call::RemoveMail(ids) => {
                 self.remove_mail(open, ids);
-                open.answered = true;
+                open.is_answered = true;
                 false
             }
             Call::Sync(request) if step == 0 => {
-                let mut asked = OpenQuestion::new(self.station_wall(open.station));
+                let mut question = OpenQuestion::new(self.station_wall(open.station));
                 let user = open.user.expect("admitted");
-                self.read_fact(user, &request.query, &mut asked);
-                open.asked = Some(asked);
+                self.read_fact(user, &request.query, &mut question);
+                open.question = Some(question);
                 true
             }
             Call::Sync(_) if step == 2 => {
                 let user = open.user.expect("admitted");
-                if let Some(asked) = open.asked.take() {
-                    self.fill_asked(user, asked);
+                if let Some(question) = open.question.take() {
+                    self.fill_cache(user, question);
                 }
                 false
             }
             Call::Sync(request) => {
                 let user = open.user.expect("admitted");
-                let mut asked = open.asked.take().expect("begun");
-                let answer = self.read_rest(user, &request.query, &mut asked);
-                open.asked = Some(asked).filter(OpenQuestion::has_fills);
+                let mut question = open.question.take().expect("begun");
+                let answer = self.read_rest(user, &request.query, &mut question);
+                open.question = Some(question).filter(OpenQuestion::has_fills);
                 let frame = answer.map(|answer| {
                     let page = SyncPage {
                         request: request.request,
@@ -412,7 +412,7 @@ impl World {
                     Outgoing::Frame(ServerFrame::Page(page))
                 });
                 self.reply_if_it_arrives(open, Reply::Sync(request.request, frame));
-                open.asked.is_some()
+                open.question.is_some()
             }
             Call::Leave => {
                 if let Some(user) = open.user {
@@ -440,8 +440,8 @@ impl World {
         let early = self.sabotage == Some(Sabotage::DrainBeforeOnline);
         match step {
             0 if early => {
-                let waiting = self.disk.mailboxes.get(&user);
-                open.waits = Some(waiting.is_some_and(|m| m.waiting(hello.platform) > 0));
+                let mailbox = self.disk.mailboxes.get(&user);
+                open.mail_waits = Some(mailbox.is_some_and(|m| m.waiting(hello.platform) > 0));
                 true
             }
             0 => self.admit_step(open, 1, hello),
@@ -461,14 +461,14 @@ impl World {
                     unreachable!("a connect is answered")
                 };
                 open.step = 2;
-                open.displaced = answer.displaced_sessions;
-                open.replaced = answer.replaced_sessions;
+                open.displaced_sessions = answer.displaced_sessions;
+                open.replaced_sessions = answer.replaced_sessions;
                 open.admission = Some(Admission {
                     user,
                     marker: answer.marker,
                     recovered: hello.marker.is_none_or(|marker| marker == answer.marker),
-                    mail_waits: open.waits.unwrap_or(answer.mail_waits),
-                    cluster: CLUSTER,
+                    mail_waits: open.mail_waits.unwrap_or(answer.mail_waits),
+                    cluster: CLUSTER_ID,
                     server_time: self.station_wall(open.station),
                     expires_at: Timestamp::MAX,
                 });
@@ -486,8 +486,8 @@ impl World {
                     self.reply_if_it_arrives(open, Reply::Admitted(Ok(admission)));
                 }
                 for (sessions, refusal) in [
-                    (&open.displaced, displaced()),
-                    (&open.replaced, replaced_session_refusal()),
+                    (&open.displaced_sessions, displaced_refusal()),
+                    (&open.replaced_sessions, replaced_session_refusal()),
                 ] {
                     if sessions.is_empty() {
                         continue;
@@ -541,11 +541,11 @@ impl World {
                             from,
                             send_id: send.send_id,
                         };
-                        let sent = FirstSend {
+                        let first_send = FirstSend {
                             id: *id,
                             conversation: send.conversation.expect("admitted"),
                         };
-                        self.disk.apply(Effect::DedupeDone { key, sent });
+                        self.disk.apply(Effect::DedupeDone { key, first_send });
                     }
                 }
                 false
@@ -558,7 +558,7 @@ impl World {
         let limits = SendLimits {
             body_bytes_max: 60 * 1024,
         };
-        let mut prepared = SendRecord {
+        let mut record = SendRecord {
             send_id: send.send_id,
             conversation: None,
             may_be_refused: may_be_refused(send),
@@ -568,79 +568,79 @@ impl World {
         let conversation = match admit(from, send, &limits) {
             Ok(conversation) => conversation,
             Err(refusal) => {
-                prepared.outcome = Err(refusal);
-                return prepared;
+                record.outcome = Err(refusal);
+                return record;
             }
         };
-        prepared.conversation = Some(conversation);
+        record.conversation = Some(conversation);
         let wall = self.station_wall(open.station);
         let now = Timestamp::from_millis(wall.millis() + self.stations[open.station].skew);
         self.apply(Effect::Reserve {
             station: open.station,
-            until: now + RESERVATION,
+            reserved_until: now + ID_RESERVATION,
         });
-        let Ok(offered) = self.stations[open.station].ids.next(now) else {
-            return prepared;
+        let Ok(next_id) = self.stations[open.station].ids.next(now) else {
+            return record;
         };
         let dedupe = DedupeKey {
             from,
             send_id: send.send_id,
         };
-        let offered = FirstSend {
-            id: offered,
+        let first_send = FirstSend {
+            id: next_id,
             conversation,
         };
         let begin = Effect::DedupeBegin {
             key: dedupe,
-            offered,
+            candidate: first_send,
             now: self.now,
         };
-        let Answer::Dedupe(known) = self.apply(begin) else {
+        let Answer::Dedupe(answer) = self.apply(begin) else {
             unreachable!("answered")
         };
-        let (id, doubt) = match judge(send, offered, Some(known)) {
+        let (id, doubt) = match judge(send, first_send, Some(answer)) {
             Ok(Verdict::Publish { id, doubt }) => (id, doubt),
             Ok(Verdict::Known(id)) => {
-                prepared.outcome = Ok((id, id.timestamp()));
-                return prepared;
+                record.outcome = Ok((id, id.timestamp()));
+                return record;
             }
             Err(refusal) => {
-                prepared.outcome = Err(refusal);
-                return prepared;
+                record.outcome = Err(refusal);
+                return record;
             }
         };
         let device = open.device.clone().expect("admitted");
         let message = accepted_message(from, device, send, id);
         if doubt.is_first()
             && let Some(refusal) = self
-                .not_let_in(open.station, from, send)
-                .or_else(|| self.refused_at_door(&message))
+                .membership_refusal(open.station, from, send)
+                .or_else(|| self.early_refusal(&message))
         {
-            prepared.outcome = Err(refusal);
-            return prepared;
+            record.outcome = Err(refusal);
+            return record;
         }
         let origin = Origin {
             session: open.session,
             life: open.life.clone(),
         };
         let task = message_task(message, origin, doubt, Bounds::default(), wall);
-        prepared.outcome = Ok((id, id.timestamp()));
-        prepared.task = Some(Arc::new(task));
-        prepared
+        record.outcome = Ok((id, id.timestamp()));
+        record.task = Some(Arc::new(task));
+        record
     }
 
     /// Refusal of a send from a user who, as far as the station knows, is no member. Its knowledge
     /// may be stale; the group's writer judges again.
-    fn not_let_in(&mut self, station: usize, from: UserId, send: &Send) -> Option<Refusal> {
+    fn membership_refusal(&mut self, station: usize, from: UserId, send: &Send) -> Option<Refusal> {
         let group = needs_membership(send)?;
-        let believed = &mut self.stations[station].believed;
-        if believed.get(&(group, from)) > Some(&self.now) {
+        let cached_members = &mut self.stations[station].cached_members;
+        if cached_members.get(&(group, from)) > Some(&self.now) {
             return None;
         }
-        let kept = self.disk.groups.get(&group);
-        match kept.and_then(|kept| kept.members.get(&from)) {
+        let stored_group = self.disk.groups.get(&group);
+        match stored_group.and_then(|stored_group| stored_group.members.get(&from)) {
             Some(member) if member.role.is_some() => {
-                believed.insert((group, from), self.now + MEMBERSHIP_CACHE_TTL);
+                cached_members.insert((group, from), self.now + MEMBERSHIP_CACHE_TTL);
                 None
             }
             Some(_) => Some(not_a_member()),
@@ -682,7 +682,8 @@ impl World {
     fn judge_accepted(&mut self, open: &StationCall) {
         for send in &open.sends {
             if let Ok((id, _)) = send.outcome {
-                self.judge.accepted(send.send_id, id, send.may_be_refused);
+                self.judge
+                    .record_acceptance(send.send_id, id, send.may_be_refused);
             }
         }
     }
@@ -718,12 +719,13 @@ impl World {
         };
         let now = self.now;
         ids.iter()
-            .for_each(|&id| self.witness.acknowledged(id, target));
-        let Answer::Acknowledged(waited) = self.apply(Effect::Acknowledge { target, ids, now })
+            .for_each(|&id| self.witness.record_ack(id, target));
+        let Answer::Acknowledged(removed_ids) =
+            self.apply(Effect::Acknowledge { target, ids, now })
         else {
             return;
         };
-        let fetched = |message| LedgerEntry {
+        let ledger_entry = |message| LedgerEntry {
             message,
             at: now,
             target: Some(target),
@@ -734,7 +736,9 @@ impl World {
         if self.sabotage == Some(Sabotage::FetchUntold) {
             return;
         }
-        self.apply(Effect::Ledger(waited.into_iter().map(fetched).collect()));
+        self.apply(Effect::Ledger(
+            removed_ids.into_iter().map(ledger_entry).collect(),
+        ));
     }
 
     fn reassert(&mut self, open: &mut StationCall) {
@@ -769,6 +773,6 @@ fn may_be_refused(send: &Send) -> bool {
     send.content.change.is_some() || matches!(send.to, Recipient::Group(_))
 }
 
-fn displaced() -> Refusal {
+fn displaced_refusal() -> Refusal {
     Refusal::new(Code::Displaced, "signed in elsewhere on the same platform")
 }

@@ -25,11 +25,11 @@ impl Stores {
     /// Facts about messages.
     fn message_fact(&self, user: UserId, need: &Need) -> Option<Fact> {
         Some(match need {
-            Need::Latest(asked) => {
-                let latest = asked
+            Need::Latest(needs) => {
+                let latest_rows = needs
                     .iter()
-                    .map(|asked| self.latest(asked).unwrap_or_default());
-                Fact::Latest(latest.map(LatestMessages::from).collect())
+                    .map(|need| self.latest(need).unwrap_or_default());
+                Fact::Latest(latest_rows.map(LatestMessages::from).collect())
             }
             Need::Page(page) => Fact::Page(self.page(user, page).into()),
             Need::Rows(keys) => {
@@ -37,8 +37,8 @@ impl Stores {
                 Fact::Rows(rows.collect())
             }
             Need::Tallies(places) => {
-                let tally = |(of, seq): &(ConversationId, Seq)| {
-                    let row = self.row_at(Owner::User(user), *of, *seq)?;
+                let tally = |(conversation, seq): &(ConversationId, Seq)| {
+                    let row = self.row_at(Owner::User(user), *conversation, *seq)?;
                     Some(row.tally())
                 };
                 Fact::Tallies(places.iter().map(tally).collect())
@@ -48,61 +48,67 @@ impl Stores {
             }
             Need::Own(ranges) => {
                 let own = ranges.iter().map(|range| {
-                    let rows = self.rows_of_group(range.group);
-                    let between =
+                    let rows = self.group_rows(range.group);
+                    let own_range =
                         rows.range((Bound::Excluded(range.base), Bound::Included(range.last)));
-                    between.filter(|(_, row)| row.author() == user).count() as u64
+                    own_range.filter(|(_, row)| row.author() == user).count() as u64
                 });
                 Fact::Own(own.collect())
             }
             Need::Overlays(places) => {
-                let overlay = |place| self.altered.get(place).cloned().unwrap_or_default();
+                let overlay = |position| self.overlays.get(position).cloned().unwrap_or_default();
                 Fact::Overlays(places.iter().map(overlay).collect())
             }
             Need::OverlayRanges(ranges) => {
                 let overlays = ranges.iter().map(|range| {
-                    let of = range.conversation;
-                    let altered = self.altered.range((of, range.first)..=(of, range.last));
-                    altered
+                    let conversation = range.conversation;
+                    let range_overlays = self
+                        .overlays
+                        .range((conversation, range.first)..=(conversation, range.last));
+                    range_overlays
                         .map(|((_, seq), overlay)| (*seq, overlay.clone()))
                         .collect()
                 });
                 Fact::OverlayRanges(overlays.collect::<Vec<BTreeMap<Seq, Overlay>>>())
             }
             Need::Changes(Slice {
-                owner: of,
-                cursor: after,
+                owner: conversation,
+                cursor,
                 limit,
             }) => {
-                let behind = (
-                    Bound::Excluded((*of, *after)),
-                    Bound::Included((*of, u64::MAX)),
+                let range = (
+                    Bound::Excluded((*conversation, *cursor)),
+                    Bound::Included((*conversation, u64::MAX)),
                 );
-                let changes = self.changes.range(behind).take(*limit);
+                let changes = self.changes.range(range).take(*limit);
                 Fact::Changes(changes.map(|(_, row)| row.changed.clone()).collect())
             }
             Need::Pins(Slice {
-                owner: of,
-                cursor: after,
+                owner: conversation,
+                cursor,
                 limit,
             }) => {
-                let before = self.altered.range((*of, Seq::ZERO)..(*of, *after)).rev();
-                let pins = before.filter(|(_, overlay)| overlay.pin().is_some());
-                let pins =
-                    pins.filter_map(|((_, seq), _)| Some((*seq, self.id_at(user, *of, *seq)?)));
+                let earlier_overlays = self
+                    .overlays
+                    .range((*conversation, Seq::ZERO)..(*conversation, *cursor))
+                    .rev();
+                let pins = earlier_overlays.filter(|(_, overlay)| overlay.pin().is_some());
+                let pins = pins.filter_map(|((_, seq), _)| {
+                    Some((*seq, self.id_at(user, *conversation, *seq)?))
+                });
                 Fact::Pins(pins.take(*limit).collect())
             }
             Need::Feed(Slice {
-                owner: of,
-                cursor: after,
+                owner: user_id,
+                cursor,
                 limit,
             }) => {
-                let rows = self.rows_of(Owner::User(*of), earliest());
-                let rows = rows.filter(|row| Some(row.id()) > *after).take(*limit);
+                let rows = self.owner_rows(Owner::User(*user_id), earliest());
+                let rows = rows.filter(|row| Some(row.id()) > *cursor).take(*limit);
                 Fact::Feed(rows.cloned().collect())
             }
             Need::Ids((group, places)) => {
-                let rows = self.rows_of_group(*group);
+                let rows = self.group_rows(*group);
                 let id = |seq| rows.get(seq).map(|row| row.id());
                 Fact::Ids(places.iter().map(id).collect())
             }
@@ -122,9 +128,9 @@ impl Stores {
     /// Facts about conversations, their members and lists.
     fn list_fact(&self, user: UserId, need: &Need) -> Option<Fact> {
         Some(match need {
-            Need::Heads(of) => {
-                let head = |of| self.heads.get(of).copied().unwrap_or_default();
-                Fact::Heads(of.iter().map(head).collect())
+            Need::Heads(conversations) => {
+                let head = |conversation| self.heads.get(conversation).copied().unwrap_or_default();
+                Fact::Heads(conversations.iter().map(head).collect())
             }
             Need::Members(groups) => {
                 let member = |group| {
@@ -135,27 +141,32 @@ impl Stores {
             }
             Need::Populated(group) => Fact::Populated(Ok(self.present(*group).next().is_some())),
             Need::Present(Slice {
-                owner: of,
-                cursor: after,
+                owner: group,
+                cursor,
                 limit,
             }) => {
-                let present = self.present(*of).filter(|(user, _)| Some(*user) > *after);
+                let present = self
+                    .present(*group)
+                    .filter(|(user, _)| Some(*user) > *cursor);
                 Fact::Present(present.take(*limit).collect())
             }
             Need::Memberships(Slice {
-                owner: of,
-                cursor: after,
+                owner: member,
+                cursor,
                 limit,
             }) => {
                 let groups = self
                     .groups
                     .iter()
-                    .filter(|(group, _)| Some(**group) > *after);
-                let mine = groups.filter_map(|(id, group)| Some((*id, *group.members.get(of)?)));
+                    .filter(|(group, _)| Some(**group) > *cursor);
+                let mine =
+                    groups.filter_map(|(id, group)| Some((*id, *group.members.get(member)?)));
                 Fact::Memberships(mine.take(*limit).collect())
             }
             Need::Registers(keys) => {
-                let registers = keys.iter().map(|(user, of)| self.registers_of(*user, *of));
+                let registers = keys
+                    .iter()
+                    .map(|(user, conversation)| self.user_registers(*user, *conversation));
                 Fact::Registers(registers.map(list_registers).collect())
             }
             Need::ListSlice(slice) => {
@@ -167,21 +178,21 @@ impl Stores {
                 Fact::ListSlice(slice.rows(listed.take(slice.limit).collect()))
             }
             Need::ListEntries(of) => {
-                let listed = of.iter().map(|of| {
+                let entries = of.iter().map(|of| {
                     let row = self.conversations.get(&(user, *of))?;
                     Some(self.listed(row))
                 });
-                Fact::ListEntries(listed.collect())
+                Fact::ListEntries(entries.collect())
             }
             Need::Hidden(Slice {
-                owner: of,
-                cursor: after,
+                owner: conversation,
+                cursor,
                 limit,
             }) => {
-                let hidden = self.hidden.get(&(user, *of)).into_iter();
-                let behind = (Bound::Excluded(*after), Bound::Unbounded);
-                let hidden = hidden.flat_map(|all| all.range(behind)).take(*limit);
-                Fact::Hidden(hidden.map(|(mark, seq)| (*mark, *seq)).collect())
+                let marks = self.hidden_messages.get(&(user, *conversation)).into_iter();
+                let range = (Bound::Excluded(*cursor), Bound::Unbounded);
+                let marks = marks.flat_map(|all| all.range(range)).take(*limit);
+                Fact::Hidden(marks.map(|(mark, seq)| (*mark, *seq)).collect())
             }
             Need::LastReceived(_) => Fact::LastReceived(None),
             _ => return None,
@@ -196,26 +207,20 @@ impl Stores {
     }
 
     /// End of a group, as a cache beside history would have it.
-    fn latest(&self, asked: &LatestNeed) -> Option<Vec<Placed>> {
-        let rows = self.rows_of_group(asked.group);
+    fn latest(&self, need: &LatestNeed) -> Option<Vec<Placed>> {
+        let rows = self.group_rows(need.group);
         let newest = rows.values().rev().map(|row| row.placed.clone());
         let range = HistoryRange::Backward { before: None };
-        from_timeline(
-            newest.collect(),
-            range,
-            &asked.head,
-            asked.count,
-            usize::MAX,
-        )
+        from_timeline(newest.collect(), range, &need.head, need.count, usize::MAX)
     }
 
-    pub(crate) fn registers_of(&self, owner: UserId, conversation: ConversationId) -> Registers {
+    pub(crate) fn user_registers(&self, owner: UserId, conversation: ConversationId) -> Registers {
         let registers = self.registers.get(&(owner, conversation));
         registers.copied().unwrap_or_default()
     }
 
     fn listed(&self, row: &ConversationRow) -> ListEntry {
-        let registers = list_registers(self.registers_of(row.owner, row.conversation));
+        let registers = list_registers(self.user_registers(row.owner, row.conversation));
         ListEntry {
             row: *row,
             read_seq: registers.read_seq,
@@ -227,25 +232,25 @@ impl Stores {
         }
     }
 
-    fn page(&self, user: UserId, asked: &PageNeed) -> Vec<Placed> {
-        let places = asked.key.first..=asked.key.last;
-        let rows = self.rows_by_seq(Owner::of(asked.conversation, user), asked.conversation);
+    fn page(&self, user: UserId, need: &PageNeed) -> Vec<Placed> {
+        let places = need.key.first..=need.key.last;
+        let rows = self.rows_by_seq(Owner::of(need.conversation, user), need.conversation);
         let rows = rows.range(places);
         let mut messages: Vec<Placed> = rows.map(|(_, row)| row.placed.clone()).collect();
-        if !asked.key.is_forward {
+        if !need.key.is_forward {
             messages.reverse();
         }
         messages
     }
 
     /// Rows of an owner by id, from this one on.
-    pub(crate) fn rows_of(
+    pub(crate) fn owner_rows(
         &self,
         owner: Owner,
-        since: MessageId,
+        first_id: MessageId,
     ) -> impl Iterator<Item = &MessageRow> {
-        let rows = self.rows.range((owner, since)..);
-        let rows = rows.take_while(move |((of, _), _)| *of == owner);
+        let rows = self.rows.range((owner, first_id)..);
+        let rows = rows.take_while(move |((row_owner, _), _)| *row_owner == owner);
         rows.map(|(_, row)| row)
     }
 
@@ -256,12 +261,15 @@ impl Stores {
         conversation: ConversationId,
         seq: Seq,
     ) -> Option<&MessageRow> {
-        let mut rows = self.rows_of(owner, earliest());
+        let mut rows = self.owner_rows(owner, earliest());
         rows.find(|row| row.placed.conversation == conversation && row.seq() == seq)
     }
 
-    fn id_at(&self, user: UserId, of: ConversationId, seq: Seq) -> Option<MessageId> {
-        Some(self.row_at(Owner::of(of, user), of, seq)?.id())
+    fn id_at(&self, user: UserId, conversation: ConversationId, seq: Seq) -> Option<MessageId> {
+        Some(
+            self.row_at(Owner::of(conversation, user), conversation, seq)?
+                .id(),
+        )
     }
 
     /// Rows of a conversation by seq, as their owner has them.
@@ -270,28 +278,30 @@ impl Stores {
         owner: Owner,
         conversation: ConversationId,
     ) -> BTreeMap<Seq, &MessageRow> {
-        let rows = self.rows_of(owner, earliest());
+        let rows = self.owner_rows(owner, earliest());
         let rows = rows.filter(|row| row.placed.conversation == conversation);
         rows.map(|row| (row.seq(), row)).collect()
     }
 
     /// Rows of a group by seq.
-    pub(crate) fn rows_of_group(&self, group: GroupId) -> BTreeMap<Seq, &MessageRow> {
+    pub(crate) fn group_rows(&self, group: GroupId) -> BTreeMap<Seq, &MessageRow> {
         self.rows_by_seq(Owner::Group(group), ConversationId::Group(group))
     }
 
     fn recalled_in(&self, range: &RecallRange) -> BTreeMap<Seq, UserId> {
-        let of = range.conversation;
-        let between = (
-            Bound::Excluded((of, range.base)),
-            Bound::Included((of, range.last)),
+        let conversation = range.conversation;
+        let bounds = (
+            Bound::Excluded((conversation, range.base)),
+            Bound::Included((conversation, range.last)),
         );
-        let recalled = self.recalled.range(between).filter(|(place, _)| {
-            let overlay = self.altered.get(place);
+        let recalled_messages = self.recall_authors.range(bounds).filter(|(place, _)| {
+            let overlay = self.overlays.get(place);
             let register = overlay.and_then(|overlay| overlay.recalled.as_ref());
             register.is_some_and(|register| register.version <= range.last_version)
         });
-        recalled.map(|((_, seq), author)| (*seq, *author)).collect()
+        recalled_messages
+            .map(|((_, seq), author)| (*seq, *author))
+            .collect()
     }
 }
 
@@ -302,11 +312,11 @@ fn earliest() -> MessageId {
 
 fn list_registers(registers: Registers) -> ListRegisters {
     ListRegisters {
-        read_seq: registers.read,
-        received_seq: registers.read,
-        cleared: registers.cleared,
-        touched: registers.touched,
-        arranged: registers.arranged.unwrap_or_default().1,
-        hidden: registers.hidden,
+        read_seq: registers.read_seq,
+        received_seq: registers.read_seq,
+        cleared: registers.cleared_to,
+        touched: registers.touched_at,
+        arranged: registers.arrangement.unwrap_or_default().1,
+        hidden: registers.hidden_mark,
     }
 }

@@ -48,22 +48,26 @@ impl Connections {
         self.0.get(&id)
     }
 
-    pub(crate) fn of_session(&self, boat: usize, session: SessionId) -> Option<ConnectionId> {
-        let found = self
+    pub(crate) fn session_connection(
+        &self,
+        boat: usize,
+        session: SessionId,
+    ) -> Option<ConnectionId> {
+        let entry = self
             .0
             .iter()
             .find(|(_, c)| c.boat == boat && c.session == session);
-        found.map(|(id, _)| *id)
+        entry.map(|(id, _)| *id)
     }
 
-    pub(crate) fn of_device(&self, device: usize) -> Option<ConnectionId> {
+    pub(crate) fn device_connection(&self, device: usize) -> Option<ConnectionId> {
         self.0
             .iter()
             .find(|(_, c)| c.device == device)
             .map(|(id, _)| *id)
     }
 
-    pub(crate) fn of_boat(&self, boat: usize) -> Vec<ConnectionId> {
+    pub(crate) fn boat_connections(&self, boat: usize) -> Vec<ConnectionId> {
         self.0
             .iter()
             .filter(|(_, c)| c.boat == boat)
@@ -149,14 +153,14 @@ impl World {
     pub(crate) fn wire_event(&mut self, event: WireEvent) {
         match event {
             WireEvent::Up { connection, frame } => {
-                if let Some(found) = self.wire.get(connection) {
-                    let (boat, session) = (found.boat, found.session);
+                if let Some(open) = self.wire.get(connection) {
+                    let (boat, session) = (open.boat, open.session);
                     self.frame_at_boat(boat, session, *frame);
                 }
             }
             WireEvent::Down { connection, frame } => {
-                if let Some(found) = self.wire.get(connection) {
-                    let device = found.device;
+                if let Some(open) = self.wire.get(connection) {
+                    let device = open.device;
                     self.frame_at_device(device, *frame);
                 }
             }

@@ -27,9 +27,9 @@ use crate::station::{CallEvent, Calls, Station};
 use crate::wire::{Connections, WireEvent};
 
 /// Time without faults after which a world must have come to rest.
-const REST: Duration = Duration::from_secs(600);
+const QUIET_PERIOD: Duration = Duration::from_secs(600);
 /// Time in which devices that came back sync.
-const RETURN: Duration = Duration::from_secs(90);
+const RETURN_PERIOD: Duration = Duration::from_secs(90);
 /// Most events before a world must come to rest; more are a loop.
 const EVENTS_MAX: u64 = 400_000;
 
@@ -52,9 +52,9 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     /// Differences of hosts' clocks from it, in milliseconds.
     pub(crate) clocks: BTreeMap<Host, i64>,
-    pub(crate) healed: bool,
+    pub(crate) is_healed: bool,
     pub(crate) rng: StdRng,
-    /// Dice for times between reads: those of `rng` stay what they are.
+    /// Random numbers for times between reads, apart from `rng`, whose sequence must not change.
     pub(crate) dice: StdRng,
     pub(crate) disk: Disk,
     pub(crate) copies: Copies,
@@ -64,7 +64,7 @@ pub(crate) struct World {
     pub(crate) stations: Vec<Station>,
     pub(crate) carrier: Carrier,
     /// Heads that older carriers remember, by life.
-    pub(crate) older: BTreeMap<u32, BTreeMap<ConversationId, Head>>,
+    pub(crate) older_heads: BTreeMap<u32, BTreeMap<ConversationId, Head>>,
     /// True during a step of an older carrier.
     pub(crate) is_older: bool,
     pub(crate) devices: Vec<Device>,
@@ -74,15 +74,15 @@ pub(crate) struct World {
     /// Hash of all events and effects: the same for the same seed.
     pub(crate) fingerprint: u64,
     /// Sends whose records have made a carrier panic.
-    pub(crate) panicked: BTreeSet<SendId>,
+    pub(crate) panicking_sends: BTreeSet<SendId>,
     /// True once the machine died with registers that were not on disk.
     pub(crate) reads_lost: bool,
     /// Whether each event is printed.
-    traced: bool,
+    is_traced: bool,
     /// Last serial number given out.
     serial: i64,
     events: BTreeMap<(Timestamp, u64), Event>,
-    scheduled: u64,
+    event_count: u64,
 }
 
 impl World {
@@ -101,12 +101,12 @@ impl World {
             })
             .collect();
         let mut world = World {
-            disk: Disk::new(plan.embedded),
+            disk: Disk::new(plan.is_embedded),
             copies: Copies::default(),
             boats: (0..plan.boats).map(Boat::new).collect(),
             stations: (0..plan.stations).map(|_| Station::new()).collect(),
             carrier: Carrier::new(plan.partitions, plan.limits()),
-            older: BTreeMap::new(),
+            older_heads: BTreeMap::new(),
             is_older: false,
             wire: Connections::default(),
             calls: Calls::default(),
@@ -118,16 +118,16 @@ impl World {
             sabotage,
             now: START,
             clocks: BTreeMap::new(),
-            healed: false,
+            is_healed: false,
             dice: StdRng::seed_from_u64(rng.clone().random()),
             rng,
             fingerprint: 0,
-            panicked: BTreeSet::new(),
+            panicking_sends: BTreeSet::new(),
             reads_lost: false,
-            traced: std::env::var_os("PACKETBOAT_SIM_TRACE").is_some(),
+            is_traced: std::env::var_os("PACKETBOAT_SIM_TRACE").is_some(),
             serial: 0,
             events: BTreeMap::new(),
-            scheduled: 0,
+            event_count: 0,
         };
         world.begin();
         world
@@ -139,14 +139,14 @@ impl World {
         }
         self.start_carrier();
         for (index, _) in self.plan.devices.clone().iter().enumerate() {
-            let late = self
+            let delay = self
                 .plan
                 .actions
                 .delays
                 .get(index)
                 .copied()
                 .unwrap_or_default();
-            let wait = late + self.up_to(Duration::from_secs(5));
+            let wait = delay + self.up_to(Duration::from_secs(5));
             self.after(wait, Event::Device(DeviceEvent::Start { device: index }));
         }
         for (index, (at, from, to)) in self.plan.sends.clone().into_iter().enumerate() {
@@ -178,12 +178,12 @@ impl World {
 
     /// Runs to the end and judges. Returns the fingerprint and the right verdicts, or the finding.
     pub(crate) fn run(mut self) -> Result<(u64, Tally), String> {
-        let end = START + FAULT_PERIOD + REST;
+        let end = START + FAULT_PERIOD + QUIET_PERIOD;
         self.run_until(end)?;
         let tally = self.judge_all()?;
         if !self.plan.is_plain() {
             self.come_back();
-            self.run_until(end + RETURN)?;
+            self.run_until(end + RETURN_PERIOD)?;
             self.judge_return()?;
         }
         Ok((self.fingerprint, tally))
@@ -251,21 +251,21 @@ impl World {
             Fault::CrashCarrier => self.crash_carrier(),
             Fault::CrashDevice(device) => self.crash_device(device),
             Fault::LoseDevice(device) => self.lose_device(device),
-            Fault::Away(device, lasting) => self.leave_network(device, lasting),
+            Fault::Away(device, duration) => self.leave_network(device, duration),
             Fault::Cut(device) => self.cut_device(device),
-            Fault::Mute(device, lasting) => self.mute_device(device, lasting),
+            Fault::Mute(device, duration) => self.mute_device(device, duration),
             Fault::FlushMailbox => {
                 let marker = self.rng.random();
                 self.apply(Effect::Flush { marker });
                 self.copies.clear();
             }
-            Fault::CacheAway(lasting) => self.lose_invalidations(lasting),
+            Fault::CacheAway(duration) => self.lose_invalidations(duration),
             Fault::CrashAll => self.crash_all(),
             Fault::CrashOperator => self.crash_operator(),
             Fault::Rebalance => self.rebalance(),
             Fault::SetBack(share) => self.set_offsets_back(share),
             Fault::StepClock(host, offset) => self.step_clock(host, offset),
-            Fault::Silence(boat, lasting) => self.silence_boat(boat, lasting),
+            Fault::Silence(boat, duration) => self.silence_boat(boat, duration),
         }
     }
 
@@ -279,9 +279,9 @@ impl World {
         }
         self.copies.clear();
         let luck = self.rng.random();
-        let read = self.disk.read();
+        let old_positions = self.disk.read();
         self.disk.crash(luck);
-        self.reads_lost |= self.disk.read() != read;
+        self.reads_lost |= self.disk.read() != old_positions;
         self.remember_sends();
     }
 
@@ -302,21 +302,21 @@ impl World {
             };
             let (from, send_id) = (work.message.from, work.message.send_id);
             let (key, now) = (DedupeKey { from, send_id }, self.now);
-            let sent = FirstSend {
+            let first_send = FirstSend {
                 id: work.message.id,
                 conversation: work.message.conversation().expect("two users"),
             };
             self.apply(Effect::DedupeBegin {
                 key,
-                offered: sent,
+                candidate: first_send,
                 now,
             });
-            self.apply(Effect::DedupeDone { key, sent });
+            self.apply(Effect::DedupeDone { key, first_send });
         }
     }
 
     fn heal(&mut self) {
-        self.healed = true;
+        self.is_healed = true;
         self.plan.call_loss = 0.0;
         self.plan.call_slow = 0.0;
     }
@@ -333,9 +333,9 @@ impl World {
     }
 
     pub(crate) fn at(&mut self, at: Timestamp, event: Event) {
-        self.scheduled += 1;
+        self.event_count += 1;
         self.events
-            .insert((at.max(self.now), self.scheduled), event);
+            .insert((at.max(self.now), self.event_count), event);
     }
 
     /// Random latency, up to the most of the plan.
@@ -343,8 +343,8 @@ impl World {
         self.up_to(self.plan.latency_max)
     }
 
-    pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
-        Duration::from_millis(self.rng.random_range(0..=most.as_millis() as u64))
+    pub(crate) fn up_to(&mut self, max: Duration) -> Duration {
+        Duration::from_millis(self.rng.random_range(0..=max.as_millis() as u64))
     }
 
     /// Time since the start.
@@ -359,18 +359,18 @@ impl World {
     }
 
     pub(crate) fn is_traced(&self) -> bool {
-        self.traced
+        self.is_traced
     }
 
     /// Prints an event if a trace is asked for.
-    pub(crate) fn trace(&self, what: impl FnOnce() -> String) {
-        if self.traced {
-            println!("{:>8} {}", self.now.since(START).as_millis(), what());
+    pub(crate) fn trace(&self, describe: impl FnOnce() -> String) {
+        if self.is_traced {
+            println!("{:>8} {}", self.now.since(START).as_millis(), describe());
         }
     }
 
-    fn note(&mut self, what: u64) {
-        self.fingerprint = (self.fingerprint ^ what)
+    fn note(&mut self, value: u64) {
+        self.fingerprint = (self.fingerprint ^ value)
             .wrapping_mul(0x0000_0100_0000_01b3)
             .rotate_left(7);
     }

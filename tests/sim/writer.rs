@@ -40,7 +40,7 @@ const PUSH_MAX: usize = 100;
 const UNSURE_MARGIN: Duration = Duration::from_secs(2);
 
 /// Longest pause after a write that failed.
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Records of a poll on their way through the writer.
 #[derive(Debug)]
@@ -53,21 +53,21 @@ pub(crate) struct Batch {
     part: Option<Range<usize>>,
     facts: Facts,
     /// Facts that are being read, one after the other.
-    asked: VecDeque<Missing>,
+    pending_reads: VecDeque<Missing>,
     rounds: usize,
     /// Error of the store that refuses the part, which is one record and is buried.
-    refused: Option<&'static str>,
+    store_error: Option<&'static str>,
     /// Records of the part that the plan deals with.
-    planned: usize,
+    planned_count: usize,
     /// Remaining stages of the planned part.
     stages: Option<VecDeque<Vec<Atoms>>>,
     /// Handover of that part: gone with its plan where a store fails.
     handover: Handover,
     /// Permits to renew cache entries, and heads that the plan moves.
     permits: Permits,
-    moved: Vec<ConversationId>,
+    moved_heads: Vec<ConversationId>,
     /// Work of all parts so far.
-    done: PollOutcome,
+    outcome: PollOutcome,
 }
 
 /// Work that follows once a poll is written.
@@ -75,7 +75,7 @@ pub(crate) struct Batch {
 struct PollOutcome {
     deliver: Vec<(Source, DeliveryTask)>,
     notices: Vec<Notice>,
-    settled: Vec<(Source, Vec<LedgerEntry>)>,
+    settled_records: Vec<(Source, Vec<LedgerEntry>)>,
     dead: Vec<(Source, Arc<Task>, DeadReason)>,
 }
 
@@ -111,15 +111,15 @@ impl Batch {
             part: parts.take(),
             parts,
             facts: Facts::default(),
-            asked: VecDeque::new(),
+            pending_reads: VecDeque::new(),
             rounds: 0,
-            refused: None,
-            planned: 0,
+            store_error: None,
+            planned_count: 0,
             stages: None,
             handover: Handover::default(),
             permits: Permits::new(),
-            moved: Vec::new(),
-            done: PollOutcome::default(),
+            moved_heads: Vec::new(),
+            outcome: PollOutcome::default(),
         }
     }
 }
@@ -135,7 +135,7 @@ fn task_records(records: &[(Source, Arc<Task>)]) -> Vec<TaskRecord<'_>> {
 impl World {
     pub(crate) fn write_later(&mut self, batch: Box<Batch>) {
         let wait = if self.plan.moments {
-            self.step_of_write(&batch)
+            self.write_step_time(&batch)
         } else {
             self.hop()
         };
@@ -149,8 +149,8 @@ impl World {
 
     /// Time of a step where facts are read at moments of their own: long enough for another writer
     /// to write in between. An older carrier is the slower one.
-    fn step_of_write(&mut self, batch: &Batch) -> Duration {
-        let most = match (batch.asked.is_empty(), self.is_older) {
+    fn write_step_time(&mut self, batch: &Batch) -> Duration {
+        let most = match (batch.pending_reads.is_empty(), self.is_older) {
             (false, true) => 12_000,
             (false, false) => 800,
             (true, true) => 300,
@@ -165,17 +165,17 @@ impl World {
             return self.finish(*batch);
         };
         if self.fails(&mut batch) {
-            let pause = self.up_to(PAUSE);
+            let pause = self.up_to(MAX_RETRY_PAUSE);
             return self.write_after(pause, batch);
         }
-        if let Some(asked) = batch.asked.pop_front() {
-            self.answer(&asked, &mut batch.facts);
+        if let Some(missing) = batch.pending_reads.pop_front() {
+            self.answer(&missing, &mut batch.facts);
             if self.sabotage == Some(Sabotage::GroupFromBefore) {
-                let (facts, named) = (&mut batch.facts, asked.stored_groups.keys());
-                let before =
-                    named.map(|group| (*group, facts.groups.get(group).cloned().flatten()));
-                let before: Vec<_> = before.collect();
-                facts.stored_groups.extend(before);
+                let (facts, groups) = (&mut batch.facts, missing.stored_groups.keys());
+                let old_groups =
+                    groups.map(|group| (*group, facts.groups.get(group).cloned().flatten()));
+                let old_groups: Vec<_> = old_groups.collect();
+                facts.stored_groups.extend(old_groups);
             }
             return self.write_later(batch);
         }
@@ -188,15 +188,15 @@ impl World {
             Some(stages) => match next_atom(stages, &mut self.rng) {
                 Some(atom) if self.refuses_atom(&atom) => self.refused(&mut batch, part),
                 Some(atom) => {
-                    if let Some(again) = self.apply_atom(atom, &mut batch.permits) {
+                    if let Some(atom_to_repeat) = self.apply_atom(atom, &mut batch.permits) {
                         let first = stages.front_mut().expect("its stage");
-                        first.push(VecDeque::from([again]));
+                        first.push(VecDeque::from([atom_to_repeat]));
                     }
                 }
                 None => {
                     let handover = std::mem::take(&mut batch.handover);
-                    batch.done.add(&batch.records[part.clone()], handover);
-                    batch.parts.planned(part, batch.planned);
+                    batch.outcome.add(&batch.records[part.clone()], handover);
+                    batch.parts.planned(part, batch.planned_count);
                     batch.part = batch.parts.take();
                     batch.forget_part();
                 }
@@ -211,13 +211,13 @@ impl World {
         if self.plan.call_loss == 0.0 || !self.rng.random_bool(self.plan.call_loss / 8.0) {
             return false;
         }
-        for conversation in std::mem::take(&mut batch.moved) {
+        for conversation in std::mem::take(&mut batch.moved_heads) {
             self.carrier.heads.remove(&conversation);
         }
         if let (Some(_), Some(part)) = (&batch.stages, &batch.part) {
             let records = batch.records[part.clone()].iter();
             let messages = records.filter_map(|(_, task)| task.work.message());
-            self.witness.failed.extend(messages);
+            self.witness.failed_messages.extend(messages);
         }
         batch.forget_part();
         true
@@ -228,11 +228,11 @@ impl World {
     fn refused(&mut self, batch: &mut Batch, part: Range<usize>) {
         let records = batch.records[part.clone()].iter();
         let messages = records.filter_map(|(_, task)| task.work.message());
-        self.witness.failed.extend(messages);
+        self.witness.failed_messages.extend(messages);
         batch.forget_part();
         batch.part = match batch.parts.refused(part) {
             Some(index) => {
-                batch.refused = Some("planned");
+                batch.store_error = Some("planned");
                 Some(index..index + 1)
             }
             None => batch.parts.take(),
@@ -247,12 +247,12 @@ impl World {
         let mut effects = stages.iter().flat_map(|stage| &stage.0);
         effects.any(|effect| match effect {
             Effect::Messages(rows) => {
-                let mut sent = rows.iter().map(|row| row.placed.message.send_id);
-                sent.any(|send_id| self.refuses(StoreKey::Rows(send_id)))
+                let mut send_ids = rows.iter().map(|row| row.placed.message.send_id);
+                send_ids.any(|send_id| self.refuses(StoreKey::Rows(send_id)))
             }
             Effect::Changes(rows) => {
-                let mut asked = rows.iter().map(|row| row.changed.asked.send_id);
-                asked.any(|send_id| self.refuses(StoreKey::Change(send_id)))
+                let mut change_send_ids = rows.iter().map(|row| row.changed.asked.send_id);
+                change_send_ids.any(|send_id| self.refuses(StoreKey::Change(send_id)))
             }
             _ => false,
         })
@@ -276,22 +276,22 @@ impl World {
             encode: &frames,
         };
         let records = task_records(&batch.records[part.clone()]);
-        let asked = writer::Batch {
+        let request = writer::Batch {
             epoch: 1,
             records: &records,
         };
         let (facts, now) = (&batch.facts, self.carrier_wall());
-        let decided = match batch.refused {
-            Some(error) => writer::bury(&asked, facts, &rules, error, now),
-            None => writer::decide(&asked, facts, &rules, now),
+        let decision = match batch.store_error {
+            Some(error) => writer::bury(&request, facts, &rules, error, now),
+            None => writer::decide(&request, facts, &rules, now),
         };
-        match self.plant_in_decision(&records, &batch.facts, decided) {
+        match self.plant_in_decision(&records, &batch.facts, decision) {
             Err(NoPlan::Missing(missing)) if batch.rounds == ROUNDS_MAX => {
                 self.judge
-                    .found(format!("not decided in time: {missing:?}"));
+                    .record_finding(format!("not decided in time: {missing:?}"));
             }
             Err(NoPlan::Missing(missing)) if self.plan.moments => {
-                batch.asked = self.in_turn(&records, *missing);
+                batch.pending_reads = self.in_turn(&records, *missing);
                 batch.rounds += 1;
             }
             Err(NoPlan::Missing(missing)) => {
@@ -303,11 +303,11 @@ impl World {
             }
             Err(NoPlan::Overtaken(conversation)) => {
                 if !self.is_older {
-                    self.judge.overtaken(conversation);
+                    self.judge.record_overtaking(conversation);
                 }
                 self.carrier.heads.remove(&conversation);
                 batch.forget_part();
-                return Some(self.up_to(PAUSE));
+                return Some(self.up_to(MAX_RETRY_PAUSE));
             }
             Ok(mut plan) => {
                 self.note_panics(&records, &mut plan);
@@ -324,8 +324,8 @@ impl World {
                 if !self.is_older {
                     self.witness_repeats(&batch.records[part], &outcomes, &handover);
                 }
-                batch.planned = outcomes.len();
-                batch.moved = moved(&stages);
+                batch.planned_count = outcomes.len();
+                batch.moved_heads = moved_heads(&stages);
                 batch.stages = Some(self.atoms(stages));
                 batch.handover = handover;
                 return is_late.then(|| self.up_to(Duration::from_secs(1)));
@@ -393,7 +393,7 @@ impl World {
             let next = self.dice.random_range(0..rest.len());
             turns.push_back(rest.swap_remove(next));
         }
-        turns.retain(|asked| !asked.is_empty());
+        turns.retain(|turn| !turn.is_empty());
         turns
     }
 
@@ -411,11 +411,12 @@ impl World {
             if *outcome != RecordOutcome::Repeat {
                 continue;
             }
-            let mut settled = handover.settled_records.iter();
-            let ledger = settled.find_map(|(of, ledger)| (of == source).then_some(ledger));
+            let mut settled_records = handover.settled_records.iter();
+            let ledger = settled_records
+                .find_map(|(settled_source, ledger)| (settled_source == source).then_some(ledger));
             for entry in ledger.into_iter().flatten() {
                 match entry.event {
-                    LedgerEvent::Repeat { of } if of != id => self.judge.repeat(id, of),
+                    LedgerEvent::Repeat { of } if of != id => self.judge.record_repeat(id, of),
                     _ => {}
                 }
             }
@@ -423,21 +424,23 @@ impl World {
     }
 
     fn atoms(&mut self, stages: Vec<Stage>) -> VecDeque<Vec<Atoms>> {
-        let mut all = VecDeque::new();
+        let mut queues = VecDeque::new();
         for Stage(effects) in stages {
             let overlays: Vec<_> = effects.iter().flat_map(overlays_of).collect();
             let effects = effects.into_iter();
-            let rows = effects.flat_map(|effect| self.atoms_of(effect)).collect();
-            all.extend(match self.sabotage {
+            let rows = effects
+                .flat_map(|effect| self.effect_atoms(effect))
+                .collect();
+            queues.extend(match self.sabotage {
                 Some(Sabotage::OverlaysFirst) => [overlays, rows],
                 _ => [rows, overlays],
             });
         }
-        all
+        queues
     }
 
     /// Queues of atoms that go side by side.
-    fn atoms_of(&mut self, effect: Effect) -> Vec<Atoms> {
+    fn effect_atoms(&mut self, effect: Effect) -> Vec<Atoms> {
         let each = |atoms: Vec<Atom>| atoms.into_iter().map(|atom| [atom].into()).collect();
         match effect {
             Effect::Group(change) => {
@@ -450,10 +453,12 @@ impl World {
                 vec![members.chain(settings).collect()]
             }
             Effect::Touch { lists, .. } => {
-                let touches = lists.into_iter().map(|(user, of)| Atom::Touch(user, of));
+                let touches = lists
+                    .into_iter()
+                    .map(|(user, conversation)| Atom::Touch(user, conversation));
                 each(touches.collect())
             }
-            Effect::Invalidate(all) => each(vec![Atom::Invalidate(all)]),
+            Effect::Invalidate(invalidations) => each(vec![Atom::Invalidate(invalidations)]),
             Effect::Permits(groups) => each(vec![Atom::Permits(groups)]),
             Effect::Messages(rows) => {
                 let rows = rows.into_iter().map(|row| Atom::Row(Box::new(row)));
@@ -495,11 +500,11 @@ impl World {
                 conversation,
                 at: now,
             }),
-            Atom::Invalidate(all) => {
-                if self.are_copies_away() {
-                    return Some(Atom::Invalidate(all));
+            Atom::Invalidate(invalidations) => {
+                if self.is_invalidation_down() {
+                    return Some(Atom::Invalidate(invalidations));
                 }
-                self.invalidate_copies(&all);
+                self.invalidate_entries(&invalidations);
                 return None;
             }
             Atom::Permits(groups) => {
@@ -509,16 +514,16 @@ impl World {
             Atom::Row(row) => self.apply(effects::Effect::Rows(vec![*row])),
             Atom::Overlay(row) => self.apply(effects::Effect::Altered(vec![*row])),
             Atom::Change(row) => self.apply(effects::Effect::Changes(vec![*row])),
-            Atom::Head(moved) => {
+            Atom::Head(head_move) => {
                 let head = Head {
                     stamp: now,
-                    ..moved.head
+                    ..head_move.head
                 };
-                self.apply_head(moved.conversation, head);
+                self.apply_head(head_move.conversation, head);
                 return None;
             }
             Atom::Renew(groups) => {
-                self.renew_copies(permits.clone(), groups);
+                self.renew_entries(permits.clone(), groups);
                 return None;
             }
             Atom::ListRow(row) => {
@@ -548,16 +553,16 @@ impl World {
         let PollOutcome {
             deliver,
             notices,
-            settled,
+            settled_records,
             dead,
-        } = batch.done;
+        } = batch.outcome;
         for notice in notices {
             self.send_notice(notice);
         }
         self.deliver(deliver);
         for (source, task, reason) in dead {
             if let Some(id) = task.work.message() {
-                self.judge.dead(id, reason);
+                self.judge.record_death(id, reason);
             }
             if self.plan.letters.has_operator() {
                 self.bury(source, task, reason)
@@ -565,12 +570,12 @@ impl World {
                 _ = self.carrier.offsets.settle(source)
             }
         }
-        for (source, ledger) in settled {
+        for (source, ledger) in settled_records {
             self.apply(effects::Effect::Ledger(ledger));
             self.carrier.offsets.settle(source);
         }
         self.commit_later();
-        self.carrier.writing = false;
+        self.carrier.is_writing = false;
         self.wake_carrier();
     }
 
@@ -579,17 +584,17 @@ impl World {
             let message = &task.placed.message;
             if message.content.change.is_none() && matches!(message.to, Recipient::User(_)) {
                 let targets = task.obligations.iter().flat_map(Obligation::targets);
-                self.witness.owed(message.id, targets);
+                self.witness.record_targets(message.id, targets);
             }
             let now = self.carrier_moment();
-            let taken = self.carrier.delivery.handle_task(now, source, task);
-            assert!(taken.is_ok(), "there was room");
+            let accepted = self.carrier.delivery.handle_task(now, source, task);
+            assert!(accepted.is_ok(), "there was room");
             self.drive_carrier();
         }
     }
 
     pub(crate) fn send_notice(&mut self, notice: Notice) {
-        let word = match notice.event {
+        let event = match notice.event {
             SessionEvent::Placed(echo) => {
                 boat::Notice::Frame(api::codec::encode_server(&ServerFrame::Placed(echo)))
             }
@@ -600,7 +605,7 @@ impl World {
             SessionEvent::Hint => boat::Notice::Hint,
             SessionEvent::Resync => boat::Notice::Resync,
         };
-        self.notify(notice.life, notice.session, word);
+        self.notify(notice.life, notice.session, event);
     }
 }
 
@@ -608,14 +613,14 @@ impl Batch {
     /// Clears the part, so that the next one, or this one again, begins from nothing.
     fn forget_part(&mut self) {
         self.facts = Facts::default();
-        self.asked.clear();
+        self.pending_reads.clear();
         self.rounds = 0;
-        self.refused = None;
-        self.planned = 0;
+        self.store_error = None;
+        self.planned_count = 0;
         self.stages = None;
         self.handover = Handover::default();
         self.permits.clear();
-        self.moved.clear();
+        self.moved_heads.clear();
     }
 }
 
@@ -625,7 +630,7 @@ impl PollOutcome {
             deliver,
             notices,
             kickouts,
-            settled_records: settled,
+            settled_records,
             dead,
         } = handover;
         assert!(
@@ -634,7 +639,7 @@ impl PollOutcome {
         );
         self.deliver.extend(deliver);
         self.notices.extend(notices);
-        self.settled.extend(settled);
+        self.settled_records.extend(settled_records);
         let dead = dead.into_iter().map(|DeadRecord { index, reason, .. }| {
             let (source, task) = &records[index];
             (*source, task.clone(), reason)
@@ -643,7 +648,7 @@ impl PollOutcome {
     }
 }
 
-/// Rows that records would find of themselves.
+/// Rows of the records' own messages, as missing facts.
 fn own_rows(records: &[TaskRecord<'_>]) -> Missing {
     let rows = records.iter().filter_map(|record| {
         let Work::Message(task) = &record.task.work else {
@@ -685,11 +690,14 @@ fn overlays_of(effect: &Effect) -> Vec<Atoms> {
 }
 
 /// Conversations whose heads a plan moves.
-fn moved(stages: &[Stage]) -> Vec<ConversationId> {
+fn moved_heads(stages: &[Stage]) -> Vec<ConversationId> {
     let effects = stages.iter().flat_map(|stage| &stage.0);
     let heads = effects.filter_map(|effect| match effect {
         Effect::Heads(heads) => Some(heads),
         _ => None,
     });
-    heads.flatten().map(|moved| moved.conversation).collect()
+    heads
+        .flatten()
+        .map(|head_move| head_move.conversation)
+        .collect()
 }

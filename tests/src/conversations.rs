@@ -278,14 +278,12 @@ impl Evidence<'_> {
             // A later clear may have gone further before this one was written down.
             let is_clear =
                 || life.change.is_some() && life.changed_list.is_none() && !is_change(stored, id);
-            let is_right = match fates.contains(&Fate::Done) {
-                true => recorded_fate == Fate::Done || recorded_fate == Fate::Nothing && is_clear(),
+            let is_right = if fates.contains(&Fate::Done) {
+                recorded_fate == Fate::Done || recorded_fate == Fate::Nothing && is_clear()
+            } else {
                 // A carrier may have died before it wrote the refusal to the ledger, or a store failed
                 // it behind the head: whoever handles the record again does not judge again.
-                false => {
-                    fates.contains(&recorded_fate)
-                        || recorded_fate != Fate::Refused && may_repeat(id)
-                }
+                fates.contains(&recorded_fate) || recorded_fate != Fate::Refused && may_repeat(id)
             };
             if !is_right {
                 return Err(format!(

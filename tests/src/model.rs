@@ -338,7 +338,7 @@ impl ModelMessage {
             }
             ChangeKind::React { reaction, on } => {
                 let users = reactions.entry(reaction.clone()).or_default();
-                let is_new = if on {
+                let is_new = if *on {
                     users.insert(change_message.from)
                 } else {
                     users.remove(&change_message.from)

@@ -98,13 +98,14 @@ impl PausedWorld {
 impl Drop for PausedWorld {
     fn drop(&mut self) {
         RNG.set(None);
-        match std::thread::panicking() {
-            true => eprintln!(
+        if std::thread::panicking() {
+            eprintln!(
                 "seed {0}: PACKETBOAT_SEED={0} repeats it, PACKETBOAT_SIM_TRACE=1 shows its calls",
                 self.seed
-            ),
+            );
+        } else {
             // The next system of this test may have a clock of its own.
-            false => tokio::time::resume(),
+            tokio::time::resume();
         }
     }
 }

@@ -230,16 +230,16 @@ impl Device {
         let search = async {
             loop {
                 let event = self.events.next().await;
-                if let Some(picked) = pick(event.expect("the client goes on")) {
-                    return picked;
+                if let Some(value) = pick(event.expect("the client goes on")) {
+                    return value;
                 }
             }
         };
-        let Ok(picked) = timeout(TEST_TIMEOUT, search).await else {
+        let Ok(value) = timeout(TEST_TIMEOUT, search).await else {
             panic!("no {event_kind} in time");
         };
         self.events.taken();
-        picked
+        value
     }
 
     /// Texts of the next messages.

@@ -21,7 +21,7 @@ impl RecordedSpans {
     }
 
     /// Spans of this step in one trace.
-    pub fn of_step(&self, trace: TraceId, step: Step) -> Vec<Span> {
+    pub fn step_spans(&self, trace: TraceId, step: Step) -> Vec<Span> {
         let mut spans = self.all();
         spans.retain(|span| span.context.trace == trace && span.step == step);
         spans

@@ -26,7 +26,11 @@ impl Stores {
         let machine = world.machine();
         let backends = &machine.backends;
         let log = judge::accepted(backends).await?;
-        let users: BTreeSet<UserId> = world.devices.iter().map(|it| it.lock().user).collect();
+        let users: BTreeSet<UserId> = world
+            .devices
+            .iter()
+            .map(|device| device.lock().user)
+            .collect();
         let messages = log.iter().filter_map(judge::message_key);
         let conversations: BTreeSet<ConversationId> = messages
             .filter_map(|(_, conversation)| conversation)
@@ -50,8 +54,8 @@ impl World {
     /// The first thing wrong, or not yet right.
     pub(crate) async fn judge(&self, count: usize) -> Result<(), String> {
         let devices = &mut self.devices[..count].iter();
-        if let Some(stopped) = devices.find(|it| !it.lock().is_running()) {
-            return Err(format!("{} is not there", stopped.lock().name));
+        if let Some(stopped_device) = devices.find(|device| !device.lock().is_running()) {
+            return Err(format!("{} is not there", stopped_device.lock().name));
         }
         let stores = Stores::read(self)
             .await
@@ -137,7 +141,11 @@ impl World {
 
     /// Examines the stores of each user, as a doctor does.
     async fn examine(&self) -> Result<(), String> {
-        let users: BTreeSet<UserId> = self.devices.iter().map(|it| it.lock().user).collect();
+        let users: BTreeSet<UserId> = self
+            .devices
+            .iter()
+            .map(|device| device.lock().user)
+            .collect();
         let machine = self.machine();
         for user in users {
             let report = machine.doctor.examine(user).await;

@@ -74,14 +74,14 @@ pub fn request_caller<T>(request: &Request<T>) -> Option<Caller> {
 /// `UNIMPLEMENTED` for a method of no row, `PERMISSION_DENIED` for one of other roles.
 pub(crate) fn permit(path: &str, caller: Option<&Caller>) -> Result<(), Status> {
     let Some((_, roles)) = METHODS.iter().find(|(method, _)| *method == path) else {
-        let text = format!("nobody may call {path}");
+        let text = format!("{path} cannot be called by any role");
         return Err(Status::new(Code::Unimplemented, text));
     };
     match caller {
         Some(caller) if !roles.contains(&caller.role) => {
             let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
             Err(Status::permission_denied(format!(
-                "{path} is for {}, and the certificate says {caller}",
+                "{path} is for {}, but the certificate is for {caller}",
                 names.join(", ")
             )))
         }

@@ -157,7 +157,7 @@ impl FrameContext {
 
 fn fits(len: usize, max: usize) -> Result<(), Refusal> {
     if len > max {
-        let text = format!("a frame of {len} bytes, at most {max} are taken");
+        let text = format!("a frame of {len} bytes; at most {max} are accepted");
         return Err(Refusal::new(Code::TooLarge, text));
     }
     Ok(())
@@ -166,7 +166,7 @@ fn fits(len: usize, max: usize) -> Result<(), Refusal> {
 fn no_frame(error: &prost::DecodeError) -> Refusal {
     Refusal::new(
         Code::Malformed,
-        format!("these bytes are no frame of packetboat.v1: {error}"),
+        format!("not a packetboat.v1 frame: {error}"),
     )
 }
 

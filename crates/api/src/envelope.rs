@@ -44,7 +44,7 @@ pub fn to_json(schema: &str, bytes: Bytes) -> Result<Envelope, Refusal> {
 /// `InvalidArgument` names the field or the line that cannot be read.
 pub fn from_json(schema: &str, text: &str) -> Result<Bytes, Refusal> {
     let refuse = |error: serde_json::Error| {
-        let text = format!("the envelope is no {schema}: {error}");
+        let text = format!("the envelope is not a {schema}: {error}");
         Refusal::new(Code::InvalidArgument, text)
     };
     let mut json = serde_json::Deserializer::from_str(text);
@@ -77,14 +77,14 @@ pub(crate) fn descriptors() -> Option<&'static DescriptorPool> {
 fn descriptor(schema: &str) -> Result<MessageDescriptor, Refusal> {
     let descriptor = descriptors().and_then(|pool| pool.get_message_by_name(schema));
     descriptor.ok_or_else(|| {
-        let text = format!("this program knows no message {schema:?}");
+        let text = format!("unknown message type {schema:?}");
         Refusal::new(Code::Unsupported, text)
     })
 }
 
 fn decode(schema: &str, bytes: Bytes) -> Result<DynamicMessage, Refusal> {
     DynamicMessage::decode(descriptor(schema)?, bytes)
-        .map_err(|error| Refusal::new(Code::Malformed, format!("no {schema}: {error}")))
+        .map_err(|error| Refusal::new(Code::Malformed, format!("not a {schema}: {error}")))
 }
 
 fn json_text(message: &DynamicMessage) -> Result<String, Refusal> {
@@ -93,7 +93,7 @@ fn json_text(message: &DynamicMessage) -> Result<String, Refusal> {
     let options = SerializeOptions::new().skip_default_fields(false);
     let result = message.serialize_with_options(&mut json, &options);
     let refuse = |error: &dyn std::fmt::Display| {
-        let text = format!("it cannot be written as JSON: {error}");
+        let text = format!("cannot write it as JSON: {error}");
         Refusal::new(Code::Malformed, text)
     };
     result.map_err(|error| refuse(&error))?;

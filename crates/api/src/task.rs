@@ -112,7 +112,10 @@ fn encoded_len(obligation: &Obligation) -> usize {
 }
 
 fn no_task(error: prost::DecodeError) -> Refusal {
-    Refusal::new(Code::Malformed, format!("the record is no task: {error}"))
+    Refusal::new(
+        Code::Malformed,
+        format!("the record is not a task: {error}"),
+    )
 }
 
 fn text_or_none(text: String) -> Option<String> {

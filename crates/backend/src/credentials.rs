@@ -256,7 +256,7 @@ mod handshake {
         ) -> std::result::Result<ServerCertVerified, RustlsError> {
             let snapshot = self.credentials.current();
             let Some(tls) = &snapshot.tls else {
-                return Err(RustlsError::General("there are no roots".into()));
+                return Err(RustlsError::General("no root certificates".into()));
             };
             let certificate = ParsedCertificate::try_from(leaf)?;
             let algorithms = self.algorithms.all;

@@ -56,14 +56,14 @@ pub async fn reread<E>(
         last_error = match result {
             Ok(Ok(Reload::Unchanged)) => None,
             Ok(Ok(Reload::Reloaded)) => {
-                info!(files, "files that changed are in use");
+                info!(files, "changed files reloaded");
                 counter("reloaded").increment(1);
                 None
             }
             Ok(Err(error)) => {
                 let text = error.to_string();
                 if last_error.as_ref() != Some(&text) {
-                    warn!(files, %error, "files cannot be read again: those of before stay");
+                    warn!(files, %error, "cannot reload changed files; keeping the current ones");
                     counter("refused").increment(1);
                 }
                 Some(text)

@@ -249,7 +249,7 @@ impl ArrivalPlace {
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.end.token.is_cancelled().then(|| {
             let text =
-                "many clients arrive, and you have said nothing for the longest; connect again";
+                "too many clients are connecting, and yours has been silent the longest; connect again";
             Refusal::new(Code::HandshakeTimeout, text)
         })
     }

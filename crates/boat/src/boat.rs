@@ -467,7 +467,10 @@ impl Boat {
         let _call = calls.acquire_slot().await?;
         if connection.lock().session.is_closed() {
             // The client left meanwhile: keep the slot for clients that are connected.
-            return Err(Refusal::new(Code::Unavailable, "the client is gone"));
+            return Err(Refusal::new(
+                Code::Unavailable,
+                "the client has disconnected",
+            ));
         }
         let life = self.life().ok_or_else(|| {
             Refusal::new(

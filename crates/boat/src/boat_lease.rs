@@ -38,7 +38,8 @@ pub(crate) struct BoatLease {
 pub(crate) async fn keep(boat: Arc<Boat>, mut lease: BoatLease) {
     publish(&boat, &lease.registration).await;
     loop {
-        warn!(life = ?lease.registration.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
+        warn!(life = ?lease.registration.instance.life, "discovery lease lost; current clients stay, new \
+                                                 ones are sent to other boats");
         boat.metrics.leases_lost.increment(1);
         boat.lose_lease();
         boat.refresh_ready();
@@ -69,7 +70,7 @@ async fn publish(boat: &Boat, registration: &Registration) {
             let load = boat.load();
             if let Err(error) = call_registry(&boat.config, registration.lease.publish(&load)).await
             {
-                debug!(%error, source = %error.source, "the load is not published; it is tried again");
+                debug!(%error, source = %error.source, "cannot publish the load; retrying");
             }
             // A flapping state must not load discovery.
             sleep(MIN_PUBLISH_INTERVAL).await;
@@ -114,7 +115,7 @@ async fn regain(boat: &Boat, lease: &BoatLease) -> Registration {
             Ok(registration) => return registration,
             Err(error) => {
                 let pause_ms = pause.as_millis() as u64;
-                warn!(%error, source = %error.source, pause_ms, "not registered yet; it is tried again");
+                warn!(%error, source = %error.source, pause_ms, "cannot register with discovery; retrying");
             }
         }
         let _ = boat.stations.probe().await;

@@ -56,7 +56,7 @@ impl CallLimit {
             return Ok(permit);
         }
         self.refusals.increment(1);
-        let text = "too many calls to stations wait for their answers; try again";
+        let text = "too many calls to stations are in flight; try again";
         Err(Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER))
     }
 }

@@ -399,16 +399,16 @@ impl Config {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if let Some(advertise) = self.advertise.as_deref().filter(|it| !is_http_address(it)) {
-            let reason = "stations and carriers could not call it";
+            let reason = "stations and carriers cannot call this address";
             problems.refuse(
                 "advertise",
                 advertise,
                 reason,
-                "Say http://host:port, or https://host:port where services show certificates",
+                "Use http://host:port, or https://host:port if services have certificates",
             );
         }
         if self.origins.iter().any(|origin| origin.trim().is_empty()) {
-            let reason = "one is empty, and no page has it";
+            let reason = "one entry is empty";
             problems.refuse("origins", "", reason, "Such as https://chat.example.com");
         }
         if let Some(url) = self
@@ -416,12 +416,12 @@ impl Config {
             .as_deref()
             .filter(|url| !is_client_address(url))
         {
-            let reason = "clients could not connect to it";
-            let remedy = "wss://host, ws://host:port, tls://host:port or tcp://host:port";
+            let reason = "clients cannot connect to this URL";
+            let remedy = "Use wss://host, ws://host:port, tls://host:port or tcp://host:port";
             problems.refuse("public_url", url, reason, remedy);
         }
         if self.drain_notice > self.drain_deadline / 2 {
-            let reason = "no time would be left for the clients";
+            let reason = "too little time is left for the clients to leave";
             let remedy = "No more than half of boat.drain_deadline";
             let value = format!("{:?}", self.drain_notice);
             problems.refuse("drain_notice", value, reason, remedy);
@@ -432,20 +432,20 @@ impl Config {
         let reached = listens.iter().find(open).unwrap_or(&self.websocket);
         problems.section("tls", self.tls.check(*reached, &clock));
         if self.read_bytes_per_second.get() < READ_BYTES_PER_SECOND_MIN {
-            let reason = "one read would pause for longer than a client may be silent";
-            let remedy = format!("{READ_BYTES_PER_SECOND_MIN} or more");
+            let reason = "a read would pause for longer than a client may be silent";
+            let remedy = format!("At least {READ_BYTES_PER_SECOND_MIN}");
             let value = self.read_bytes_per_second;
             problems.refuse("read_bytes_per_second", value, reason, &remedy);
         }
         let proxy = &self.proxy;
         if proxy.header != ProxyHeader::None && proxy.networks.is_empty() {
-            let reason = "no network is trusted, so the header would never be read";
-            let remedy = "The networks of the balancers in boat.proxy.networks";
+            let reason = "no network is trusted, so the header is never read";
+            let remedy = "List the networks of the load balancers in boat.proxy.networks";
             problems.refuse("proxy.networks", "[]", reason, remedy);
         }
         let session = &self.session;
         if session.body_bytes_max >= session.frame_bytes_max {
-            let reason = "a frame holds a body and more";
+            let reason = "a frame must hold a body and its envelope";
             let remedy = "Less than boat.session.frame_bytes_max";
             problems.refuse(
                 "session.body_bytes_max",

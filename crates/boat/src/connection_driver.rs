@@ -530,6 +530,6 @@ fn refuse_frame(session: &mut Session, refusal: Refusal, boat: &Boat, now: Times
 
 /// Refusal for a client that arrives while the boat leaves.
 fn draining_refusal(boat: &Boat) -> Refusal {
-    let text = "this boat leaves; connect again to reach another";
+    let text = "this boat is shutting down; reconnect to reach another";
     Refusal::new(Code::Draining, text).retry_after(boat.config.drain_spread)
 }

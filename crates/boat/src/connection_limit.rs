@@ -99,7 +99,7 @@ impl ConnectionLimit {
         let refusal = if usage.connections >= self.max {
             self.refusal_counter.increment(1);
             let text = format!(
-                "this boat holds {} connections, as many as it may",
+                "this boat has reached its limit of {} connections",
                 self.max
             );
             Refusal::new(Code::Full, text).retry_after(RETRY_AFTER)
@@ -124,7 +124,10 @@ impl ConnectionLimit {
         let count = usage.by_address.get(&address).copied().unwrap_or(0);
         (count >= self.per_address_max).then(|| {
             self.address_refusal_counter.increment(1);
-            let text = format!("{} connections from your address", self.per_address_max);
+            let text = format!(
+                "limit of {} connections from your address reached",
+                self.per_address_max
+            );
             Refusal::new(Code::RateLimited, text).retry_after(RETRY_AFTER)
         })
     }

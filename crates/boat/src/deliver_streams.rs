@@ -222,7 +222,7 @@ impl DeliverService {
 
     fn deliver(&self, batch: v1::DeliverBatch) -> Result<(), Status> {
         let batch = DeliverBatch::try_from(batch).map_err(|refusal| {
-            warn!(text = %refusal.text, "a carrier's batch cannot be read");
+            warn!(text = %refusal.text, "cannot decode a batch from a carrier");
             from_refusal(&refusal)
         })?;
         let is_mine = self.boat.is_mine(&batch.life);

@@ -43,7 +43,7 @@ pub(crate) async fn follow_orders(boat: &Boat) -> Infallible {
             match order {
                 DrainOrder::Cancel => {
                     if boat.phase() != Phase::Serving {
-                        info!("clients are taken again");
+                        info!("drain cancelled: accepting clients again");
                         boat.set_phase(Phase::Serving);
                     }
                 }
@@ -86,7 +86,7 @@ pub(crate) async fn leave(boat: &Boat, listeners: impl Sized) {
     if departure.await.is_err() {
         warn!(
             left = boat.connections.len(),
-            "what is left is dropped: the time to leave is over"
+            "drain deadline reached: closing the remaining connections"
         );
         boat.abandon();
     }
@@ -110,11 +110,11 @@ async fn announce(boat: &Boat) {
 
 async fn send_everybody_away(boat: &Boat, pace: NonZeroU32, deadline: Option<Instant>) {
     let connections = boat.connections.all();
-    info!(clients = connections.len(), "leaving");
+    info!(clients = connections.len(), "drain started");
     let clients = u32::try_from(connections.len()).unwrap_or(u32::MAX);
     // Each client picks a random moment within this.
     let spread = (boat.config.drain_spread).min(SPREAD_PER_CLIENT.saturating_mul(clients));
-    let text = "this boat leaves; reconnect to reach another";
+    let text = "this boat is shutting down; reconnect to reach another";
     let refusal = Refusal::new(Code::Draining, text).retry_after(spread);
     send_away(boat, connections, &refusal, pace, deadline).await;
 }
@@ -187,7 +187,10 @@ async fn send_by_room(
                 if warned_at.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
                     warned_at = Some(Instant::now());
                     let clients = rest.len();
-                    warn!(clients, "no other boat has room: these clients wait aboard");
+                    warn!(
+                        clients,
+                        "drain is waiting: no other boat has room for these clients"
+                    );
                 }
                 pause
             }
@@ -274,7 +277,9 @@ async fn read_room(boat: &Boat) {
     let Some(life) = boat.life() else { return };
     match boat.registry.loads().await {
         Ok(loads) => boat.set_room(Room::beside(&life, &loads)),
-        Err(error) => debug!(%error, source = %error.source, "room of others is not known"),
+        Err(error) => {
+            debug!(%error, source = %error.source, "cannot look up the load of other boats")
+        }
     }
 }
 
@@ -296,7 +301,7 @@ async fn resume_tickets(
     let tickets = match answer.unwrap_or_else(|_| Err(ticket_timeout())) {
         Ok(tickets) => tickets,
         Err(refusal) => {
-            debug!(%refusal, "no tickets to resume with");
+            debug!(%refusal, "no resumption tickets for leaving clients");
             return None;
         }
     };

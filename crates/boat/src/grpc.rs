@@ -83,14 +83,14 @@ impl BoatService for Service {
 impl Boat {
     fn order_drain(&self, command: &DrainCommand) -> Result<(), Refusal> {
         if !self.is_mine(&command.life) {
-            let text = "another boat is at this address by now; look again";
+            let text = "another boat is at this address now; look it up again";
             return Err(Refusal::new(Code::NotFound, text));
         }
         let Some(order) = command.order else {
             return Ok(());
         };
         if self.is_leaving() {
-            let text = "this boat ends (SIGTERM): it drains, and that cannot be cancelled";
+            let text = "this boat is shutting down (SIGTERM): its drain cannot be cancelled";
             return Err(Refusal::new(Code::Forbidden, text));
         }
         // A repeated order changes nothing.

@@ -115,16 +115,16 @@ impl Acceptor {
             if self.boat.accepts.take(1).await {
                 self.boat.metrics.accept_waits.increment(1);
             }
-            let accept_result = match self.boat.is_short_of(self.files) {
-                false => self.listener.accept().await,
+            let accept_result = if self.boat.is_short_of(self.files) {
                 // Without new connections nothing else would notice that files are free again.
-                true => match timeout(FILES_POLL_INTERVAL, self.listener.accept()).await {
-                    Ok(accept_result) => accept_result,
-                    Err(_) => {
-                        self.check_files();
-                        continue;
-                    }
-                },
+                let Ok(accept_result) = timeout(FILES_POLL_INTERVAL, self.listener.accept()).await
+                else {
+                    self.check_files();
+                    continue;
+                };
+                accept_result
+            } else {
+                self.listener.accept().await
             };
             match accept_result {
                 Ok((stream, address)) => {
@@ -145,7 +145,7 @@ impl Acceptor {
                     let pause = self.backoff.failed(self.boat.now());
                     self.boat.metrics.accept_pauses.increment(1);
                     if pause.warn {
-                        warn!(%error, "accepting pauses: this process has no room for a socket");
+                        warn!(%error, "accepting paused: out of file descriptors or memory");
                     }
                     self.check_files();
                     sleep(pause.length).await;

@@ -60,7 +60,7 @@ impl MemoryWatch {
         let previous = self.pressure.now();
         let now = self.pressure.sample(used_bytes, self.max);
         if now != previous {
-            warn!(used = used_bytes, max = self.max, pressure = ?now, "the memory of this boat");
+            warn!(used = used_bytes, max = self.max, pressure = ?now, "memory pressure changed");
             (self.boat).set_shortage(Shortage::Memory, now != Pressure::Normal);
             if previous == Pressure::Normal {
                 send_arriving_away(&self.boat);
@@ -74,7 +74,8 @@ impl MemoryWatch {
         let count = self.pressure.shed(boat.sessions(), boat.now());
         for connection in heaviest(boat, count) {
             self.shed.increment(1);
-            let text = "this boat is short of memory, and much of it waits for you: to read, or to end the frame that you have begun";
+            let text = "this boat is short of memory and your connection holds much of it: read \
+                        what is waiting, or finish the open frame";
             let refusal = Refusal::new(Code::Slow, text).retry_after(wait(boat));
             connection.update(|session| session.close(refusal, boat.now()));
         }
@@ -83,7 +84,7 @@ impl MemoryWatch {
 
 /// Refusal for newcomers while memory is short.
 pub(crate) fn refusal(boat: &Boat) -> Refusal {
-    let text = "this boat is short of memory; connect again to reach another";
+    let text = "this boat is short of memory; reconnect to reach another";
     Refusal::new(Code::Full, text).retry_after(wait(boat))
 }
 

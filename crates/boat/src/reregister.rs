@@ -34,7 +34,7 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
             rested_at = rested_at.max(Instant::now() + (REASSERT_PERIOD + full_pass_time) * 2);
             losses = LossDetector::default();
         } else if ending == PassEnd::Loss {
-            warn!("the mailbox store has lost sessions: all are asserted again");
+            warn!("the mailbox store lost sessions: registering all sessions again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread, || false).await;
             rested_at = Instant::now() + RESYNC_INTERVAL;
@@ -244,7 +244,7 @@ fn conclude(
         }
         ReassertOutcome::Unproved => {
             boat.metrics.sessions_unproved.increment(1);
-            let text = "nothing proves any more that you have signed in; sign in again";
+            let text = "your sign-in can no longer be verified; sign in again";
             let refusal = Refusal::new(Code::Reconnect, text);
             connection.update(|session| session.close(refusal, boat.now()));
         }

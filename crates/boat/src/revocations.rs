@@ -65,7 +65,7 @@ pub(crate) async fn follow_revocations(boat: Arc<Boat>) {
         sleep(QUERY_PAUSE.draw(boat.entropy.next())).await;
         match poll_revocations(&boat, &mut follower, lane).await {
             Ok(()) => answered_at = Instant::now(),
-            Err(refusal) => debug!(%refusal, "no station says who was revoked"),
+            Err(refusal) => debug!(%refusal, "cannot fetch revocations from any station"),
         }
         gauge!("boat_revocations_age_seconds").set(answered_at.elapsed().as_secs_f64());
         lane = (lane + 1) % boat.lanes.len();
@@ -125,7 +125,10 @@ async fn end(boat: &Boat, endings: &Endings) {
 }
 
 fn end_one(boat: &Boat, connection: &Connection) {
-    info!(session = connection.id().get(), "its token was revoked");
+    info!(
+        session = connection.id().get(),
+        "session ended: its token was revoked"
+    );
     boat.metrics.sessions_revoked.increment(1);
     connection.update(|session| session.close(closing(), boat.now()));
 }

@@ -36,7 +36,7 @@ pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
         }
         let stall = sleep_start.elapsed().saturating_sub(step);
         if stall > limit {
-            warn!(stood = ?stall, "this process stood still; clients are told to sync");
+            warn!(stood = ?stall, "this process was stalled; telling clients to sync");
             boat.metrics.pauses.increment(1);
             recoveries.push(recover(&boat));
         }

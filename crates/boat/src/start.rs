@@ -49,7 +49,7 @@ pub struct BoatParts {
 /// Reason why a boat did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    #[error("listening on {address} ({name}) failed: {source}; is another program there?")]
+    #[error("cannot listen on {address} ({name}): {source}; is the port in use?")]
     Bind {
         /// Setting of section `boat` that holds the address.
         name: &'static str,
@@ -143,7 +143,7 @@ impl BoatHandle {
     /// Waits until the boat has left: every client gone, every lane empty, the lease given up.
     pub async fn drained(self) {
         if let Err(error) = self.task.await {
-            tracing::error!(%error, "the boat did not leave in order");
+            tracing::error!(%error, "the boat did not shut down cleanly");
         }
     }
 }
@@ -222,7 +222,7 @@ pub async fn start(
     boat.refresh_ready();
     // The first publication shows the state of a serving boat.
     let lease_task = spawn(&shutdown, keep(Arc::clone(&boat), lease));
-    tracing::info!(life = ?boat.life(), websocket_at = %websocket_address, tcp_at = %tcp_address, "a boat serves");
+    tracing::info!(life = ?boat.life(), websocket_at = %websocket_address, tcp_at = %tcp_address, "boat ready");
 
     let leave_token = CancellationToken::new();
     let leave_parts = (
@@ -313,7 +313,7 @@ fn serve(
     let server_task = tokio::spawn(async move {
         let _ends_boat = boat_guard;
         if let Err(error) = connector.serve(listener, routes, stop_token).await {
-            tracing::error!(%error, "gRPC ended");
+            tracing::error!(%error, "the gRPC server ended");
         }
     });
     let advertise_url = boat.config.advertise.clone();

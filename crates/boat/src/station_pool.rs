@@ -311,7 +311,7 @@ impl StationPool {
             && started_at.elapsed() < self.timeout / 2
             && self.budget.withdraw()
         {
-            tracing::debug!(call, station = first, %status, "asking another station");
+            tracing::debug!(call, station = first, %status, "retrying at another station");
             Metrics::record_failover(call);
             let time_left = self.timeout.saturating_sub(started_at.elapsed());
             let second_answer = timeout(time_left, ask(self.client(&next), request)).await;
@@ -326,7 +326,7 @@ impl StationPool {
             Err(status) => {
                 let refusal = to_refusal(&status);
                 Metrics::record_call(call, refusal.code.name());
-                tracing::debug!(call, code = refusal.code.name(), text = %refusal.text, "a station refused");
+                tracing::debug!(call, code = refusal.code.name(), text = %refusal.text, "refused by a station");
                 Err(refusal)
             }
         }
@@ -415,7 +415,7 @@ fn unreadable_answer(call: &'static str, refusal: &Refusal) -> Refusal {
     Refusal::new(
         Code::Unavailable,
         format!(
-            "a station's answer to {call} cannot be read: {}",
+            "cannot decode a station's answer to {call}: {}",
             refusal.text
         ),
     )

@@ -381,7 +381,7 @@ fn call_outcome<T>(
         Err(refusal) if refusal.code.retryable() => CallOutcome::Failed(batch),
         Err(refusal) => {
             let items = batch.len();
-            warn!(call, items, error = %refusal, "a station refuses this for good; it is dropped");
+            warn!(call, items, error = %refusal, "dropped a batch that a station refused permanently");
             Metrics::record_drop(call, items);
             CallOutcome::Done
         }
@@ -420,7 +420,7 @@ fn not_registered() -> Refusal {
 }
 
 fn overflow() -> Refusal {
-    let text = "too much waits for the stations; try again later";
+    let text = "too many requests are waiting for stations; try again later";
     Refusal::new(Code::Unavailable, text).retry_after(Duration::from_secs(1))
 }
 

@@ -169,7 +169,9 @@ impl BoatProbe {
         let now = self.clock.now();
         let is_over = match answer {
             Answer::Alive => {
-                tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat lives without a lease");
+                tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat is \
+                                                                                     alive but has \
+                                                                                     no lease");
                 self.liveness.handle_heard(now, life);
                 false
             }
@@ -177,7 +179,7 @@ impl BoatProbe {
             Answer::Silence => self.liveness.handle_silent(now, life),
         };
         if is_over {
-            tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat is over");
+            tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat has ended");
             metrics::counter!("carrier_boats_denied_total").increment(1);
             let liveness = &self.liveness;
             self.addresses.retain(|life, _| liveness.remembers(life));

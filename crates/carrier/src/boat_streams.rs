@@ -196,7 +196,7 @@ impl Stream {
             match self.converse().await {
                 Ok(()) => tracing::debug!(boat = %self.life.boat, "the boat ended its stream"),
                 Err(status) => {
-                    tracing::debug!(boat = %self.life.boat, error = %status, "no stream to a boat");
+                    tracing::debug!(boat = %self.life.boat, error = %status, "cannot open a stream to a boat");
                 }
             }
             if self

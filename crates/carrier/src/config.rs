@@ -208,8 +208,8 @@ impl Config {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if Tiers::new(self.retry_delays).is_none() {
-            let reason = "each is a topic of its own, the shortest first";
-            problems.refuse("retry_delays", "", reason, "Let them grow");
+            let reason = "each delay must be longer than the one before";
+            problems.refuse("retry_delays", "", reason, "List them in increasing order");
         }
         if self.in_flight_min > self.in_flight_max {
             let remedy = "At most carrier.in_flight_max";
@@ -227,8 +227,7 @@ impl Config {
         }
         if self.store_timeout > self.list_margin / 2 {
             let value = humantime_serde::re::humantime::format_duration(self.store_timeout);
-            let reason =
-                "a write of a list that takes so long counts for nothing, and is done again";
+            let reason = "a list write that takes this long is discarded and repeated";
             let remedy = "At most half of carrier.list_margin";
             problems.refuse("store_timeout", value, reason, remedy);
         }
@@ -283,7 +282,7 @@ mod tiers {
         let count = delays.len();
         delays
             .try_into()
-            .map_err(|_| de::Error::custom(format!("{count} delays, {RETRY_TIERS} are needed")))
+            .map_err(|_| de::Error::custom(format!("{count} delays given, {RETRY_TIERS} needed")))
     }
 }
 

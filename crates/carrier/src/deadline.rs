@@ -73,7 +73,7 @@ impl StoreDeadline {
 
 fn silent(budget: Duration) -> Error {
     let message = match budget {
-        Duration::ZERO => "not asked: the time was up".to_owned(),
+        Duration::ZERO => "not asked: the deadline has passed".to_owned(),
         budget => format!("no answer within {budget:?}"),
     };
     Error::unavailable("store", message)

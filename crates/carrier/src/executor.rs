@@ -147,7 +147,7 @@ impl Executor {
         let now = self.now();
         messages
             .drain(..)
-            .for_each(|messages| self.handle_message(now, messages));
+            .for_each(|message| self.handle_message(now, message));
     }
 
     /// Whether time alone moves anything on.

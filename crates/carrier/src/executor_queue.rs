@@ -40,7 +40,7 @@ impl ExecutorBatch {
         let old_count = self.deliver.len() + self.kickouts.len() + self.effects.len();
         self.deliver.retain(|(source, _)| !is_dropped(source));
         self.kickouts.retain(|record| !is_dropped(&record.source));
-        self.effects.retain(|effects| !is_dropped(&effects.source));
+        self.effects.retain(|effect| !is_dropped(&effect.source));
         old_count - self.deliver.len() - self.kickouts.len() - self.effects.len()
     }
 }

@@ -43,7 +43,8 @@ impl KickoutSender {
     pub(crate) async fn kick(self, record: DecodedRecord) -> SettleWork {
         let Work::Kickout(task) = &record.task.work else {
             // Only kickouts come here, so any other task counts as unreadable.
-            let poison = PoisonRecord::of(record, DeadReason::Undecodable, "no task of this topic");
+            let poison =
+                PoisonRecord::of(record, DeadReason::Undecodable, "not a task of this topic");
             return dead_letter(&self.records, &poison, self.clock.now());
         };
         let mut failed_sessions = Vec::new();

@@ -91,7 +91,7 @@ impl MessageConsumer {
                         self.handle(event).await;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, source = %error.source, "the log does not answer");
+                        tracing::warn!(%error, source = %error.source, "cannot read from the log");
                         tokio::time::sleep(self.consumer.config.backoff_max / 4).await;
                     }
                 },
@@ -108,7 +108,7 @@ impl MessageConsumer {
     fn pause_partitions(&mut self) {
         let parts = &self.stalled_records;
         let is_stalled = |partition: &Partition| {
-            let mut records = parts.iter().flat_map(|parts| &parts.records);
+            let mut records = parts.iter().flat_map(|part| &part.records);
             records.any(|record| record.source.partition == partition.number)
         };
         self.consumer.pause_partitions(is_stalled);
@@ -185,7 +185,7 @@ impl MessageConsumer {
             error = %halt,
             records = records.len(),
             pause_ms = pause.as_millis() as u64,
-            "messages cannot be written: their partitions wait"
+            "cannot write messages: their partitions wait"
         );
         metrics::counter!("carrier_stalls_total").increment(1);
         let retry_at = Instant::now() + pause;

@@ -166,7 +166,7 @@ impl PartitionConsumer {
             Ok(()) => self.offsets.committed(&commits),
             Err(error) => {
                 // Uncommitted records are done again; the next poll reports lost partitions.
-                tracing::info!(%error, source = %error.source, "offsets are not committed");
+                tracing::info!(%error, source = %error.source, "cannot commit offsets");
                 self.housekeeping.commit_at =
                     Some(Instant::now() + self.config.commit_interval * 10);
             }
@@ -199,7 +199,7 @@ impl PartitionConsumer {
         let is_kept = |partition: &Partition| !partitions.contains(partition);
         self.assigned_partitions.retain(is_kept);
         self.paused_partitions.retain(is_kept);
-        tracing::debug!(?partitions, lost = is_lost, "partitions given up");
+        tracing::debug!(?partitions, lost = is_lost, "partitions revoked");
     }
 
     /// Ends the consumer: waits for work that may still finish, and commits it. Dropping the

@@ -76,7 +76,7 @@ impl RetryConsumer {
                 event = self.consumer.inner.poll(max) => match event {
                     Ok(event) => self.handle(event).await,
                     Err(error) => {
-                        tracing::warn!(%error, source = %error.source, "the log does not answer");
+                        tracing::warn!(%error, source = %error.source, "cannot read from the log");
                         tokio::time::sleep(self.consumer.config.backoff_max / 4).await;
                     }
                 },
@@ -148,7 +148,7 @@ impl RetryConsumer {
         match &read.task.work {
             Work::Deliver(_) | Work::Kickout(_) => Ok(read),
             Work::Message(_) => {
-                let error = "a message without a place does not belong on a retry topic";
+                let error = "unplaced message on a retry topic";
                 Err(PoisonRecord::of(read, DeadReason::Misplaced, error))
             }
         }
@@ -216,12 +216,13 @@ impl RetryConsumer {
                     source = %error.source,
                     tier = self.tier,
                     records = failed_sources.len(),
-                    "retries wait for a store"
+                    "a store failed: retries wait"
                 );
-                match is_nothing_decided && is_news {
-                    true => pause,
+                if is_nothing_decided && is_news {
+                    pause
+                } else {
                     // At least half of the tier's time is for records that do not fail.
-                    false => pause.max(started_at.elapsed()),
+                    pause.max(started_at.elapsed())
                 }
             }
             None => {

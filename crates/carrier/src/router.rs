@@ -158,7 +158,7 @@ impl Router {
                 .each(count, self.mailbox.disconnect(forgets));
             for error in answers.await.into_iter().filter_map(Result::err) {
                 // Later routes meet these sessions, and forget them, again.
-                tracing::debug!(%error, "the registration of an ended session stays for now");
+                tracing::debug!(%error, "cannot remove the registration of an ended session yet");
             }
         }
         let stale = routes.iter().flat_map(|route| &route.invalidations);
@@ -186,7 +186,7 @@ impl Router {
         let result = stale.into_iter().zip(answers);
         let failures = result.filter_map(|(stale, result)| {
             let error = result.err()?;
-            tracing::debug!(%error, source = %error.source, "a copy is not forgotten");
+            tracing::debug!(%error, source = %error.source, "cannot invalidate a cache entry");
             Some(stale)
         });
         failures.collect()
@@ -223,7 +223,7 @@ fn failure(error: &Error, trace: Option<TraceContext>) -> RouteFailure {
                 %error,
                 source = %error.source,
                 trace_id = trace::id(trace),
-                "the mailbox refuses a message"
+                "the mailbox refused a message"
             );
             RouteFailure::Refused
         }

@@ -183,7 +183,7 @@ impl Settler {
                 error,
                 place,
                 pause_ms = pause.as_millis() as u64,
-                "settled records cannot be made durable: their offsets are held"
+                "cannot persist settled records: holding their offsets"
             );
             metrics::counter!("carrier_settle_failures_total").increment(1);
         }
@@ -283,7 +283,7 @@ impl SettleWriter {
             %error,
             why = %error.source,
             trace_id = record_trace(&record).map(tracing::field::display),
-            "a record that the log refuses for good is given up"
+            "gave up a record that the log refused permanently"
         );
         metrics::counter!("carrier_records_given_up_total", "topic" => topic.name()).increment(1);
         PublishResult::Refused(item, None, entries)

@@ -39,9 +39,9 @@ pub const GROUP: &str = CARRIERS;
 /// Errors of starting a carrier.
 #[derive(Debug, Error)]
 pub enum StartError {
-    #[error("retry_delays must grow from tier to tier")]
+    #[error("retry_delays must be increasing")]
     RetryDelays,
-    #[error("a part is not there")]
+    #[error("a backend is unavailable")]
     Part(#[from] backend::Error),
 }
 

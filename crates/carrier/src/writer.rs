@@ -83,7 +83,9 @@ impl std::fmt::Display for Halt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Halt::Store(error) => write!(f, "{error}: {}", error.source),
-            Halt::Overtaken(conversation) => write!(f, "another writer is ahead in {conversation}"),
+            Halt::Overtaken(conversation) => {
+                write!(f, "another writer has moved {conversation} ahead")
+            }
             Halt::Undecidable(missing) => {
                 write!(
                     f,
@@ -310,7 +312,7 @@ impl Writer {
     fn build_batch(&self, records: &[Arc<DecodedRecord>], handover: Handover) -> ExecutorBatch {
         let settle_work = handover.settled_records.into_iter();
         let settle_work = settle_work.map(|(source, ledger)| {
-            tracing::debug!(%source, ?ledger, "ends without a delivery");
+            tracing::debug!(%source, ?ledger, "settled without a delivery");
             SettleWork {
                 ledger,
                 ..SettleWork::none(source)

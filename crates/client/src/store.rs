@@ -37,7 +37,7 @@ pub enum Durability {
 #[derive(Debug, Error)]
 pub enum StoreError {
     #[error(
-        "{0} is in use by another process; give this device a state of its own, or end the other"
+        "{0} is in use by another process; use another state for this device, or stop the other process"
     )]
     Locked(PathBuf),
     #[error("{path} belongs to device {theirs}, not to {ours}; use another file")]
@@ -46,11 +46,11 @@ pub enum StoreError {
         theirs: String,
         ours: String,
     },
-    #[error("{path} was written by a newer version (format {theirs}, this one knows {FORMAT})")]
+    #[error("{path} was written by a newer version (format {theirs}, this one supports {FORMAT})")]
     Newer { path: PathBuf, theirs: i64 },
-    #[error("the client's state holds what cannot be: {0}")]
+    #[error("the client's state is corrupt: {0}")]
     Corrupt(&'static str),
-    #[error("cannot make the folder of {path}")]
+    #[error("cannot create the directory of {path}")]
     Folder {
         path: PathBuf,
         source: std::io::Error,

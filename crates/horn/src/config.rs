@@ -95,20 +95,20 @@ impl Config {
         let is_webhook = self.provider == ProviderKind::Webhook;
         match self.url.as_ref().map(Link::expose) {
             None if is_webhook => {
-                let remedy = "Say where the webhook lives: https://host/path";
+                let remedy = "Set the webhook's URL: https://host/path";
                 problems.refuse("url", "unset", "horn.provider is webhook", remedy);
             }
             // The URL may hold a token, and is not repeated.
             Some(url) if !is_url(url) => {
                 let remedy = "Such as https://host/path";
-                problems.refuse("url", "", "it is no http:// or https:// address", remedy);
+                problems.refuse("url", "", "not an http:// or https:// URL", remedy);
             }
             _ => {}
         }
         if self.retry_delay > self.retry_delay_max {
             let value = humantime_serde::re::humantime::format_duration(self.retry_delay);
             let remedy = "At most horn.retry_delay_max";
-            problems.refuse("retry_delay", value, "delays grow", remedy);
+            problems.refuse("retry_delay", value, "it exceeds the maximum delay", remedy);
         }
         problems
     }

@@ -152,7 +152,7 @@ impl Horn {
                 Turn::Called(result) => self.finish_all(result),
                 Turn::Polled(Ok(poll)) => self.handle_poll(poll),
                 Turn::Polled(Err(error)) => {
-                    tracing::warn!(%error, "the log of notifications cannot be read");
+                    tracing::warn!(%error, "cannot read notifications from the log");
                     self.poll_at = Some(Instant::now() + STORE_RETRY_PAUSE);
                 }
                 Turn::Recorded(outcome) => self.finish_recording(outcome),
@@ -419,7 +419,7 @@ impl Horn {
         let (id, result) = match result {
             Ok(answer) => answer,
             Err(error) => {
-                let text = format!("the provider's code failed: {error}");
+                let text = format!("the provider panicked: {error}");
                 tracing::error!(%error, "a provider panicked");
                 (
                     error.id(),
@@ -457,7 +457,7 @@ impl Horn {
                     error = error.text,
                     attempts = pending.attempts,
                     after = ?delay,
-                    "again"
+                    "retrying a notification"
                 );
                 self.metrics.retried_total.increment(1);
                 self.queue.add(retry_at, pending);

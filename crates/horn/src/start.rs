@@ -31,11 +31,11 @@ pub struct Parts {
 pub enum StartError {
     #[error("horn.provider is webhook: set horn.url to its address")]
     NoUrl,
-    #[error("the webhook cannot be called")]
+    #[error("cannot call the webhook")]
     Webhook(#[from] WebhookError),
-    #[error("webhook calls cannot be signed")]
+    #[error("cannot sign webhook calls")]
     Secret(#[from] SecretError),
-    #[error("a part is not there")]
+    #[error("a backend is unavailable")]
     Part(#[from] backend::Error),
 }
 

@@ -411,7 +411,7 @@ async fn read_on(
     let records = queue.read(partition, from, max).await?;
     let Some(last) = records.last() else {
         let (topic, number) = (partition.topic.name(), partition.number);
-        let reason = format!("{topic}/{number} has records behind {from} and answered none");
+        let reason = format!("{topic}/{number} has records after {from} but returned none");
         return Err(Error::unavailable("queue", reason));
     };
     let next = last.offset + 1;
@@ -434,7 +434,9 @@ fn locate(kind: Kind, record: Record) -> Option<LocatedLetter> {
             record,
         }),
         Err(refusal) => {
-            tracing::debug!(offset = record.offset, error = %refusal, "no letter of ours");
+            tracing::debug!(offset = record.offset, error = %refusal, "skipped a record that is \
+                                                                       not a dead letter of this \
+                                                                       installation");
             None
         }
     }

@@ -420,13 +420,13 @@ impl Operations {
         start.check(self.limits.letters)?;
         let open = self.tasks.iter().filter(|task| !task.is_over()).count();
         if open >= self.limits.tasks {
-            let text = format!("{open} tasks are not over: wait for one, or cancel it");
+            let text = format!("{open} tasks are still open: wait for one, or cancel it");
             return Err(Refusal::new(Code::RateLimited, text));
         }
         let letters = usize::try_from(start.letters).unwrap_or(usize::MAX);
         if self.marks.len().saturating_add(letters) > self.limits.marks {
             let text = format!(
-                "{} letters are marked already, {} at most: they are forgotten when the log drops them",
+                "{} letters are marked already, at most {}: marks are dropped when the log drops the letters",
                 self.marks.len(),
                 self.limits.marks
             );

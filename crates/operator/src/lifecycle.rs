@@ -75,7 +75,7 @@ impl Phases {
         self.now.send_if_modified(|now| {
             let forward = phase > *now;
             if forward {
-                tracing::info!(phase = phase.name(), "phase");
+                tracing::info!(phase = phase.name(), "phase changed");
                 *now = phase;
             }
             forward

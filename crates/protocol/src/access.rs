@@ -84,9 +84,9 @@ impl fmt::Display for Caller {
 /// Reason why a certificate identifies no service here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    #[error("it has {0} URIs, and exactly one says what a service is")]
+    #[error("it has {0} URIs instead of exactly one")]
     Uris(usize),
-    #[error("its URI {0:?} is of no role here")]
+    #[error("its URI {0:?} matches no role here")]
     Role(String),
 }
 

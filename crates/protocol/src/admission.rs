@@ -65,7 +65,7 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
     if !has_text && size > 0 {
         return Err(Refusal::new(
             Code::InvalidArgument,
-            "this change has no text of its own: leave the body empty",
+            "this kind of change has no text: leave the body empty",
         ));
     }
     if has_text && size == 0 && send.content.kind == TEXT {
@@ -286,8 +286,8 @@ pub fn judge(
 pub fn send_id_taken() -> Refusal {
     Refusal::new(
         Code::InvalidArgument,
-        "this send_id stands for a message of yours to somebody else, so this one was not accepted: \
-         make a new send_id for each message, and keep it only to resend that message",
+        "this send_id was already used for your message to someone else, so this one was not \
+         accepted: use a new send_id for each message, and reuse it only to resend that message",
     )
 }
 

@@ -69,7 +69,7 @@ impl FromStr for Reaction {
                 Ok(Reaction(text.to_owned()))
             }
             length => Err(format!(
-                "{length} bytes are no reaction: 1 to {REACTION_BYTES_MAX}, without control characters"
+                "a reaction of {length} bytes: 1 to {REACTION_BYTES_MAX} are allowed, without control characters"
             )),
         }
     }
@@ -620,7 +620,7 @@ pub fn judge(
     }
     match &request.change {
         MessageChange::Unknown | MessageChange::Died => {
-            refuse(Code::Unsupported, "this server has no such change")
+            refuse(Code::Unsupported, "unknown kind of change")
         }
         MessageChange::Recall if is_recalled => Ok(ChangeVerdict::Nothing),
         MessageChange::Recall => Ok(ChangeVerdict::Change),
@@ -665,7 +665,7 @@ fn may_alter(
         return Ok(());
     }
     if request.by != subject.from {
-        let text = "only its sender, and the owner and the administrators of its group may do that";
+        let text = "only its sender and the owner and administrators of its group may do that";
         return Err(Refusal::new(Code::Forbidden, text));
     }
     if request.at.since(subject.accepted_at) > rules.sender_window {
@@ -711,7 +711,7 @@ fn may_react(
         kinds += 1;
     }
     if on && kinds >= rules.reactions_max {
-        let text = format!("it has {kinds} different reactions already: take one of those");
+        let text = format!("it has {kinds} different reactions already: use one of those");
         return Err(Refusal::new(Code::Forbidden, text));
     }
     Ok(())

@@ -231,16 +231,14 @@ impl Group {
                 refuse(Code::InvalidArgument, "there is such a group already")
             }
             GroupCommand::Join if own_role.is_some() => Ok(GroupUpdate::default()),
-            _ if self.members.present() == 0 => {
-                refuse(Code::NotFound, "everybody has left this group: it is over")
-            }
+            _ if self.members.present() == 0 => refuse(
+                Code::NotFound,
+                "everybody has left this group: it no longer exists",
+            ),
             GroupCommand::Join if self.settings.open_door => {
                 self.add_members(record, &[by], end, limits)
             }
-            GroupCommand::Join => refuse(
-                Code::Forbidden,
-                "somebody who administers it brings people in",
-            ),
+            GroupCommand::Join => refuse(Code::Forbidden, "only an administrator can add people"),
             GroupCommand::Leave => self.leave(record, by),
             _ if own_role.is_none() => refuse(Code::Forbidden, "you are not in this group"),
             GroupCommand::Add(users) if users.len() > limits.added_per_command => {
@@ -317,7 +315,7 @@ impl Group {
         if role == Role::Owner && self.members.present() > 1 {
             return refuse(
                 Code::InvalidArgument,
-                "hand the group over first: it is yours",
+                "you own this group: transfer it first",
             );
         }
         self.update_roles(record, &[(by, None)])
@@ -353,7 +351,7 @@ impl Group {
         match self.role(user) {
             _ if role == Role::Owner || user == by => refuse(
                 Code::InvalidArgument,
-                "a group is handed over, with its owner's role",
+                "a group is transferred by giving someone the owner role",
             ),
             None => refuse(Code::NotFound, "they are not in this group"),
             Some(current) if current == role => Ok(GroupUpdate::default()),

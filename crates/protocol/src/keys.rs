@@ -70,7 +70,7 @@ impl TryFrom<String> for Topic {
     type Error = String;
 
     fn try_from(name: String) -> Result<Topic, String> {
-        Topic::from_name(&name).ok_or_else(|| format!("{name:?} is no topic"))
+        Topic::from_name(&name).ok_or_else(|| format!("{name:?} is not a topic"))
     }
 }
 

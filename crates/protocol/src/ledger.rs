@@ -178,7 +178,7 @@ impl FailureCause {
             FailureCause::BoatUnreachable => "the boat did not answer",
             FailureCause::SessionFull => "the session had no room",
             FailureCause::MailboxUnavailable => "the mailbox store did not answer",
-            FailureCause::MailboxRefused => "the mailbox store refused",
+            FailureCause::MailboxRefused => "the mailbox store refused it",
         }
     }
 }

@@ -50,17 +50,17 @@ pub enum Header {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
     #[error(
-        "PROXY protocol version 1 is not read: set the balancer to version 2 (haproxy: send-proxy-v2)"
+        "PROXY protocol version 1 is not supported: set the load balancer to version 2 (haproxy: send-proxy-v2)"
     )]
     VersionOne,
     #[error(
-        "no PROXY header: every connection of a trusted network must begin with one of version 2; \
-         turn it on at the balancer, or take its address out of boat.proxy.networks"
+        "no PROXY header: every connection from a trusted network must begin with one of version \
+         2; turn it on at the load balancer, or remove its address from boat.proxy.networks"
     )]
     NoHeader,
-    #[error("PROXY protocol version {0}: only 2 is read")]
+    #[error("PROXY protocol version {0}: only 2 is supported")]
     Version(u8),
-    #[error("PROXY command {0}: only 0 (LOCAL) and 1 (PROXY) are read")]
+    #[error("PROXY command {0}: only 0 (LOCAL) and 1 (PROXY) are supported")]
     Command(u8),
     #[error("PROXY header for a Unix socket: clients come by TCP")]
     Unix,
@@ -69,16 +69,17 @@ pub enum HeaderError {
     )]
     Family(u8),
     #[error(
-        "a PROXY header of {0} bytes: at most {HEADER_BYTES_MAX} are read, so let the balancer add less"
+        "a PROXY header of {0} bytes: at most {HEADER_BYTES_MAX} are supported; make the load balancer add less"
     )]
     TooLong(usize),
-    #[error("a PROXY header whose length of {0} has no room for its addresses")]
+    #[error("a PROXY header of {0} bytes, too short for its addresses")]
     TooShort(usize),
     #[error(
-        "no X-Forwarded-For from a trusted network: let the balancer set it, or take its address out of the networks of balancers (boat.proxy.networks, station.http.proxy_networks)"
+        "no X-Forwarded-For from a trusted network: make the load balancer set it, or remove its \
+         address from boat.proxy.networks or station.http.proxy_networks"
     )]
     NoForwardedFor,
-    #[error("X-Forwarded-For of a trusted network names {0:?}, which is no address")]
+    #[error("X-Forwarded-For from a trusted network has {0:?}, which is not an address")]
     BadForwardedFor(String),
 }
 
@@ -131,10 +132,12 @@ pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
 /// Reports version 1 by an error of its own, and waits for a few more bytes to recognise it.
 fn no_signature(bytes: &[u8]) -> Result<Header, HeaderError> {
     let prefix_len = bytes.len().min(VERSION_1.len());
-    match bytes[..prefix_len] == VERSION_1[..prefix_len] {
-        true if prefix_len < VERSION_1.len() => Ok(Header::More(VERSION_1.len() - prefix_len)),
-        true => Err(HeaderError::VersionOne),
-        false => Err(HeaderError::NoHeader),
+    if bytes[..prefix_len] != VERSION_1[..prefix_len] {
+        Err(HeaderError::NoHeader)
+    } else if prefix_len < VERSION_1.len() {
+        Ok(Header::More(VERSION_1.len() - prefix_len))
+    } else {
+        Err(HeaderError::VersionOne)
     }
 }
 

@@ -203,7 +203,7 @@ pub fn retry(
     due_at: Timestamp,
     cause: &str,
 ) -> Task {
-    let live = obligations.iter().filter(|obligations| obligations.live);
+    let live = obligations.iter().filter(|obligation| obligation.live);
     Task {
         retry_count,
         first_at: task.first_at,
@@ -212,7 +212,7 @@ pub fn retry(
             placed: task.placed.clone(),
             rev: task.rev,
             targets: obligations.iter().flat_map(Obligation::targets).collect(),
-            live_users: live.map(|obligations| obligations.user).collect(),
+            live_users: live.map(|obligation| obligation.user).collect(),
             due_at,
             cause: cause.to_owned(),
             letter: task.letter.as_deref().map(str::to_owned),

@@ -134,7 +134,8 @@ pub fn closing() -> Refusal {
 /// Answer to every sign-in at a station that prefers admitting nobody to admitting a revoked user.
 pub fn stale_refusal(age: Duration) -> Refusal {
     let text = format!(
-        "revocations were read {} s ago, and station.auth.strict lets nobody in meanwhile; try again",
+        "revocations were last read {} s ago, and station.auth.strict refuses sign-ins until they \
+         are current; try again",
         age.as_secs()
     );
     Refusal::new(Code::Unavailable, text).retry_after(POLL_PAUSE.mean)

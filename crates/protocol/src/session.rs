@@ -277,10 +277,7 @@ impl Session {
         }
         if matches!(self.phase, Phase::Opened) {
             if now >= self.hello_deadline() {
-                self.end(Refusal::new(
-                    Code::HandshakeTimeout,
-                    "no hello came in time",
-                ));
+                self.end(Refusal::new(Code::HandshakeTimeout, "no hello in time"));
             }
             return;
         }
@@ -292,7 +289,7 @@ impl Session {
             return self.end(Refusal::new(
                 Code::HeartbeatMissed,
                 format!(
-                    "nothing was heard for {silence} seconds; ping when you have nothing to send"
+                    "nothing received for {silence} seconds; ping when you have nothing to send"
                 ),
             ));
         }
@@ -318,7 +315,7 @@ impl Session {
         {
             return self.end(Refusal::new(
                 Code::Slow,
-                "nothing of what waits for you was read for too long; reconnect and sync",
+                "you have not read the waiting frames for too long; reconnect and sync",
             ));
         }
         if let Some(pushes) = &mut self.pushes {
@@ -423,7 +420,7 @@ impl Session {
             self.count(Bound::OutgoingBytes);
             return self.end(Refusal::new(
                 Code::Slow,
-                "too much waits to be read by you; reconnect and sync",
+                "too many frames are waiting for you to read; reconnect and sync",
             ));
         }
         if self.outgoing() == 0 {

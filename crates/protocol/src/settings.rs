@@ -63,8 +63,8 @@ impl Problems {
     /// Refuses each of `addresses` that is not `host:port`.
     pub fn addresses(&mut self, key: &str, addresses: &[String]) {
         if addresses.is_empty() {
-            let remedy = "Name at least one as host:port";
-            self.refuse(key, "empty", "nothing could be reached", remedy);
+            let remedy = "Set at least one as host:port";
+            self.refuse(key, "empty", "no address given", remedy);
         }
         for address in addresses.iter().filter(|address| !is_address(address)) {
             // An address with a user usually has a password, too.
@@ -73,7 +73,7 @@ impl Problems {
             } else {
                 format!("{address:?}")
             };
-            self.refuse(key, value, "it is no address", "Say host:port");
+            self.refuse(key, value, "not an address", "Use host:port");
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(
             all.to_string(),
             "auth.leeway is 1h: tokens would not end. At most 60s\n\
-             auth.listen is empty: nothing could be reached. Name at least one as host:port"
+             auth.listen is empty: no address given. Set at least one as host:port"
         );
     }
 

@@ -185,14 +185,16 @@ impl TicketError {
         let retry = |text: String| Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER);
         match self {
             TicketError::Missing | TicketError::Forged => retry(
-                "nothing proves to the station that you have signed in; try again, then sign in again".to_owned(),
+                "the station cannot verify that you have signed in; try again, then sign in again"
+                    .to_owned(),
             ),
             TicketError::UnknownKey(key) => retry(format!(
                 "the station has no key {key} for the ticket of this session; try again, then sign in again"
             )),
-            TicketError::Expired => {
-                retry("the ticket of this session has ended, and its boat renews it; try again".to_owned())
-            }
+            TicketError::Expired => retry(
+                "the ticket of this session has expired, and its boat is renewing it; try again"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -275,11 +277,13 @@ impl Tickets {
             if now < expires_at {
                 return Ok(Renewal::Proved(sign_in));
             }
-            match now < sign_in.ends_at && now < expires_at + RENEWAL_WINDOW {
-                true if self.is_required => Ok(Renewal::Late(sign_in)),
+            if now >= sign_in.ends_at || now >= expires_at + RENEWAL_WINDOW {
+                Err(TicketError::Expired)
+            } else if self.is_required {
+                Ok(Renewal::Late(sign_in))
+            } else {
                 // A session without any ticket would go on, too.
-                true => Ok(Renewal::Proved(sign_in)),
-                false => Err(TicketError::Expired),
+                Ok(Renewal::Proved(sign_in))
             }
         });
         self.unless_lenient(result, Renewal::Unproved)
@@ -324,10 +328,10 @@ impl Tickets {
                 Err(TicketError::Forged)
             };
         }
-        let sign_in = (ticket.sign_in(claim.user, session)).filter(|sign_in_fields| {
+        let sign_in = (ticket.sign_in(claim.user, session)).filter(|sign_in| {
             claim
                 .platform
-                .is_none_or(|platform| platform == sign_in_fields.platform)
+                .is_none_or(|platform| platform == sign_in.platform)
         });
         sign_in.map(Some).ok_or(TicketError::Forged)
     }

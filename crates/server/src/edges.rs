@@ -125,7 +125,8 @@ async fn look(registry: Arc<dyn Registry>, lists: watch::Sender<Option<List>>) {
             Err(_) => format!("no answer within {DISCOVERY_WITHIN:?}"),
         };
         if !is_away {
-            tracing::warn!(%cause, "discovery names no boats: clients get the edges of before for {LIST_AGE_MAX:?}");
+            tracing::warn!(%cause, "cannot list boats from discovery: serving the last known edges \
+                                    for up to {LIST_AGE_MAX:?}");
         }
         is_away = true;
     }
@@ -182,7 +183,7 @@ impl Door {
         };
         if let Err(wait) = self.requests.check(address) {
             self.answers.refusals.increment(1);
-            let text = "so many requests of one address: keep the list, and ask again later\n";
+            let text = "too many requests from your address: keep the list and try again later\n";
             return later(StatusCode::TOO_MANY_REQUESTS, wait, text);
         }
         let list = self.list.borrow().clone();
@@ -200,7 +201,7 @@ impl Door {
             }
             None => {
                 self.answers.unknown.increment(1);
-                let text = "this station does not know now which boats there are: use the list of before\n";
+                let text = "this station cannot list the boats now: keep using your last list\n";
                 later(StatusCode::SERVICE_UNAVAILABLE, LIST_REFRESH_INTERVAL, text)
             }
         }

@@ -77,7 +77,7 @@ pub struct Settings {
 /// Error in the settings: the key, its source, and the expected value.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    #[error("the settings cannot be used: {0}")]
+    #[error("invalid settings: {0}")]
     Unusable(Box<figment::Error>),
     #[error("the settings file {0} cannot be read")]
     NoFile(String),
@@ -174,7 +174,8 @@ impl Settings {
             .find(|(_, listen)| listen.as_ref().is_some_and(far))
         {
             Some((key, _)) => Err(SettingsError::Contradiction(format!(
-                "{key} can be reached by others, and services in one process show no certificates: leave it unset"
+                "{key} is reachable from other machines, but services in one process have no \
+                 certificates: leave it unset"
             ))),
             None => Ok(()),
         }
@@ -193,8 +194,8 @@ impl Settings {
         match listen {
             Some(listen) if listen.ip().is_unspecified() && advertise.is_none() => {
                 Err(SettingsError::Contradiction(format!(
-                    "{section}.listen is {listen}, which is no address to call: let {section}.advertise say how \
-                     others reach it, such as http://10.0.0.7:{}",
+                    "{section}.listen is {listen}, which others cannot call: set \
+                     {section}.advertise to a reachable address, such as http://10.0.0.7:{}",
                     listen.port()
                 )))
             }

@@ -70,13 +70,13 @@ pub fn start_logs(config: &Config) -> Result<()> {
         .with(lines)
         .with(level)
         .with(collector);
-    tracing::subscriber::set_global_default(log).context("starting the log")?;
+    tracing::subscriber::set_global_default(log).context("starting logging")?;
     lines::log_panics();
     Ok(())
 }
 
 fn filter(level: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(level).with_context(|| format!("log.level {level:?} is no filter"))
+    EnvFilter::try_new(level).with_context(|| format!("log.level {level:?} is not a valid filter"))
 }
 
 /// Applies another `log.level` from here on.

@@ -166,7 +166,7 @@ impl SendAcceptor {
     ) -> Vec<SendOutcome> {
         let count = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let Ok(_permit) = self.room.try_acquire_many(count) else {
-            let busy = Refusal::new(Code::Unavailable, "too many sends are on their way")
+            let busy = Refusal::new(Code::Unavailable, "too many sends are in flight")
                 .retry_after(SHED_RETRY_AFTER);
             return vec![Err(busy); batch.len()];
         };
@@ -568,7 +568,7 @@ fn publish_result(answer: PublishAnswer, trace: Option<TraceContext>) -> Result<
         PublishAnswer::Silent => Err(too_slow()),
         PublishAnswer::Away(wait) => Err(Refusal::new(
             Code::Unavailable,
-            "the part of the log that this conversation is in is away: resend under the same send_id",
+            "the log partition of this conversation is unavailable: resend under the same send_id",
         )
         .retry_after(wait)),
         PublishAnswer::Failed(error) => {
@@ -576,7 +576,7 @@ fn publish_result(answer: PublishAnswer, trace: Option<TraceContext>) -> Result<
                 %error,
                 source = %error.source,
                 trace_id = trace::id(trace),
-                "a send was not taken by the log"
+                "the log did not take a send"
             );
             Err(Refusal::new(
                 Code::Unavailable,

@@ -134,24 +134,24 @@ pub enum KeyError {
     },
     #[error("the token key has {bytes} bytes, at least {bytes_min} are needed")]
     TooShort { bytes: usize, bytes_min: usize },
-    #[error("{path} cannot be used: {reason}")]
+    #[error("cannot use {path}: {reason}")]
     File { path: PathBuf, reason: String },
-    #[error("issuer {issuer} has no key for tokens signed with {algorithms:?}")]
+    #[error("issuer {issuer} has no keys for {algorithms:?}")]
     Empty {
         issuer: String,
         algorithms: Vec<Algorithm>,
     },
-    #[error("issuer {issuer}: no HTTP client can be made: {reason}")]
+    #[error("issuer {issuer}: cannot create an HTTP client: {reason}")]
     Client { issuer: String, reason: String },
     #[error("station.auth.remote: {0}")]
     Certificates(#[from] backend::tls::CertificateError),
-    #[error("station.auth.remote: {0} is no address that can be called")]
+    #[error("station.auth.remote: cannot call the address {0}")]
     Address(String),
-    #[error("the settings name public keys only, and no secret that could sign a token")]
+    #[error("the settings have public keys only: there is no secret to sign a token with")]
     NoSecret,
     #[error("station.auth.{0}")]
     Settings(String),
-    #[error("the token could not be signed: {0}")]
+    #[error("cannot sign the token: {0}")]
     Unsigned(#[source] jsonwebtoken::errors::Error),
 }
 

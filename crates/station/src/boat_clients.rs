@@ -97,7 +97,9 @@ impl BoatClients {
     pub(crate) fn note_contact(&self, life: &BoatLife) {
         let mut table = self.table.lock();
         if table.obituary.denied().contains(life) {
-            tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat that counted as over calls");
+            tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat that was \
+                                                                                considered ended \
+                                                                                is calling");
             table.obituary.handle_heard(self.clock.now(), life);
         }
     }
@@ -165,7 +167,7 @@ impl BoatClients {
         if is_over {
             let BoatTable { clients, obituary } = &mut *table;
             clients.retain(|life, _| obituary.remembers(life));
-            tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat's life is over");
+            tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat has ended");
         }
     }
 

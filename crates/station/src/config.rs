@@ -252,12 +252,12 @@ impl Config {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if let Some(advertise) = self.advertise.as_deref().filter(|it| !is_http_address(it)) {
-            let reason = "boats could not call it";
+            let reason = "boats cannot call this address";
             problems.refuse(
                 "advertise",
                 advertise,
                 reason,
-                "Say http://host:port, or https://host:port where services show certificates",
+                "Use http://host:port, or https://host:port if services have certificates",
             );
         }
         problems.section("auth", self.auth.problems());

@@ -43,10 +43,7 @@ pub(crate) fn unavailable(error: backend::Error) -> Refusal {
 
 /// Same for an error that is reported already.
 pub(crate) fn store_refusal(error: &backend::Error) -> Refusal {
-    Refusal::new(
-        Code::Unavailable,
-        format!("{} cannot answer now", error.seam),
-    )
+    Refusal::new(Code::Unavailable, format!("{} is unavailable", error.seam))
 }
 
 /// Refusal for a store that did not answer in time.

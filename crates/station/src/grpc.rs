@@ -309,7 +309,7 @@ impl StationGrpc {
         if items <= max {
             return Ok(());
         }
-        let text = format!("a batch of {items}, at most {max} are taken: send it in parts");
+        let text = format!("a batch of {items} items; at most {max} are accepted: split it");
         Err(from_refusal(&Refusal::new(Code::TooLarge, text)))
     }
 }
@@ -335,7 +335,7 @@ fn missing(field: &str) -> Status {
 fn check_no_forgery(has_forgery: bool) -> Result<(), Status> {
     if has_forgery {
         Err(Status::permission_denied(
-            "tickets of this call are not of its sessions, their users or this boat",
+            "the tickets of this call do not match its sessions, users or boat",
         ))
     } else {
         Ok(())

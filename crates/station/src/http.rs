@@ -97,9 +97,11 @@ impl Config {
     pub(crate) fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if let Some(address) = self.listen.filter(|it| self.tls.is_missing_at(*it)) {
-            let reason = "others can reach it, and it has no TLS: whoever is between could send clients elsewhere";
-            let remedy = "Name station.http.tls.cert_file and key_file; or listen on 127.0.0.1; or put a proxy that ends TLS \
-                          before it and set station.http.tls.offloaded = true";
+            let reason =
+                "reachable from other machines without TLS: an attacker could redirect clients";
+            let remedy = "Set station.http.tls.cert_file and key_file, or listen on 127.0.0.1, or \
+                          put a proxy that terminates TLS in front and set \
+                          station.http.tls.offloaded = true";
             problems.refuse("listen", address, reason, remedy);
         }
         problems.section("tls", self.tls.problems());

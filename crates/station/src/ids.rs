@@ -109,7 +109,7 @@ impl MessageIds {
         if snowflake.last() > node.reserved_until {
             self.refill_signal.notify_one();
             return Err(id_refusal(
-                "no message ids are left while discovery does not answer: resend under the same send_id",
+                "out of message ids while discovery is unavailable: resend under the same send_id",
             ));
         }
         node.snowflake = snowflake;
@@ -137,7 +137,7 @@ impl MessageIds {
                 Ok(()) => is_failing = false,
                 Err(error) => {
                     if !is_failing {
-                        tracing::warn!(%error, until = %self.reserved_until(), "message ids cannot be reserved");
+                        tracing::warn!(%error, until = %self.reserved_until(), "cannot reserve message ids");
                     }
                     metrics::counter!("station_id_reservations_failed_total").increment(1);
                     is_failing = true;
@@ -152,9 +152,10 @@ impl MessageIds {
         match reporter.observe(lead, elapsed) {
             Some(LeadReport::Ahead(lead)) => tracing::warn!(
                 ?lead,
-                "message ids and accept times are ahead of this station's clock, which was set back (or no node number \
-                 had rested at the start): sends go on, and no id is made twice. If the clock is right now, nothing needs \
-                 to be done; a restart of the station brings ids back to its clock. If it is wrong, set it (chrony, ntpd)"
+                "message ids and accept times are ahead of this station's clock: it was set back, \
+                 or all node numbers were still cooling down at the start. Sends continue and ids \
+                 stay unique. If the clock is right now, nothing to do; restarting the station \
+                 realigns its ids. If it is wrong, fix it (chrony, ntpd)"
             ),
             Some(LeadReport::CaughtUp) => {
                 tracing::info!("the clock has caught up with the message ids");
@@ -189,7 +190,7 @@ impl MessageIds {
                 Ok(())
             }
             Err(error) if error.kind == Kind::Conflict => {
-                tracing::warn!(%error, source = %error.source, "the node number is lost; leasing another");
+                tracing::warn!(%error, source = %error.source, "node number lost; leasing another one");
                 self.lease_another().await
             }
             Err(error) => Err(error),
@@ -223,7 +224,7 @@ impl MessageIds {
                 None => numbers.lease_rested().await?,
             };
         if not_before > numbers.now && reserved_until > numbers.now {
-            let text = "no node number has rested yet; what is reserved is used up meanwhile";
+            let text = "no node number has cooled down yet; using up the reserved ids meanwhile";
             return Err(backend::Error::unavailable("discovery", text));
         }
         let (last, at_least) = (not_before.max(last), not_before.max(reserved_until));
@@ -265,7 +266,7 @@ impl MessageIds {
             match within(self.deadline, copy).await {
                 Ok(()) => *copied_until = end,
                 Err(error) => {
-                    tracing::debug!(%error, source = %error.source, "a reservation is not copied");
+                    tracing::debug!(%error, source = %error.source, "cannot copy an id reservation");
                     metrics::counter!("station_id_reservations_uncopied_total").increment(1);
                 }
             }

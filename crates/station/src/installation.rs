@@ -80,7 +80,7 @@ impl Installation {
                     to_discovery,
                     to_store,
                     done = outcome.is_ok(),
-                    "the number of this installation was missing"
+                    "the installation number was missing; restoring it"
                 );
                 metrics::counter!("station_installation_restored_total").increment(1);
             }

@@ -73,7 +73,7 @@ impl KickoutQueue {
         } else {
             Err(Refusal::new(
                 Code::Unavailable,
-                "the log cannot take the kickout now",
+                "the log cannot accept the kickout now",
             ))
         }
     }
@@ -98,7 +98,7 @@ impl KickoutQueue {
         metrics::counter!("station_kickouts_given_up_total").increment(pending.len() as u64);
         tracing::warn!(
             kickouts = pending.len(),
-            "kickouts given up; the boats' sweep will find the displaced sessions"
+            "gave up publishing kickouts; the boats' sweep will end the displaced sessions"
         );
     }
 

@@ -131,12 +131,12 @@ impl Limits {
 
     /// Takes a permit for a read of history, held until the read is done.
     pub(crate) fn read(&self, user: UserId) -> Result<OwnedSemaphorePermit, Refusal> {
-        let refuse = |wait| too_much("you read too much of the past at once", wait);
+        let refuse = |wait| too_much("you read too much history at once", wait);
         self.user_reads.check(user).map_err(refuse)?;
         let permit = self.reads.clone().try_acquire_owned();
         permit.map_err(|_| {
             self.reads_refused.increment(1);
-            Refusal::new(Code::Unavailable, "history has too much to do").retry_after(READ_PAUSE)
+            Refusal::new(Code::Unavailable, "history is overloaded").retry_after(READ_PAUSE)
         })
     }
 }

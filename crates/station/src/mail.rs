@@ -190,7 +190,7 @@ impl MailReader {
             next = items.keys().nth(fit_count - 1).copied();
         }
         if left_out > 0 {
-            tracing::warn!(left_out, user = %target.user, "mail that cannot be read now waits");
+            tracing::warn!(left_out, user = %target.user, "some mail is unreadable now and stays in the mailbox");
         }
         if self.is_left_out(target, cursor, left_out > 0) {
             next = next.or(Some(MailCursor::START));
@@ -320,7 +320,7 @@ impl MailReader {
             tracing::warn!(
                 messages = ?missing_ids,
                 platform = %target.platform,
-                "mail without a body that private history does not have: removed"
+                "removed mail that has no body and is missing from private history"
             );
             let acks = vec![(target, missing_ids)];
             let removal = self.mailbox.acknowledge(acks, self.clock.now());

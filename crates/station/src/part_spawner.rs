@@ -67,7 +67,7 @@ impl Drop for PartGuard {
         if !self.stop_token.is_cancelled() {
             tracing::error!(
                 part = self.name,
-                "a part of the station ended by itself: the station leaves, let a supervisor start it again"
+                "a part of the station stopped unexpectedly: the station shuts down; let a supervisor restart it"
             );
             self.leave_token.cancel();
         }

@@ -164,6 +164,6 @@ impl Reader {
 }
 
 fn unfinished_question() -> Refusal {
-    let text = "a question ended without an answer: a fault of this server";
+    let text = "bug in this server: a query ended without an answer";
     Refusal::new(Code::Unavailable, text)
 }

@@ -67,9 +67,9 @@ async fn bounded_by_rows(
 ) -> Option<Reads> {
     let keys: Vec<_> = moves.iter().map(|(key, _)| *key).collect();
     let entries = within(deadline, conversations.get(&keys)).await.ok()?;
-    let bounds = entries.into_iter().map(|entries| {
-        let entries = entries?;
-        Some((entries.row.end.seq, entries.read_seq))
+    let bounds = entries.into_iter().map(|entry| {
+        let entry = entry?;
+        Some((entry.row.end.seq, entry.read_seq))
     });
     Some(bounded(moves, bounds))
 }

@@ -345,7 +345,7 @@ fn refusals<T>(users: Vec<UserId>, results: Vec<Result<T, Refusal>>) -> BTreeMap
 }
 
 fn broken_off() -> Refusal {
-    Refusal::new(Code::Unavailable, "it was broken off: say it again")
+    Refusal::new(Code::Unavailable, "interrupted: send the receipt again")
 }
 
 fn refuse_all(items: &[ReceiptItem], refusal: &Refusal) -> Vec<Acked> {
@@ -367,7 +367,7 @@ fn refuse_item(item: &ReceiptItem, refusal: &Refusal) -> Acked {
 fn unheard_refusal() -> Refusal {
     Refusal::new(
         Code::Unavailable,
-        "your other devices may not hear of it yet: say it again",
+        "your other devices may not know it yet: send the receipt again",
     )
 }
 

@@ -71,8 +71,8 @@ impl RevocationDoor {
         timeout(FIRST_WITHIN, self.read()).await.unwrap_or_else(|_| {
             let known_count = self.set.read().len();
             let text = format!(
-                "the first read of all of them did not end within {FIRST_WITHIN:?}, {known_count} are known: the CQL store is \
-                 too slow, and the station may be started again"
+                "reading all revocations took longer than {FIRST_WITHIN:?} ({known_count} read so far): \
+                 the CQL store is too slow; restart the station"
             );
             Err(backend::Error::unavailable("revocations", text))
         })
@@ -83,7 +83,7 @@ impl RevocationDoor {
         loop {
             sleep(POLL_PAUSE.draw(self.entropy.next())).await;
             if let Err(error) = self.read().await {
-                tracing::warn!(%error, source = %error.source, "revocations cannot be read");
+                tracing::warn!(%error, source = %error.source, "cannot read revocations");
             }
             gauge!("station_revocations_age_seconds").set(self.age().as_secs_f64());
         }
@@ -97,8 +97,8 @@ impl RevocationDoor {
         let hours = window.hours.map(|hour| self.read_hour(hour, window.start));
         let mut results = stream::iter(hours).buffer_unordered(MAX_CONCURRENT_HOURS);
         let mut latest = None;
-        while let Some(times) = results.next().await {
-            latest = latest.max(times?);
+        while let Some(latest_in_hour) = results.next().await {
+            latest = latest.max(latest_in_hour?);
         }
         self.cursor.lock().handle_read(now, latest);
         *self.read_at.lock() = started_at;
@@ -144,7 +144,7 @@ impl RevocationDoor {
             metrics::counter!("station_revocations_dropped_total").increment(surplus as u64);
             tracing::error!(
                 surplus,
-                "more users are revoked than a station can know: sign tokens with new keys"
+                "more revoked users than a station can hold: sign tokens with new keys"
             );
         }
     }

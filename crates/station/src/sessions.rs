@@ -36,7 +36,7 @@ impl Config {
                         .with(platform, sessions)
                         .is_none() =>
                 {
-                    let reason = "nobody could sign in, or a message would go to too many at once";
+                    let reason = "with 0 nobody can sign in; with more, one message goes to too many sessions";
                     let remedy = format!("From 1 to {CAPACITY_MAX}");
                     problems.refuse(&key, sessions, reason, &remedy);
                 }

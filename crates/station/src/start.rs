@@ -28,18 +28,19 @@ use crate::tickets::{TicketDoor, TicketKeysError};
 /// Errors of starting a station.
 #[derive(Debug, Error)]
 pub enum StartError {
-    #[error("tokens cannot be checked")]
+    #[error("cannot set up token verification")]
     Key(#[from] KeyError),
     #[error(transparent)]
     TicketKeys(#[from] TicketKeysError),
-    #[error("a part is not there")]
+    #[error("a backend is unavailable")]
     Part(#[from] backend::Error),
     #[error(
-        "this installation has two numbers, {discovery} in discovery and {store} in the store: one of them belongs \
-         to another installation, and clients would begin anew; docs/operations/installation.md says what to do"
+        "this installation has two numbers, {discovery} in discovery and {store} in the store: one \
+         of them belongs to another installation, and clients would start from scratch; see \
+         docs/operations/installation.md"
     )]
     Installations { discovery: u64, store: u64 },
-    #[error("the station cannot listen on {address}")]
+    #[error("cannot listen on {address}")]
     Listen {
         address: SocketAddr,
         #[source]
@@ -86,7 +87,7 @@ pub async fn start(
     shutdown: CancellationToken,
 ) -> Result<StationHandle, StartError> {
     if config.auth.is_well_known() {
-        tracing::info!("tokens are signed with the development key, which everybody knows");
+        tracing::info!("tokens are verified with the well-known development key");
     }
     let tokens = Arc::new(TokenDoor::open(&config.auth)?);
     let tickets = TicketDoor::open(
@@ -174,7 +175,7 @@ async fn open_listener(
     let close = close_token.clone();
     spawner.spawn("server", close_token.clone(), async move {
         if let Err(error) = connector.serve(listener, routes, close).await {
-            tracing::error!(%error, "the station's server ended");
+            tracing::error!(%error, "the station's gRPC server ended");
         }
     });
     Ok((url, ServiceGuard::Far(close_token)))
@@ -219,12 +220,12 @@ impl Life {
         {
             tracing::warn!(
                 calls = self.calls.len(),
-                "station ends with calls in flight"
+                "station stopped with calls in flight"
             );
         }
         drop(guard);
         self.stop.cancel();
-        tracing::info!(name = %self.config.name, "station ended");
+        tracing::info!(name = %self.config.name, "station stopped");
     }
 
     /// Registers again whenever the lease is lost; meanwhile callers that know the address are
@@ -241,7 +242,7 @@ impl Life {
                 match answered_within(self.config.store_deadline, attempt).await {
                     Ok(registration) => break registration,
                     Err(error) => {
-                        tracing::warn!(%error, source = %error.source, "the station cannot register");
+                        tracing::warn!(%error, source = %error.source, "cannot register the station");
                         sleep(REGISTER_PAUSE).await;
                     }
                 }

@@ -59,8 +59,8 @@ impl Config {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if self.required && self.keys_file.is_none() {
-            let reason = "no station could prove the tickets of another";
-            let remedy = "Set keys_file, which packetboat keys new makes";
+            let reason = "stations cannot verify each other's tickets";
+            let remedy = "Set keys_file; create the file with packetboat keys new";
             problems.refuse("required", true, reason, remedy);
         }
         problems
@@ -70,13 +70,13 @@ impl Config {
 /// Errors of the file of keys.
 #[derive(Debug, Error)]
 pub enum TicketKeysError {
-    #[error("the keys of tickets in {path} cannot be read")]
+    #[error("cannot read the ticket keys in {path}")]
     Read {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("{path} is no file of ticket keys: {source}; packetboat keys new makes one")]
+    #[error("{path} is not a ticket key file: {source}; create one with packetboat keys new")]
     Content { path: PathBuf, source: KeyFileError },
 }
 
@@ -203,11 +203,7 @@ impl TicketDoor {
         if last.is_none_or(|at| now.duration_since(*at) >= WARN_PAUSE) {
             warned_at.insert(error.name(), now);
             let boat = boat.map_or_else(|| "without a certificate".to_owned(), Caller::to_string);
-            warn!(
-                boat,
-                reason = error.name(),
-                "tickets of sessions are refused"
-            );
+            warn!(boat, reason = error.name(), "session tickets refused");
         }
     }
 }

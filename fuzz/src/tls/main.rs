@@ -36,17 +36,17 @@ fn server() -> Tls {
 
 /// Outcome of a stranger's bytes, in pieces of `piece`: an error, or none.
 fn receive(bytes: &[u8], piece: usize) -> Option<String> {
-    let (mut tls, mut plain, mut failed) = (server(), BytesMut::new(), None);
+    let (mut tls, mut plain, mut failure) = (server(), BytesMut::new(), None);
     for chunk in bytes.to_vec().chunks_mut(piece) {
         match tls.receive(chunk, &mut plain) {
             Ok(()) => {}
-            Err(error) => assert!(failed.replace(error.to_string()).is_none(), "told twice"),
+            Err(error) => assert!(failure.replace(error.to_string()).is_none(), "told twice"),
         }
     }
     assert!(plain.is_empty(), "without keys nothing is said");
     assert!(tls.is_handshaking());
     assert!(tls.unwritten().len() < HANDSHAKE_BYTES_MAX);
-    failed
+    failure
 }
 
 fuzz_target!(|data: &[u8]| {

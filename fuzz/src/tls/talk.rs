@@ -250,12 +250,12 @@ impl Talk {
     fn deliver(&mut self, count: usize) {
         let count = count.min(self.pending.len());
         let mut bytes: Vec<u8> = self.pending.drain(..count).collect();
-        let before = self.plain.len();
+        let old_len = self.plain.len();
         let result = self.tls.receive(&mut bytes, &mut self.plain);
         assert!(self.said.starts_with(&self.plain), "words that nobody said");
         if self.has_failed {
             assert!(
-                result.is_ok() && self.plain.len() == before,
+                result.is_ok() && self.plain.len() == old_len,
                 "heard behind an error"
             );
         } else if let Err(error) = result {
@@ -268,9 +268,9 @@ impl Talk {
     }
 
     fn hear(&mut self) {
-        let said = self.tls.unwritten().to_vec();
-        self.tls.wrote(said.len());
-        let mut rest = &said[..];
+        let output = self.tls.unwritten().to_vec();
+        self.tls.wrote(output.len());
+        let mut rest = &output[..];
         while !rest.is_empty() {
             self.client.read_tls(&mut rest).expect("a slice");
             match self.client.process_new_packets() {

@@ -11,29 +11,29 @@ use crate::world::World;
 
 impl World {
     /// Conversations of the disk, and of the log.
-    pub(crate) fn stored(&self, model: &Model) -> StoredConversations {
+    pub(crate) fn stored_conversations(&self, model: &Model) -> StoredConversations {
         let disk = &self.disk;
-        let mut stored = StoredConversations::new();
-        for ((of, rev), row) in &disk.changes {
-            let conversation = stored.entry(*of).or_default();
+        let mut conversations = StoredConversations::new();
+        for ((id, rev), row) in &disk.changes {
+            let conversation = conversations.entry(*id).or_default();
             if row.changed.has_died() {
                 _ = conversation.died.insert(*rev)
             } else {
                 conversation.changes.push((*rev, row.changed.asked.id))
             }
         }
-        for ((of, seq), overlay) in &disk.altered {
-            let overlays = &mut stored.entry(*of).or_default().overlays;
+        for ((id, seq), overlay) in &disk.overlays {
+            let overlays = &mut conversations.entry(*id).or_default().overlays;
             overlays.insert(*seq, overlay.clone());
         }
-        for (of, head) in &disk.heads {
-            stored.entry(*of).or_default().rev = head.rev;
+        for (id, head) in &disk.heads {
+            conversations.entry(*id).or_default().rev = head.rev;
         }
-        let listed = disk.registers.keys().map(|(_, of)| *of);
-        let all: BTreeSet<_> = listed.chain(model.talks.keys().copied()).collect();
-        for of in all {
-            let conversation = stored.entry(of).or_default();
-            match of {
+        let register_keys = disk.registers.keys().map(|(_, id)| *id);
+        let ids: BTreeSet<_> = register_keys.chain(model.talks.keys().copied()).collect();
+        for id in ids {
+            let conversation = conversations.entry(id).or_default();
+            match id {
                 ConversationId::Group(number) => {
                     let group = self.group(number);
                     let members = group.iter().flat_map(|group| group.members.iter());
@@ -41,24 +41,28 @@ impl World {
                     conversation.members = members.collect();
                 }
                 ConversationId::Private { low, high } => {
-                    let registers = [low, high].map(|user| (user, self.registers(user, of)));
+                    let registers = [low, high].map(|user| (user, self.registers(user, id)));
                     conversation.registers = registers.into();
                 }
                 ConversationId::System(_) => {}
             }
         }
-        stored
+        conversations
     }
 
-    fn registers(&self, user: UserId, of: ConversationId) -> StoredRegisters {
-        let registers = self.disk.registers_of(user, of);
-        let hidden = self.disk.hidden.get(&(user, of)).into_iter();
-        let arranged = registers.arranged;
+    fn registers(&self, user: UserId, conversation: ConversationId) -> StoredRegisters {
+        let registers = self.disk.user_registers(user, conversation);
+        let hidden_marks = self
+            .disk
+            .hidden_messages
+            .get(&(user, conversation))
+            .into_iter();
+        let arrangement = registers.arrangement;
         StoredRegisters {
-            read_seq: registers.read,
-            cleared_seq: registers.cleared.seq,
-            is_pinned: arranged.is_some_and(|(_, arranged)| arranged.pinned),
-            hidden_seqs: hidden.flat_map(|all| all.values().copied()).collect(),
+            read_seq: registers.read_seq,
+            cleared_seq: registers.cleared_to.seq,
+            is_pinned: arrangement.is_some_and(|(_, arrangement)| arrangement.pinned),
+            hidden_seqs: hidden_marks.flat_map(|all| all.values().copied()).collect(),
         }
     }
 
@@ -69,7 +73,7 @@ impl World {
             return Ok(());
         }
         let read = |device: &CoreDevice, conversation| {
-            Some(self.disk.registers_of(device.user, conversation).read)
+            Some(self.disk.user_registers(device.user, conversation).read_seq)
         };
         self.evidence().judge_lists(model, read)
     }

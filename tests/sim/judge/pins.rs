@@ -23,7 +23,7 @@ impl World {
                 let view = talk.view();
                 expected
                     .iter_mut()
-                    .for_each(|said| said.clone_from(&view[said.seq.0 as usize - 1]));
+                    .for_each(|message| message.clone_from(&view[message.seq.0 as usize - 1]));
                 let query = SyncQuery::Pins {
                     conversation,
                     before: None,

@@ -21,8 +21,8 @@ impl Panics {
     /// Collects from here on, on this thread: a runtime of one thread runs everything here.
     /// `is_shown`: they are also printed, as they would be without a collector.
     pub fn collect(is_shown: bool) -> Panics {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
+        static HOOK_INSTALLATION: Once = Once::new();
+        HOOK_INSTALLATION.call_once(|| {
             let previous_hook = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 let is_shown = COLLECTED.with_borrow_mut(|panic_texts| {

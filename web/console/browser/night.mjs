@@ -146,7 +146,7 @@ export async function night(walk, mend) {
   await page.goto('/#/dead-letters');
   await heading('Causes');
   await large.getByRole('button', { name: 'Redrive…' }).click();
-  await see('would get a place');
+  await see('would be placed');
   await page.getByLabel('Letters per second').fill('0');
   await see('Enter a whole number from 1 to 1,000.');
   assert.ok(await inDialog('Redrive 6 letters').isDisabled());

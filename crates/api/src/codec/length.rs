@@ -44,7 +44,7 @@ impl Frames {
         match usize::try_from(len) {
             Ok(len) if len <= self.max => Ok(len),
             Ok(_) | Err(_) => {
-                let text = format!("a frame of {len} bytes, at most {} are taken", self.max);
+                let text = format!("a frame of {len} bytes; at most {} are accepted", self.max);
                 Err(Refusal::new(Code::TooLarge, text))
             }
         }

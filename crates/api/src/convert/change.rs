@@ -147,7 +147,7 @@ fn message_change(
         Content::text("")
     };
     let change = change_of.kind.message_change(&text);
-    change.ok_or_else(|| invalid("a list is no message: it has no changes"))
+    change.ok_or_else(|| invalid("a list is not a message and has no changes"))
 }
 
 impl TryFrom<v1::Change> for OrderedChange {
@@ -157,10 +157,11 @@ impl TryFrom<v1::Change> for OrderedChange {
         let wire_change = present("change.change", wire.change)?;
         let subject = optional_message("change.change.msg_id", wire_change.msg_id)?;
         let subject = present("change.change.msg_id", subject)?;
-        let change = match wire_change.kind.is_some() {
-            true => message_change(&ChangeOf::try_from(wire_change)?, wire.content)?,
+        let change = if wire_change.kind.is_some() {
+            message_change(&ChangeOf::try_from(wire_change)?, wire.content)?
+        } else {
             // A kind of a later version. Refused, it would come again on each connection.
-            false => MessageChange::Unknown,
+            MessageChange::Unknown
         };
         Ok(OrderedChange {
             rev: wire.rev,
@@ -232,11 +233,11 @@ impl TryFrom<v1::Marks> for MessageMarks {
     type Error = Refusal;
 
     fn try_from(wire: v1::Marks) -> Result<Self, Refusal> {
-        let reactions = wire.reactions.into_iter().map(|reactions| {
-            let users = reactions.users.into_iter();
+        let reactions = wire.reactions.into_iter().map(|reaction| {
+            let users = reaction.users.into_iter();
             let users = users.map(|user| field("reactions.users", UserId::new(user)));
             Ok((
-                parse_reaction(&reactions.text)?,
+                parse_reaction(&reaction.text)?,
                 users.collect::<Result<_, Refusal>>()?,
             ))
         });

@@ -63,7 +63,7 @@ pub(crate) fn field<T>(name: &str, result: Result<T, IdError>) -> Result<T, Refu
 pub(crate) fn token(token: String) -> Result<String, Refusal> {
     if token.len() > TOKEN_BYTES_MAX {
         let bytes = token.len();
-        let text = format!("the token has {bytes} bytes, at most {TOKEN_BYTES_MAX} are taken");
+        let text = format!("the token has {bytes} bytes; at most {TOKEN_BYTES_MAX} are accepted");
         return Err(Refusal::new(Code::TooLarge, text));
     }
     Ok(token)
@@ -106,7 +106,7 @@ where
 
 pub(crate) fn within(name: &str, len: usize, max: usize) -> Result<(), Refusal> {
     if len > max {
-        let text = format!("{name} holds {len}, at most {max} are taken at once: send it in parts");
+        let text = format!("{name} has {len} items; at most {max} are accepted at once: split it");
         return Err(Refusal::new(Code::TooLarge, text));
     }
     Ok(())
@@ -152,7 +152,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 
 pub(crate) fn platform(name: &str, number: i32) -> Result<Platform, Refusal> {
     optional_platform(name, number)?
-        .ok_or_else(|| invalid(format!("{name} is not set: say 1 (ios) to 7 (bot)")))
+        .ok_or_else(|| invalid(format!("{name} is not set: use 1 (ios) to 7 (bot)")))
 }
 
 /// Platform; `None` if it is unspecified.
@@ -256,7 +256,7 @@ impl TryFrom<v1::Refusal> for Refusal {
             (None, 4000..4500) => (Code::Unavailable, format!("{}: {}", wire.code, wire.text)),
             (None, 4500..5000) => (Code::Unsupported, format!("{}: {}", wire.code, wire.text)),
             (None, code) => {
-                let text = format!("{code} is no code of a refusal: those are 4000 to 4999");
+                let text = format!("{code} is not a refusal code: use 4000 to 4999");
                 return Err(Refusal::new(Code::Malformed, text));
             }
         };

@@ -479,7 +479,7 @@ impl TryFrom<v1::MailPageResponse> for Page {
             None
         };
         if wire.more && next.is_none() {
-            let text = "mail_page says that there is more, but not where it goes on";
+            let text = "mail_page says that there is more, but not where to continue";
             return Err(Refusal::new(Code::Malformed, text));
         }
         Ok(Page {

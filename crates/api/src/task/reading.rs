@@ -20,7 +20,7 @@ pub fn decode(value: Bytes) -> Result<Task, Flaw> {
     match catch_unwind(AssertUnwindSafe(|| Task::decode(value))) {
         Ok(Ok(task)) => Ok(task),
         Ok(Err(refusal)) => Err((DeadReason::Undecodable, refusal.to_string())),
-        Err(_) => Err((DeadReason::HandlerPanic, "reading it panicked".to_owned())),
+        Err(_) => Err((DeadReason::HandlerPanic, "decoding it panicked".to_owned())),
     }
 }
 

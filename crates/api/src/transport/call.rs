@@ -69,7 +69,7 @@ fn parse_timeout(value: &HeaderValue) -> Option<Duration> {
 
 fn too_late(timeout: Duration) -> Status {
     Status::deadline_exceeded(format!(
-        "no answer within {timeout:?}: whether the call was done is unknown"
+        "no answer within {timeout:?}: the call may or may not have been done"
     ))
 }
 
@@ -81,7 +81,7 @@ pub(super) fn tie_to_reader(request: http::Request<Body>) -> (http::Request<Body
     let request = request.map(|body| {
         let end = Box::pin(async move {
             cancellation.cancelled().await;
-            Status::cancelled("the call is over")
+            Status::cancelled("the call has ended")
         });
         Body::new(BoundedBody::new(body, end, StatusSource::Error))
     });
@@ -155,7 +155,9 @@ pub(super) fn unreachable(error: tonic::transport::Error) -> Status {
     let mut text = String::new();
     while let Some(error) = source {
         if error.is::<tonic::TimeoutExpired>() {
-            return Status::deadline_exceeded("no answer in time: whether it was done is unknown");
+            return Status::deadline_exceeded(
+                "no answer in time: the call may or may not have been done",
+            );
         }
         if !text.is_empty() {
             text.push_str(": ");

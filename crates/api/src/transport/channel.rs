@@ -52,9 +52,8 @@ pub(super) enum Path {
 }
 
 const NO_ADDRESS: &str =
-    "this address leads nowhere: one is inproc:<name>, http://host:port or https://host:port";
-const NO_IDENTITY: &str =
-    "this service shows certificates only to those that have one: section identity has none";
+    "not a service address: use inproc:<name>, http://host:port or https://host:port";
+const NO_IDENTITY: &str = "https needs a certificate of this process: section identity has none";
 
 impl Path {
     pub(super) fn far(
@@ -202,7 +201,7 @@ impl Near {
     async fn call(&self, mut request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
         let Some(server) = self.slot.get() else {
             return Err(Status::unavailable(
-                "nobody serves this name in the process",
+                "no service of this name in this process",
             ));
         };
         // Extensions would not cross a network.

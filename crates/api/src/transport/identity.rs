@@ -205,10 +205,10 @@ impl Proof {
             ready!(self.timer.as_mut().poll(cx));
             let now = Instant::now();
             if now >= self.end {
-                return Poll::Ready("the certificate of the peer has ended");
+                return Poll::Ready("the peer's certificate has expired");
             }
             if !self.identity.trusts(&self.chain) {
-                return Poll::Ready("the certificate of the peer has no root here any more");
+                return Poll::Ready("the root of the peer's certificate is no longer trusted");
             }
             self.timer
                 .as_mut()

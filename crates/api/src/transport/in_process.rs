@@ -24,11 +24,11 @@ use crate::trace;
 
 /// Status of a call in flight whose server goes.
 pub(super) fn gone() -> Status {
-    Status::unavailable("the server is gone: whether the call was done is unknown")
+    Status::unavailable("the server has stopped: the call may or may not have been done")
 }
 
 pub(super) fn panicked() -> Status {
-    Status::internal("the handler panicked: this is a bug, and the server's log has it")
+    Status::internal("bug: the handler panicked, see the server's log")
 }
 
 /// Services of one server, until the server ends.
@@ -82,7 +82,7 @@ impl InProcessServer {
         peer: &Peer,
     ) -> http::Response<Body> {
         if let Err(status) = self.permit(request.uri().path(), peer) {
-            tracing::warn!(status = status.message(), "a call is refused");
+            tracing::warn!(status = status.message(), "call refused");
             return status.into_http();
         }
         if let Some(caller) = &peer.0 {
@@ -100,7 +100,7 @@ impl InProcessServer {
 
     fn permit(&self, path: &str, peer: &Peer) -> Result<(), Status> {
         if self.wants_proof && peer.0.is_none() {
-            let text = "the caller has proved nothing, and identity.required is set here";
+            let text = "the caller has no certificate, and identity.required is set here";
             return Err(Status::unauthenticated(text));
         }
         permit(path, peer.0.as_ref())
@@ -134,7 +134,7 @@ impl InProcessServer {
         let request = request.map(|body| {
             let request_end = Box::pin(async move {
                 cancellation.cancelled().await;
-                Status::cancelled("the call is over")
+                Status::cancelled("the call has ended")
             });
             Body::new(BoundedBody::new(body, request_end, StatusSource::Error))
         });

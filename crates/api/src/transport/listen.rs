@@ -107,7 +107,7 @@ fn with_permits(
             Err(error) if error.raw_os_error().is_some_and(is_exhaustion) => {
                 let pause = backoff.failed(Timestamp::ZERO + started_at.elapsed());
                 if pause.warn {
-                    tracing::warn!(%error, "accepting pauses: connections of services fail");
+                    tracing::warn!(%error, "accepting paused: cannot accept connections from services");
                 }
                 pause.length
             }
@@ -151,7 +151,7 @@ impl Refusals {
             return;
         };
         let peer = peer.map_or_else(|_| "gone".to_owned(), |peer| peer.to_string());
-        tracing::warn!(peer, %error, count, "connections of no known service were closed, the last of them this one");
+        tracing::warn!(peer, %error, count, "closed connections from unknown services; this is the latest");
     }
 }
 

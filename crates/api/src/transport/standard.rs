@@ -63,7 +63,7 @@ impl StandardServices {
         match (builder().build_v1(), builder().build_v1alpha()) {
             (Ok(new), Ok(old)) => routes = routes.add_service(new).add_service(old),
             (Err(error), _) | (_, Err(error)) => {
-                tracing::error!(%error, "reflection is off: the descriptors cannot be read");
+                tracing::error!(%error, "gRPC reflection is off: cannot decode the descriptors");
             }
         }
         routes

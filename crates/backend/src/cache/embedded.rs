@@ -76,7 +76,7 @@ impl Cache for EmbeddedCache {
         let mut slots = self.slots.lock();
         invalidations
             .iter()
-            .for_each(|invalidations| slots.forget(invalidations));
+            .for_each(|invalidation| slots.forget(invalidation));
         invalidations.iter().map(|_| Ok(())).collect()
     }
 }

@@ -63,7 +63,7 @@ impl CacheConfig {
         let mut problems = Problems::default();
         if self.memory_bytes_max == 0 {
             let remedy = "At least 1; keep_for = \"0s\" keeps nothing";
-            problems.refuse("memory_bytes_max", 0, "no copy would fit", remedy);
+            problems.refuse("memory_bytes_max", 0, "no entry would fit", remedy);
         }
         problems
     }

@@ -78,14 +78,15 @@ const KINDS: u32 = 4;
 impl StoredRow {
     fn decode(value: &[u8]) -> Result<StoredRow> {
         let ((front, kind), _): ((RowFront, u32), _) = decode_front(SEAM, value)?;
-        let change = match kind < KINDS {
-            true => match decode(SEAM, value)? {
+        let change = if kind < KINDS {
+            match decode(SEAM, value)? {
                 (RowFront { seq: NOWHERE, .. }, MessageChange::Recall) => MessageChange::Died,
                 (_, change) => change,
-            },
+            }
+        } else {
             // A kind of a later version. It is no error, which would make the other changes of a
             // page unreadable, too.
-            false => MessageChange::Unknown,
+            MessageChange::Unknown
         };
         Ok(StoredRow {
             version: front.version,

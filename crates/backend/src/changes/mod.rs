@@ -27,7 +27,7 @@ const SEARCH: u64 = 1000;
 
 /// Refusal to store a change that no record asks for.
 fn unknown() -> Error {
-    Error::conflict("changes", "a change of no known kind")
+    Error::conflict("changes", "unknown kind of change")
 }
 
 #[async_trait]

@@ -521,8 +521,8 @@ impl ChangeStore for ScyllaChanges {
             }
         }
         let mut overlays = vec![BTreeMap::new(); places.len()];
-        for (index, effect) in self.cql.all(reads).await? {
-            for effect in effect {
+        for (index, effects) in self.cql.all(reads).await? {
+            for effect in effects {
                 effect.apply(&mut overlays[index])?;
             }
         }
@@ -633,7 +633,7 @@ fn to_rows(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
         (Some(seq), false) => seq,
         (None, true) => NOWHERE,
         (None, false) | (Some(_), true) => {
-            return Err(Error::conflict(SEAM, "a change of no position"));
+            return Err(Error::conflict(SEAM, "a change without a position"));
         }
     };
     let (code, reaction, is_on, content) = match &request.change {
@@ -698,7 +698,7 @@ fn to_rows(row: &ChangeRow) -> Result<(NewChange, Option<NewAltered>)> {
 }
 
 fn number(rev: u64) -> Result<i64> {
-    i64::try_from(rev).map_err(|_| Error::conflict(SEAM, "a rev beyond all that is counted"))
+    i64::try_from(rev).map_err(|_| Error::conflict(SEAM, "a rev beyond the maximum"))
 }
 
 fn id(raw: i64) -> Result<MessageId> {
@@ -714,7 +714,7 @@ fn uuid(send_id: SendId) -> Uuid {
 }
 
 fn torn() -> Error {
-    Error::corrupt(SEAM, "a change has columns that mean nothing")
+    Error::corrupt(SEAM, "a change with invalid columns")
 }
 
 #[cfg(test)]

@@ -200,7 +200,7 @@ impl ScyllaConversations {
             return Ok(ListRegisters::default());
         };
         row.registers().ok_or_else(|| {
-            let text = format!("the registers of {owner} in {conversation} mean nothing");
+            let text = format!("invalid registers of {owner} in {conversation}");
             Error::corrupt(SEAM, text)
         })
     }
@@ -214,8 +214,7 @@ impl ConversationColumns {
         }
         let (kind, other) = (self.kind, self.other);
         let entry = self.build_entry(owner).ok_or_else(|| {
-            let text =
-                format!("the row ({kind}, {other}) of {owner} has columns that mean nothing");
+            let text = format!("the row ({kind}, {other}) of {owner} has invalid columns");
             Error::corrupt(SEAM, text)
         })?;
         Ok(Some(entry))

@@ -175,7 +175,7 @@ impl RegistryState {
                     .get(NODE_PREFIX.len()..)
                     .and_then(|node| node.try_into().ok())
                     .map(u16::from_be_bytes)
-                    .ok_or_else(|| Error::corrupt(SEAM, "a node number that is none"))?;
+                    .ok_or_else(|| Error::corrupt(SEAM, "invalid node number"))?;
                 Ok((node, timestamp(number(value)?)))
             })
             .collect()
@@ -279,7 +279,7 @@ impl Registry for EmbeddedRegistry {
             .filter(|number| !nodes.contains_key(number))
             .map(|number| (reservations.get(&number).copied(), number))
             .min()
-            .ok_or_else(|| Error::unavailable(SEAM, "all 1024 node numbers are held"))?;
+            .ok_or_else(|| Error::unavailable(SEAM, "all 1024 node numbers are in use"))?;
         let not_before = not_before.unwrap_or(Timestamp::ZERO);
         Ok(Box::new(self.state.hold(&mut nodes, number, not_before)))
     }
@@ -330,7 +330,7 @@ impl LeaseGuard for Guard {
         let mut leases = self.state.leases.lock();
         let lease = leases.get_mut(&(self.role, self.name.clone()));
         let lease = lease.filter(|lease| lease.instance.life.incarnation == self.incarnation);
-        let lease = lease.ok_or_else(|| Error::conflict(SEAM, "the lease has ended"))?;
+        let lease = lease.ok_or_else(|| Error::conflict(SEAM, "the lease has expired"))?;
         lease.load = Some(load.clone());
         Ok(())
     }
@@ -375,7 +375,7 @@ impl NodeLease for EmbeddedNode {
             let nodes = self.state.nodes.lock();
             if !self.is_held(&nodes) {
                 let text = format!(
-                    "node number {} is not held any more; lease another",
+                    "node number {} is no longer leased; lease another",
                     self.number
                 );
                 return Err(Error::conflict(SEAM, text));

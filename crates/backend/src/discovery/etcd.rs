@@ -133,7 +133,10 @@ impl EtcdState {
                 None => (0, 0),
             };
             let successor = last.checked_add(1).ok_or_else(|| {
-                Error::corrupt(SEAM, format!("{key}: no number is larger than its value"))
+                Error::corrupt(
+                    SEAM,
+                    format!("{key}: its value is the largest possible number"),
+                )
             })?;
             let now = u64::try_from(self.clock.now().millis()).unwrap_or(0);
             let next = Incarnation(successor.max(now));
@@ -154,7 +157,7 @@ impl EtcdState {
 fn read_number(value: &[u8], key: &str) -> Result<u64> {
     let text = std::str::from_utf8(value).ok();
     text.and_then(|text| text.parse().ok())
-        .ok_or_else(|| Error::corrupt(SEAM, format!("{key}: the value is no number")))
+        .ok_or_else(|| Error::corrupt(SEAM, format!("{key}: the value is not a number")))
 }
 
 #[async_trait]
@@ -251,10 +254,7 @@ impl Registry for EtcdRegistry {
             Some(TxnOpResponse::Get(response)) if !response.kvs().is_empty() => {
                 read_number(response.kvs()[0].value(), &key)
             }
-            _ => Err(Error::unavailable(
-                SEAM,
-                format!("{key} was there, and is gone"),
-            )),
+            _ => Err(Error::unavailable(SEAM, format!("{key} has disappeared"))),
         }
     }
 

@@ -338,7 +338,10 @@ impl Engine {
     /// engine refuses all later writes. `Conflict` on disk.
     pub fn crash(&self, kept_count: usize) -> Result<Engine> {
         match self.store() {
-            Store::Disk(_) => Err(Error::conflict(SEAM, "only a store in memory can do that")),
+            Store::Disk(_) => Err(Error::conflict(
+                SEAM,
+                "only an in-memory store supports this",
+            )),
             Store::Memory(memory) => {
                 Ok(Engine::from_store(Store::Memory(memory.crash(kept_count))))
             }

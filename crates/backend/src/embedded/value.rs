@@ -30,7 +30,7 @@ pub(crate) fn decode<T: DeserializeOwned>(seam: &'static str, bytes: &[u8]) -> R
     if rest.is_empty() {
         Ok(value)
     } else {
-        Err(Error::corrupt(seam, "a row is longer than what it says"))
+        Err(Error::corrupt(seam, "a row has trailing bytes"))
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn decode_front<'a, T: DeserializeOwned>(
         }
         Some((format, _)) => Err(Error::corrupt(
             seam,
-            format!("a row of format {format}; this program knows format {FORMAT}"),
+            format!("a row has format {format}; this program supports format {FORMAT}"),
         )),
         None => Err(Error::corrupt(seam, "an empty row")),
     }

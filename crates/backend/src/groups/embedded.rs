@@ -268,7 +268,7 @@ fn second(key: &[u8]) -> Result<i64> {
 /// Returns a key without its first number.
 fn behind_first<const N: usize>(key: &[u8]) -> Result<[u8; N]> {
     let rest = key.get(8..).and_then(|bytes| bytes.try_into().ok());
-    rest.ok_or_else(|| Error::corrupt(SEAM, "a key is torn"))
+    rest.ok_or_else(|| Error::corrupt(SEAM, "corrupt key"))
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ impl GroupStore for ScyllaGroups {
         let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
         let settings = |(bits, ver): &(i32, i64)| {
             let pair = settings_from_bits(*bits).zip(write_time::to_version(*ver));
-            let text = format!("group {group} has settings {bits} of {ver}, which mean nothing");
+            let text = format!("group {group} has invalid settings {bits} of version {ver}");
             pair.ok_or_else(|| Error::corrupt(SEAM, text))
         };
         rows.first().map(settings).transpose()
@@ -269,7 +269,7 @@ fn member((id, role, since, ver): MemberColumns) -> Result<Member> {
         })
     };
     whole().ok_or_else(|| {
-        let text = format!("the membership of {id} has columns that mean nothing");
+        let text = format!("the membership of {id} has invalid columns");
         Error::corrupt(SEAM, text)
     })
 }

@@ -53,7 +53,7 @@ impl ScyllaHeads {
         columns
             .map(|columns| {
                 let torn =
-                    || Error::corrupt(SEAM, format!("the head of {conversation} means nothing"));
+                    || Error::corrupt(SEAM, format!("the head of {conversation} is invalid"));
                 columns.head().ok_or_else(torn)
             })
             .transpose()

@@ -46,7 +46,7 @@ impl InstallationStore for ScyllaInstallation {
     async fn record(&self, number: u64, created_at: Timestamp) -> Result<u64> {
         let values = (number as i64, created_at.millis());
         self.cql.write_if(&self.insert, values).await?;
-        let error = || crate::Error::unavailable(SEAM, "the number was written, and is not there");
+        let error = || crate::Error::unavailable(SEAM, "the number was written but is missing");
         self.number().await?.ok_or_else(error)
     }
 

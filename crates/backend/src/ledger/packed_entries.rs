@@ -47,8 +47,8 @@ pub(super) fn from_bytes(
     message: MessageId,
     bytes: &[u8],
 ) -> Result<impl Iterator<Item = LedgerEntry>> {
-    let row: Vec<StoredRow> = decode(seam, bytes)?;
-    Ok(row.into_iter().map(move |row| LedgerEntry {
+    let rows: Vec<StoredRow> = decode(seam, bytes)?;
+    Ok(rows.into_iter().map(move |row| LedgerEntry {
         message,
         at: Timestamp::from_millis(message.timestamp().millis() + row.after_millis),
         target: row.target,

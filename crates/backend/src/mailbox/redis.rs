@@ -194,7 +194,7 @@ impl MailboxStore for RedisMailbox {
             lives.denied.extend(new_lives.denied);
             lives.living.extend(new_lives.living);
         }
-        let why = "the sessions of a platform changed under a login again and again";
+        let why = "gave up a sign-in: the sessions of the platform kept changing";
         Err(Error::unavailable(SEAM, why))
     }
 

@@ -137,7 +137,7 @@ pub(super) fn rows(rows: Vec<MessageRow>) -> Result<(Vec<UserCopy>, Vec<GroupMes
             {
                 messages.push(GroupMessage { group, row });
             }
-            _ => return Err(Error::conflict(SEAM, "a row that is not its owner's")),
+            _ => return Err(Error::conflict(SEAM, "a row of another owner")),
         }
     }
     Ok((copies, messages))

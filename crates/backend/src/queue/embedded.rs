@@ -222,8 +222,8 @@ fn install(engine: &Engine, partitions: u32) -> Result<u32> {
         return Err(Error::conflict(
             SEAM,
             format!(
-                "the log was made with {installed_count} partitions and cannot have {partitions}: set \
-                 partitions to {installed_count}"
+                "the log was created with {installed_count} partitions, not {partitions}: set partitions \
+                 to {installed_count}"
             ),
         ));
     }
@@ -373,7 +373,7 @@ impl EmbeddedState {
         if row.len() > max_bytes {
             return Err(Error::conflict(
                 SEAM,
-                format!("a record of {} bytes, at most {max_bytes} fit", row.len()),
+                format!("a record of {} bytes; at most {max_bytes} fit", row.len()),
             ));
         }
         Ok((record.partition, row))

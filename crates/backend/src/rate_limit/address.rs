@@ -109,8 +109,9 @@ impl AddressWarnings {
             let setting = self.setting;
             tracing::warn!(
                 %address,
-                "this address has reached the limit of {setting}, and more from it is refused (limits_total counts how \
-                 much). If many clients share it, raise the setting, or let the balancer in front pass on their addresses"
+                "this address has reached the limit {setting}; further requests are refused \
+                 (counted in limits_total). If many clients share it, raise the limit, or have the \
+                 load balancer pass on their addresses"
             );
         }
     }

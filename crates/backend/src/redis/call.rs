@@ -53,7 +53,11 @@ impl Call {
     }
 
     pub(crate) fn key(mut self, key: String) -> Call {
-        debug_assert_eq!(slots::for_key(&key), self.slot, "{key} lies elsewhere");
+        debug_assert_eq!(
+            slots::for_key(&key),
+            self.slot,
+            "{key} is on another server"
+        );
         self.keys.push(key);
         self
     }

@@ -12,24 +12,23 @@ use crate::{Error, Kind};
 pub(crate) enum Failure {
     #[error("{address}: no answer within {after:?}")]
     Deadline { address: String, after: Duration },
-    #[error("{address}: more pipelines than in_flight_max are on their way to it")]
+    #[error("{address}: more than in_flight_max pipelines in flight")]
     Busy { address: String },
-    #[error("{address} has left many calls unanswered; it is asked again when it answers a check")]
+    #[error("{address} does not answer; paused until a health check succeeds")]
     Silent { address: String },
-    #[error("no master is known: {0}")]
+    #[error("no known master: {0}")]
     NoMaster(String),
-    #[error("{address} is a replica, and only a master may be asked")]
+    #[error("{address} is a replica, not a master")]
     Replica { address: String },
-    #[error("{address} runs Redis {version}, and 7.0 or later is needed")]
+    #[error("{address} runs Redis {version}; 7.0 or later is required")]
     TooOld { address: String, version: String },
     #[error(
-        "Redis has reached its maxmemory and stores no more (acknowledging and trimming still work): \
-         raise maxmemory, or add servers"
+        "Redis has reached maxmemory and accepts no more data (acknowledging and trimming still \
+         work): raise maxmemory, or add servers"
     )]
     OutOfMemory(#[source] RedisError),
     #[error(
-        "Redis has fewer replicas than its min-replicas-to-write asks for, and stores nothing until \
-         they are back"
+        "Redis has fewer replicas than min-replicas-to-write requires, and accepts no writes until they are back"
     )]
     TooFewReplicas(#[source] RedisError),
     #[error("{address}: {source}: {advice}")]
@@ -39,19 +38,20 @@ pub(crate) enum Failure {
         source: RedisError,
     },
     #[error(
-        "Redis refuses user or password ({0}): redis.username and redis.password_file have to be as its ACL has \
-         them, and those of sentinels redis.sentinel_username and redis.sentinel_password_file"
+        "Redis rejected user or password ({0}): redis.username and redis.password_file must match \
+         its ACL, and redis.sentinel_username and redis.sentinel_password_file that of the \
+         sentinels"
     )]
     SignIn(#[source] RedisError),
     #[error(
-        "Redis refuses a command of this user ({0}): its ACL has to allow what docs/operations/security.md lists"
+        "Redis forbids a command to this user ({0}): its ACL must allow what docs/operations/security.md lists"
     )]
     Forbidden(#[source] RedisError),
     #[error("{0}")]
     Redis(#[source] RedisError),
-    #[error("an answer that cannot be: {0}")]
+    #[error("unexpected answer: {0}")]
     Reply(String),
-    #[error("not asked: an earlier part of the same call found no server")]
+    #[error("not sent: an earlier part of the same call found no server")]
     GivenUp,
 }
 

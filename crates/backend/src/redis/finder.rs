@@ -106,7 +106,7 @@ async fn find_master(
                 Failure::Tls { advice, source, .. } => format!("{source}: {advice}"),
                 other => other.to_string(),
             };
-            Failure::NoMaster(format!("sentinels name no {master:?}: {reason}"))
+            Failure::NoMaster(format!("the sentinels know no master {master:?}: {reason}"))
         })?;
     match client.get_connection_info().addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -151,7 +151,7 @@ async fn find_slots(
     servers: impl Iterator<Item = &Address>,
     mode: &ConnectionMode,
 ) -> Result<SlotMap, Failure> {
-    let mut last = Failure::NoMaster("no server of the cluster is known".to_owned());
+    let mut last = Failure::NoMaster("no known server of the cluster".to_owned());
     for server in servers {
         let query = timeout(mode.connect_wait, ask_slots(server, mode));
         match query.await {

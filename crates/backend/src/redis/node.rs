@@ -295,7 +295,7 @@ impl Node {
             tracing::warn!(
                 server = %self.address,
                 policy,
-                "Redis may throw mailboxes away: set maxmemory-policy noeviction"
+                "Redis may evict mailboxes: set maxmemory-policy noeviction"
             );
         }
         let replid = field(info, "master_replid")

@@ -279,7 +279,7 @@ impl Pool {
         deadline: Instant,
     ) -> Vec<(OpenCall, Answer)> {
         let Some(address) = address else {
-            let no_master = Failure::NoMaster("nobody serves these slots".to_owned());
+            let no_master = Failure::NoMaster("no server has these slots".to_owned());
             return all(group, &no_master);
         };
         let node = self.node(&address);
@@ -335,7 +335,7 @@ impl Pool {
             })
             .collect();
         if needs_scripts && let Err(failure) = node.load(&live, deadline, &self.mode).await {
-            tracing::debug!(server = %address, %failure, "scripts were not loaded");
+            tracing::debug!(server = %address, %failure, "cannot load scripts");
         }
         if is_stale {
             node.forget(&live);

@@ -59,7 +59,8 @@ impl Pool {
         for (node, renewal) in nodes.iter().zip(renewal) {
             if let Err(failure) = renewal {
                 let server = &node.address;
-                tracing::warn!(%server, %failure, "new credentials are refused; connections of before stay");
+                tracing::warn!(%server, %failure, "Redis rejected the new credentials; keeping the \
+                                                   current connections");
             }
         }
     }
@@ -71,7 +72,7 @@ impl Pool {
                 self.nodes.lock().retain(|address, _| map.holds(address));
                 *self.map.write() = map;
             }
-            Err(failure) => tracing::debug!(%failure, "the masters of Redis were not found"),
+            Err(failure) => tracing::debug!(%failure, "cannot find the Redis masters"),
         }
     }
 

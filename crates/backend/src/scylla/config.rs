@@ -180,12 +180,12 @@ impl ScyllaConfig {
         problems.addresses("contact_points", &self.contact_points);
         if !is_keyspace(&self.keyspace) {
             let value = format!("{:?}", self.keyspace);
-            let remedy = "A letter, then lower-case letters, digits and _, at most 48";
-            problems.refuse("keyspace", value, "CQL has no such name", remedy);
+            let remedy = "Use a letter, then lower-case letters, digits and _, at most 48 in all";
+            problems.refuse("keyspace", value, "not a valid CQL name", remedy);
         }
         if !self.username.is_empty() && self.password_file.is_none() {
             let remedy = "Set both or none";
-            problems.refuse("username", "", "it has no scylla.password_file", remedy);
+            problems.refuse("username", "", "scylla.password_file is not set", remedy);
         }
         for (key, time) in [
             ("connect_timeout", self.connect_timeout),
@@ -193,8 +193,8 @@ impl ScyllaConfig {
             ("schema_timeout", self.schema_timeout),
         ] {
             if time.is_zero() {
-                let reason = "nothing would ever be done in time";
-                problems.refuse(key, "0s", reason, "Longer than nothing");
+                let reason = "every request would time out";
+                problems.refuse(key, "0s", reason, "More than 0s");
             }
         }
         for (key, count) in [
@@ -202,12 +202,12 @@ impl ScyllaConfig {
             ("call_in_flight_max", self.call_in_flight_max),
         ] {
             if count == 0 {
-                problems.refuse(key, count, "nothing could be asked", "At least 1");
+                problems.refuse(key, count, "no request could be sent", "At least 1");
             }
         }
         if self.ledger_retention < Duration::from_secs(1) || self.ledger_retention > RETENTION_MAX {
             let value = humantime_serde::re::humantime::format_duration(self.ledger_retention);
-            let reason = "a time to live is whole seconds, and at most 20 years";
+            let reason = "a TTL is in whole seconds, at most 20 years";
             problems.refuse("ledger_retention", value, reason, "Such as 14days");
         }
         problems.section("tls", self.tls.files().problems());
@@ -237,11 +237,11 @@ impl Replication {
         for (name, factor) in &self.datacenters {
             let key = format!("datacenters.{name:?}");
             if *factor == 0 {
-                problems.refuse(&key, 0, "nothing would be kept", "Say 3, or leave it out");
+                problems.refuse(&key, 0, "nothing would be kept", "Use 3, or remove it");
             }
             if name.is_empty() || name.contains(['\'', '{', '}']) {
-                let reason = "no datacenter has such a name";
-                problems.refuse(&key, factor, reason, "Without quotes and braces");
+                let reason = "not a valid datacenter name";
+                problems.refuse(&key, factor, reason, "Use a name without quotes and braces");
             }
         }
         problems
@@ -309,7 +309,7 @@ mod tests {
         assert!(refusal_text(|c| c.replication.factor = 0).contains("replication"));
         assert!(
             refusal_text(|c| _ = c.replication.datacenters.insert("a'".into(), 3))
-                .contains("such a name")
+                .contains("not a valid datacenter name")
         );
     }
 

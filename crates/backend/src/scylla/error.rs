@@ -41,7 +41,7 @@ fn remedy(error: &ConnectionError, is_tls: bool) -> Option<String> {
     }
 }
 
-const SIGN_IN: &str = "scylla.username and scylla.password_file have to be as the cluster has them";
+const SIGN_IN: &str = "scylla.username and scylla.password_file must match the cluster";
 
 /// Failed request. A refusal by the server is `Unavailable` too, whatever the reason: missing
 /// tables, a user without rights and a full disk come from outside, and a message must wait for

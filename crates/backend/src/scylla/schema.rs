@@ -194,7 +194,7 @@ pub async fn check(config: &ScyllaConfig) -> Result<()> {
 async fn connect(config: &ScyllaConfig) -> Result<Session> {
     match timeout(config.connect_timeout, open(config)).await {
         Ok(session) => session,
-        Err(_) => Err(Error::unavailable(SEAM, "connecting took too long")),
+        Err(_) => Err(Error::unavailable(SEAM, "connecting timed out")),
     }
 }
 
@@ -209,7 +209,7 @@ pub(super) async fn check_on(session: &Session, config: &ScyllaConfig) -> Result
         return Ok(());
     }
     let text = format!(
-        "keyspace {} lacks migration {}: run `packetboat schema apply` once (`packetboat schema print` \
+        "keyspace {} lacks migration {}: run `packetboat schema apply` (`packetboat schema print` \
          shows what it does)",
         config.keyspace,
         missing_migrations.join(", ")
@@ -344,7 +344,7 @@ impl<'a> OneNode<'a> {
         let (datacenter, nodes) = (&self.datacenter, self.neighbours);
         if usize::from(factor) > nodes {
             let text = format!(
-                "replication asks for {factor} copies in datacenter {datacenter}, which has {nodes} \
+                "replication needs {factor} copies in datacenter {datacenter}, which has {nodes} \
                  node(s): add nodes, or lower scylla.replication.factor"
             );
             return Err(Error::conflict(SEAM, text));
@@ -355,8 +355,8 @@ impl<'a> OneNode<'a> {
         }
         if factor < 3 && nodes >= 3 {
             let text = format!(
-                "replication keeps {factor} copies, and datacenter {datacenter} has {nodes} nodes: with \
-                 fewer than 3 the loss of one node stops or loses messages. Set \
+                "replication keeps {factor} copies, and datacenter {datacenter} has {nodes} nodes: \
+                 with fewer than 3 copies, losing one node stops or loses messages. Set \
                  scylla.replication.factor = 3"
             );
             return Err(Error::conflict(SEAM, text));

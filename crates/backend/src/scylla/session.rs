@@ -430,7 +430,7 @@ fn serial(level: ConsistencyLevel) -> (SerialConsistency, Consistency) {
 }
 
 fn timeout_error(seam: &'static str, action: &str, limit: Duration) -> Error {
-    Error::unavailable(seam, format!("{action} had no answer within {limit:?}"))
+    Error::unavailable(seam, format!("no answer to {action} within {limit:?}"))
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl TimelineConfig {
             }
         }
         if self.expire.as_millis() == 0 {
-            let reason = "Redis counts whole milliseconds";
+            let reason = "Redis counts in whole milliseconds";
             problems.refuse("expire", "0s", reason, "At least 1ms");
         }
         problems

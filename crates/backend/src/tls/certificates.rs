@@ -39,11 +39,11 @@ pub enum CertificateError {
         cert_file: PathBuf,
         key_file: PathBuf,
     },
-    #[error("the first certificate in {path} ended on {end}")]
+    #[error("the first certificate in {path} expired on {end}")]
     Expired { path: PathBuf, end: String },
-    #[error("the first certificate in {path} begins on {begin} only")]
+    #[error("the first certificate in {path} is not valid before {begin}")]
     Early { path: PathBuf, begin: String },
-    #[error("there is no certificate")]
+    #[error("no certificate given")]
     Empty,
     #[error(transparent)]
     Rustls(#[from] RustlsError),

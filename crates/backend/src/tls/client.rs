@@ -58,12 +58,12 @@ impl ClientTlsConfig {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if self.cert_file.is_some() != self.key_file.is_some() {
-            let reason = "a certificate and its key need each other";
-            problems.refuse("cert_file", "", reason, "Name both files or none");
+            let reason = "a certificate and its key must be set together";
+            problems.refuse("cert_file", "", reason, "Set both files or none");
         }
         if self.cert_file.is_some() && !self.is_on() {
-            let reason = "nothing is shown without TLS";
-            let remedy = "Name the roots of the servers in ca_file, too";
+            let reason = "a client certificate needs TLS";
+            let remedy = "Set ca_file to the root certificates of the servers, too";
             problems.refuse("cert_file", "", reason, remedy);
         }
         problems
@@ -245,12 +245,13 @@ type SharedError = Arc<dyn StdError + Send + Sync>;
 pub(crate) fn ended(part: &str, is_on: bool) -> String {
     if is_on {
         format!(
-            "a server that wants a certificate ends a connection without one that it trusts so: {part}.tls.cert_file \
-             names one"
+            "this is how a server that requires a client certificate refuses a connection: set \
+             {part}.tls.cert_file to one that it trusts"
         )
     } else {
         format!(
-            "a server that wants TLS ends a connection without it so: {part}.tls.ca_file turns TLS on"
+            "this is how a server that requires TLS refuses a connection without it: turn TLS on \
+             with {part}.tls.ca_file"
         )
     }
 }
@@ -258,15 +259,15 @@ pub(crate) fn ended(part: &str, is_on: bool) -> String {
 fn advice_for(part: &str, error: &RustlsError) -> String {
     match error {
         RustlsError::InvalidCertificate(reason) => format!(
-            "the server's certificate is refused ({reason:?}): {part}.tls.ca_file has to hold its root, and the \
-             certificate the name or the address that is dialed"
+            "the server's certificate was rejected ({reason:?}): {part}.tls.ca_file must contain \
+             its root, and the certificate must cover the host name or address in use"
         ),
-        RustlsError::InvalidMessage(_) => format!(
-            "the server does not speak TLS: leave {part}.tls out, or dial the port where it does"
-        ),
+        RustlsError::InvalidMessage(_) => {
+            format!("the server does not speak TLS: remove {part}.tls, or use its TLS port")
+        }
         RustlsError::AlertReceived(alert) => format!(
-            "the server refuses what this process shows ({alert:?}): {part}.tls.cert_file has to be a certificate \
-             that it trusts"
+            "the server rejected this process's certificate ({alert:?}): {part}.tls.cert_file must \
+             be one that it trusts"
         ),
         other => format!("TLS failed ({other}): see {part}.tls"),
     }

@@ -82,13 +82,13 @@ impl TlsConfig {
     pub fn check(&self, address: SocketAddr, clock: &Arc<dyn Clock>) -> Problems {
         let mut problems = Problems::default();
         if self.is_on() && self.offloaded {
-            let reason = "there are certificates, too, and only one of them can be meant";
-            let remedy = "Without certificates, or false";
+            let reason = "certificates are set as well: TLS ends either here or at a proxy";
+            let remedy = "Remove the certificates, or set it to false";
             problems.refuse("offloaded", true, reason, remedy);
         }
         if !self.is_on() && !self.offloaded && !address.ip().is_loopback() {
-            let reason = format!("whoever is between could read all that {address} says");
-            let remedy = "Name certificates; or set offloaded = true where a proxy ends TLS";
+            let reason = format!("traffic to {address} would not be encrypted");
+            let remedy = "Set certificates, or set offloaded = true if a proxy terminates TLS";
             problems.refuse("certificates", "empty", &reason, remedy);
         }
         for (index, files) in self.certificates.iter().enumerate() {
@@ -140,12 +140,12 @@ impl HttpTlsConfig {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if self.cert_file.is_some() != self.key_file.is_some() {
-            let reason = "a certificate and its key need each other";
-            problems.refuse("cert_file", "", reason, "Name both files or none");
+            let reason = "a certificate and its key must be set together";
+            problems.refuse("cert_file", "", reason, "Set both files or none");
         }
         if self.is_on() && self.offloaded {
-            let reason = "there is a certificate, too, and only one of them can be meant";
-            let remedy = "Without cert_file and key_file, or false";
+            let reason = "a certificate is set as well: TLS ends either here or at a proxy";
+            let remedy = "Remove cert_file and key_file, or set it to false";
             problems.refuse("offloaded", true, reason, remedy);
         }
         if let Err(error) = self.load() {

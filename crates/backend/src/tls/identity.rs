@@ -101,18 +101,18 @@ impl IdentityConfig {
         let files = [&self.cert_file, &self.key_file, &self.trust_file];
         let file_count = files.iter().filter(|file| file.is_some()).count();
         if file_count != 0 && file_count != files.len() {
-            let remedy = "Name all of cert_file, key_file and trust_file, or none";
-            problems.refuse("cert_file", "", "an identity has three files", remedy);
+            let remedy = "Set all of cert_file, key_file and trust_file, or none";
+            problems.refuse("cert_file", "", "an identity needs three files", remedy);
         }
         for (role, pattern) in &self.roles {
             if !is_pattern(pattern) {
                 let key = format!("roles.{role}");
                 let remedy = "Such as spiffe://cluster.local/ns/packetboat/sa/packetboat-boat";
-                problems.refuse(&key, pattern, "it is no URI of a service", remedy);
+                problems.refuse(&key, pattern, "not a service URI", remedy);
             }
         }
         if let Some((one, other)) = self.patterns().ambiguity() {
-            let reason = format!("{one} and {other} would have the same URI");
+            let reason = format!("{one} and {other} have the same URI");
             problems.refuse("roles", "", &reason, "Give each role a URI of its own");
         }
         problems
@@ -130,9 +130,9 @@ pub enum IdentityError {
     Certificate(#[from] CertificateError),
     #[error("cert_file, key_file and trust_file are all needed")]
     Incomplete,
-    #[error("{path} is not what a service shows: {reason}")]
+    #[error("{path} is not a service certificate: {reason}")]
     NoService { path: PathBuf, reason: String },
-    #[error("{path} says {found}, and this process is a {wanted}")]
+    #[error("{path} is for {found}, but this process is a {wanted}")]
     OtherRole {
         path: PathBuf,
         found: Caller,
@@ -465,7 +465,7 @@ impl Verifier {
         let (caller, _) = caller.map_err(RustlsError::General)?;
         match self.expected_role {
             Some(expected_role) if expected_role != caller.role => Err(RustlsError::General(
-                format!("its certificate says {caller}, and a {expected_role} was called"),
+                format!("its certificate is for {caller}, but a {expected_role} was called"),
             )),
             _ => Ok(caller),
         }

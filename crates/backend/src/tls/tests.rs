@@ -181,7 +181,11 @@ fn wrong_files_leave_all_as_it_was_and_are_named() {
     let wrongs = [
         (read("other.crt"), read("a.key"), "a.key is not the key of"),
         (read("a.crt"), read("other.key"), "a.key is not the key of"),
-        (read("past.crt"), read("past.key"), "a.crt ended on Jan  1"),
+        (
+            read("past.crt"),
+            read("past.key"),
+            "a.crt expired on Jan  1",
+        ),
         ("rubbish".into(), read("a.key"), "a.crt holds no certif"),
         (
             read("a.crt"),
@@ -330,8 +334,12 @@ fn settings_say_what_is_wrong_with_them() {
         (config(&[], false), near, ""),
         (config(&[], true), far, ""),
         (config(&["a"], false), far, ""),
-        (config(&[], false), far, "certificates is empty: whoever"),
-        (config(&["a"], true), far, "offloaded is true: there are"),
+        (config(&[], false), far, "certificates is empty: traffic"),
+        (
+            config(&["a"], true),
+            far,
+            "offloaded is true: certificates are set",
+        ),
         (
             config(&["a", "past"], false),
             near,
@@ -408,5 +416,5 @@ fn a_certificate_not_valid_yet_is_refused() {
     let result = files.pair("a").write(&early.pem(), &key.serialize_pem());
     result.expect("files");
     let error = certificates.reload().expect_err("it begins later");
-    assert!(error.to_string().contains("begins on"), "{error}");
+    assert!(error.to_string().contains("is not valid before"), "{error}");
 }

@@ -44,7 +44,7 @@ pub(super) async fn arrive(
             Ok(Ok(Ok(source))) => address = source.unwrap_or(address),
             Ok(Ok(Err(error))) => {
                 boat.metrics.proxy_headers_refused.increment(1);
-                debug!(%error, %address, "a balancer's header was refused");
+                debug!(%error, %address, "PROXY header refused");
                 return None;
             }
             Ok(Err(_)) | Err(_) => return None,
@@ -65,7 +65,7 @@ pub(super) async fn arrive(
         Ok(Ok(())) => Some((stream, peer)),
         Ok(Err(error)) => {
             boat.metrics.tls_handshakes_failed.increment(1);
-            debug!(%error, %address, "a TLS handshake failed");
+            debug!(%error, %address, "TLS handshake failed");
             None
         }
         Err(_) => {

@@ -53,7 +53,7 @@ where
     // The answer has the same time: a client that does not read it holds no permit.
     let answer_deadline = deadline.min(Instant::now() + head_timeout);
     if let Ok(Err(error)) = timeout_at(answer_deadline, connection).await {
-        tracing::debug!(%error, "a connection ended before it was a WebSocket");
+        tracing::debug!(%error, "connection closed before the WebSocket upgrade");
     }
 }
 
@@ -64,7 +64,7 @@ pub fn accept(parts: &mut Parts) -> (Response<String>, Option<OnUpgrade>) {
         Err(rejection) => return (refusal_response(rejection.status, &rejection.text), None),
     };
     let Some((upgrade, accept_key)) = parts.extensions.remove::<OnUpgrade>().zip(accept_key) else {
-        let text = "this connection cannot be upgraded\n";
+        let text = "cannot upgrade this connection\n";
         return (refusal_response(StatusCode::UPGRADE_REQUIRED, text), None);
     };
     let mut response = Response::new(String::new());
@@ -105,7 +105,7 @@ where
     match upgrade.await.ok()?.downcast::<TokioIo<S>>() {
         Ok(parts) => Some((parts.io.into_inner(), parts.read_buf)),
         Err(_) => {
-            tracing::error!("a WebSocket on a socket that nobody accepted");
+            tracing::error!("bug: WebSocket upgrade on an unknown socket");
             None
         }
     }

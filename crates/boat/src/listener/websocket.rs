@@ -69,14 +69,14 @@ fn answer(
     }
     if !is_welcome(boat, on_loopback, &parts.headers) {
         boat.metrics.origins_refused.increment(1);
-        let text = "pages of this origin may not connect: boat.origins names those that may\n";
+        let text = "pages of this origin may not connect: see boat.origins\n";
         return refusal_response(StatusCode::FORBIDDEN, text);
     }
     let client_ip = match forwarded_address(boat, peer, &parts.headers) {
         Ok(client_ip) => client_ip,
         Err(error) => {
             boat.metrics.proxy_headers_refused.increment(1);
-            tracing::debug!(%error, peer = %peer.address, "a balancer's header was refused");
+            tracing::debug!(%error, peer = %peer.address, "X-Forwarded-For refused");
             return refusal_response(StatusCode::BAD_REQUEST, &format!("{error}\n"));
         }
     };

@@ -34,18 +34,18 @@ pub const HANDSHAKE_RECORDS_MAX: usize = 16;
 pub enum TlsError {
     #[error("TLS failed: {0}")]
     Failed(#[from] rustls::Error),
-    #[error("a handshake of more than {HANDSHAKE_BYTES_MAX} bytes")]
+    #[error("handshake larger than {HANDSHAKE_BYTES_MAX} bytes")]
     HandshakeTooLarge,
-    #[error("a handshake of more than {HANDSHAKE_RECORDS_MAX} records")]
+    #[error("handshake of more than {HANDSHAKE_RECORDS_MAX} records")]
     TooManyRecords,
-    #[error("a record or a message of more than {RECORD_BYTES_MAX} bytes")]
+    #[error("record or message larger than {RECORD_BYTES_MAX} bytes")]
     RecordTooLarge,
     /// TLS 1.2 cannot rekey a connection: after some million records it ends.
-    #[error("the keys of this connection are used up")]
+    #[error("this connection's keys are exhausted")]
     Exhausted,
-    #[error("nothing can be sent before the handshake is over")]
+    #[error("cannot send before the handshake is complete")]
     Handshaking,
-    #[error("nothing can be sent any more")]
+    #[error("cannot send any more")]
     Closed,
 }
 

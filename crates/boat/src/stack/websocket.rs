@@ -49,7 +49,7 @@ pub enum Violation {
     Text,
     #[error("a text that is not UTF-8")]
     NotUtf8,
-    #[error("a frame of {size} bytes, at most {max} are taken")]
+    #[error("a frame of {size} bytes; at most {max} are accepted")]
     TooLarge { size: u64, max: usize },
 }
 
@@ -72,7 +72,7 @@ impl From<Violation> for Refusal {
             Violation::TooLarge { .. } => Refusal::new(Code::TooLarge, violation.to_string()),
             Violation::Text => Refusal::new(Code::Malformed, violation.to_string()),
             Violation::Protocol(_) | Violation::NotUtf8 => {
-                let text = format!("these bytes are no WebSocket message: {violation}");
+                let text = format!("invalid WebSocket message: {violation}");
                 Refusal::new(Code::Malformed, text)
             }
         }

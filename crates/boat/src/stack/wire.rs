@@ -125,7 +125,7 @@ impl Wire {
         }
         if let Some(tls) = &mut self.tls {
             if let Err(error) = tls.receive(bytes, &mut self.partial) {
-                tracing::debug!(%error, "a connection's TLS failed");
+                tracing::debug!(%error, "TLS failed on a connection");
                 self.has_failed = true;
             }
         } else {
@@ -295,7 +295,7 @@ impl Wire {
             // Output that cannot be sent any more is lost with the connection; the end of the
             // socket shows it.
             if let Err(error) = tls.send(self.plain.bytes()) {
-                tracing::debug!(%error, "a connection's TLS takes nothing more");
+                tracing::debug!(%error, "TLS accepts no more data on a connection");
                 self.has_failed = true;
             }
             self.plain.clear();

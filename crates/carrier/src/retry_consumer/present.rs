@@ -256,7 +256,9 @@ impl Present {
         if !is_alone(error.kind) || (!is_damage && keys.len() == 1) {
             return Answers::failed(keys.len(), error);
         }
-        tracing::debug!(%error, source = %error.source, keys = keys.len(), "asks about each alone");
+        tracing::debug!(%error, source = %error.source, keys = keys.len(), "a batched lookup \
+                                                                            failed; asking for \
+                                                                            each key alone");
         let deadline = if is_damage {
             deadline
         } else {

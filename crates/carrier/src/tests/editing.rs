@@ -284,7 +284,7 @@ async fn of_two_concurrent_edits_one_is_refused() {
     );
     let refusal_text = [first, second].into_iter().find(Result::is_err);
     let refusal_text = refusal(refusal_text.expect("one of them"));
-    assert!(refusal_text.contains("look again"), "{refusal_text}");
+    assert!(refusal_text.contains("reload it"), "{refusal_text}");
 }
 
 #[tokio::test(start_paused = true)]

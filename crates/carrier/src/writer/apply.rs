@@ -284,7 +284,7 @@ impl Writer {
         let failures: Vec<Error> = failures.collect().await;
         if let Some(error) = failures.first() {
             let groups = failures.len();
-            tracing::warn!(%error, source = %error.source, groups, "not in the timeline");
+            tracing::warn!(%error, source = %error.source, groups, "cannot write to the timeline cache");
             metrics::counter!("carrier_timeline_failures_total").increment(groups as u64);
         }
     }
@@ -301,7 +301,7 @@ fn save_failure(error: Error) -> WriteFailure {
 fn report_cache_failures(failures: &[Error]) {
     if let Some(error) = failures.first() {
         let groups = failures.len();
-        tracing::warn!(%error, source = %error.source, groups, "cache entries of groups are not renewed");
+        tracing::warn!(%error, source = %error.source, groups, "cannot renew group cache entries");
         metrics::counter!("carrier_cache_failures_total").increment(groups as u64);
     }
 }

@@ -46,7 +46,7 @@ impl StampRetry {
             }
             if self.writes == WRITES_MAX || now >= self.deadline {
                 let error = format!(
-                    "no write ended within {:?} of its stamp",
+                    "no write finished within {:?} of its timestamp",
                     self.list_margin / 2
                 );
                 return Err(Error::unavailable("store", error));

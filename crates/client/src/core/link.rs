@@ -206,7 +206,7 @@ impl Link {
             if self.replaced_count > limits.replaced_max {
                 why = Refusal::new(
                     Code::Displaced,
-                    "another program signs in again and again under this device's name; give each its own",
+                    "another program keeps signing in under this device's name; give each its own name",
                 );
             }
         }
@@ -262,11 +262,11 @@ impl Link {
         match &mut self.phase {
             Phase::Waiting { .. } => self.connect(now, credentials, out),
             Phase::Greeting { .. } => {
-                let why = Refusal::new(Code::HandshakeTimeout, "no welcome came");
+                let why = Refusal::new(Code::HandshakeTimeout, "no welcome from the server");
                 self.leave(why, out);
             }
             Phase::Live(live) if live.pinged_at.is_some() => {
-                let why = Refusal::new(Code::HeartbeatMissed, "nothing came after a ping");
+                let why = Refusal::new(Code::HeartbeatMissed, "no answer to a ping");
                 self.leave(why, out);
             }
             Phase::Live(live) => {

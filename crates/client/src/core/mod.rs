@@ -60,7 +60,7 @@ use timeline::{ArrivalPath, Timeline};
 /// Reason for a send to be kept out of the outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    #[error("{0} sends wait in the outbox; wait until one is accepted, or give one up")]
+    #[error("{0} sends are waiting in the outbox; wait until one is accepted, or give one up")]
     OutboxFull(usize),
     #[error("this send_id is in the outbox already")]
     Repeated,
@@ -415,7 +415,7 @@ impl Core {
             && stored_account != account
         {
             if stored_account.user == account.user && !self.believes(account, now) {
-                let text = "another installation answers; connecting again before that is believed";
+                let text = "a different installation answered; reconnecting to make sure";
                 let why = Refusal::new(Code::Unavailable, text);
                 self.link.leave(why, &mut self.out);
                 return;
@@ -424,7 +424,7 @@ impl Core {
                 saved: stored_account,
                 now: account,
             }));
-            let why = Refusal::new(Code::Reset, "what is saved belongs to another account");
+            let why = Refusal::new(Code::Reset, "the saved state belongs to another account");
             self.link.leave(why, &mut self.out);
             return;
         }

@@ -542,7 +542,7 @@ impl Core {
         self.timeline.held_count -= held_messages.len();
         let pushed_messages = held_messages
             .into_values()
-            .filter(|held_messages| held_messages.source == ArrivalPath::Pushed);
+            .filter(|held_message| held_message.source == ArrivalPath::Pushed);
         for HeldMessage {
             message, source, ..
         } in pushed_messages

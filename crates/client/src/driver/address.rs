@@ -24,7 +24,8 @@ pub(super) enum Carrier {
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{0:?} is no address of a boat: use wss://host or tls://host:port, without TLS ws://host:port or tcp://host:port"
+    "{0:?} is not a boat address: use wss://host or tls://host:port, or ws://host:port or \
+     tcp://host:port without TLS"
 )]
 pub struct AddressError(String);
 

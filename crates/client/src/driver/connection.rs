@@ -55,7 +55,7 @@ impl Connection {
         };
         tokio::time::timeout(timeout, connection)
             .await
-            .unwrap_or_else(|_| Err(lost("no connection in time")))
+            .unwrap_or_else(|_| Err(lost("connecting timed out")))
     }
 
     /// Writes the frames that are left, closes, and waits until the peer has noticed: closing a

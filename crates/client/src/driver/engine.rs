@@ -132,8 +132,8 @@ impl Engine {
             }
         }
         if let Some(cause) = failure {
-            tracing::error!(%cause, "the client's state cannot be kept: it ends");
-            let why = Refusal::new(Code::Unavailable, format!("cannot keep its state: {cause}"));
+            tracing::error!(%cause, "cannot save the client's state; the client stops");
+            let why = Refusal::new(Code::Unavailable, format!("cannot save its state: {cause}"));
             self.emit_event(Event::State(ConnectionState::Closed(why)));
         }
         if let Some(connection) = self.connection.take() {

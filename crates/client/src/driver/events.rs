@@ -102,7 +102,10 @@ impl EventFeed {
             _ => self.messages_max + EVENTS_RESERVED,
         };
         if free <= needed_room {
-            tracing::debug!(?event, "left out: the application does not take its events");
+            tracing::debug!(
+                ?event,
+                "event dropped: the application is not reading its events"
+            );
             return;
         }
         // An error means that the application has dropped its end.

@@ -180,11 +180,11 @@ impl ClientConfig {
 pub enum ConnectError {
     #[error(transparent)]
     Address(#[from] AddressError),
-    #[error("{0} asks for TLS, and nobody is named as trusted: set `ClientConfig::tls`")]
+    #[error("{0} needs TLS, but no root certificates are set: set `ClientConfig::tls`")]
     Trust(Address),
-    #[error("{0} asks for TLS, and no certificate can be for such a host")]
+    #[error("{0} needs TLS, but no certificate can cover this host name")]
     Host(Address),
-    #[error("{0} asks for no TLS, and the list of edges comes by TLS: use wss:// or tls://")]
+    #[error("{0} is without TLS, but a list of edges needs TLS: use wss:// or tls://")]
     Plain(Address),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -518,7 +518,7 @@ impl Client {
         match newest {
             Some(newest) => self.change(with, newest, kind, Content::text("")).await,
             None => {
-                let text = "this device knows of no message in that conversation";
+                let text = "this device has no message of that conversation";
                 Err(ClientError::Refused(Refusal::new(Code::NotFound, text)))
             }
         }

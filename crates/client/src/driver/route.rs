@@ -168,9 +168,7 @@ impl Route {
         };
         let target = RouteTarget::new(&url, self.trust.as_deref()).map_err(lost)?;
         if edges.config.tls_only && target.tls.is_none() {
-            return Err(lost(format!(
-                "an edge without TLS, {url}: nobody may take TLS away"
-            )));
+            return Err(lost(format!("refused an edge without TLS: {url}")));
         }
         Ok(target)
     }
@@ -211,11 +209,11 @@ impl Edges {
         let list = match timeout(list_timeout, self.config.source.edges()).await {
             Ok(Ok(list)) => list,
             Ok(Err(why)) => {
-                tracing::debug!(%why, "no list of edges");
+                tracing::debug!(%why, "cannot fetch the list of edges");
                 return;
             }
             Err(_) => {
-                tracing::debug!(within = ?list_timeout, "no list of edges in time");
+                tracing::debug!(within = ?list_timeout, "timed out fetching the list of edges");
                 return;
             }
         };
@@ -226,13 +224,13 @@ impl Edges {
         if let (Some(book), Some(file)) = (book, &self.file)
             && let Err(error) = write(file, &book).await
         {
-            tracing::debug!(%error, file = %file.display(), "the list of edges is not kept");
+            tracing::debug!(%error, file = %file.display(), "cannot save the list of edges");
         }
     }
 }
 
 fn nowhere() -> Refusal {
-    let text = "no station names an address of a boat, and none is known from before";
+    let text = "no station names a boat address, and no earlier list is saved";
     Refusal::new(Code::Unavailable, text)
 }
 

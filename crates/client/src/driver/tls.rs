@@ -58,14 +58,14 @@ fn words(address: &Address, error: &io::Error) -> String {
     match inner {
         Some(Error::InvalidCertificate(problem)) => certificate(host, problem),
         Some(Error::InvalidMessage(_)) => {
-            format!("what answers at {address} does not speak TLS: is it another port?")
+            format!("{address} does not speak TLS: is it the right port?")
         }
         Some(Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => format!(
-            "what answers at {address} speaks another protocol: wss:// is for the WebSocket port, tls:// for the TCP port"
+            "{address} speaks another protocol: use wss:// for the WebSocket port, tls:// for the TCP port"
         ),
         Some(error) => format!("no TLS with {address}: {error}"),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            format!("{address} ended the connection in the TLS handshake: does it speak TLS?")
+            format!("{address} closed the connection during the TLS handshake: does it speak TLS?")
         }
         None => format!("no TLS with {address}: {error}"),
     }
@@ -75,7 +75,8 @@ fn certificate(host: &str, problem: &CertificateError) -> String {
     match problem {
         // The latter if the signer bears a trusted name, but has another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
-            "the certificate of {host} is not trusted: nobody who is trusted here has signed it; name the file with its signer's certificate (--ca-file)"
+            "the certificate of {host} is not trusted: unknown issuer; set the file with its root \
+             certificate (--ca-file)"
         ),
         CertificateError::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
             let names: Vec<_> = presented
@@ -84,14 +85,16 @@ fn certificate(host: &str, problem: &CertificateError) -> String {
                 .map(|name| bare(name))
                 .collect();
             let names = names.join(", ");
-            format!("the certificate is for {names}, and not for {host}: use a URL with its name")
+            format!(
+                "the certificate is for {names}, not for {host}: use a URL with one of its names"
+            )
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("the certificate is not for {host}: use a URL with its name")
+            format!("the certificate is not for {host}: use a URL with one of its names")
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!(
-            "the certificate of {host} has ended, if the clock here is right: it needs a new one"
-        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!("the certificate of {host} has expired, if the clock here is right: renew it")
+        }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             format!("the certificate of {host} is not valid yet, if the clock here is right")
         }

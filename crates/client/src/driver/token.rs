@@ -29,7 +29,7 @@ pub(super) fn fetch(config: &ClientConfig) -> Fetch {
     let (source, connect_timeout) = (config.token_source.clone(), config.connect_timeout);
     Box::pin(async move {
         let Some(source) = source else {
-            return Err(Refusal::new(Code::TokenExpired, "nobody has a new token"));
+            return Err(Refusal::new(Code::TokenExpired, "no new token available"));
         };
         let late = |_| Err(unavailable(connect_timeout));
         timeout(connect_timeout, source.token())
@@ -39,6 +39,6 @@ pub(super) fn fetch(config: &ClientConfig) -> Fetch {
 }
 
 fn unavailable(connect_timeout: Duration) -> Refusal {
-    let text = format!("the application had no new token within {connect_timeout:?}");
+    let text = format!("the application gave no new token within {connect_timeout:?}");
     Refusal::new(Code::Unavailable, text)
 }

@@ -108,7 +108,7 @@ impl Burials {
         if let Some(error) = burial.error {
             let pending_count = burial.failures.len() + lane.pending.len();
             let partition = burial.partition;
-            tracing::warn!(%error, partition, waiting = pending_count, "dead letters cannot be written");
+            tracing::warn!(%error, partition, waiting = pending_count, "cannot write dead letters");
             lane.not_before = Some(now + STORE_RETRY_PAUSE);
         }
         lane.pending.splice(..0, burial.failures);

@@ -28,12 +28,13 @@ impl Mutes {
         let registers = match self.conversations.registers(&key).await {
             Ok(registers) => registers,
             Err(error) if error.kind == Kind::Unavailable => {
-                let text = format!("whether they muted it is not known: {error}");
+                let text = format!("cannot tell whether the user muted the conversation: {error}");
                 return Err(ProviderError::new(NotifyFailure::Unavailable, text));
             }
             Err(error) => {
                 // A later lookup would fail as well.
-                tracing::warn!(%error, id = %notification.message, "nobody knows whether it is muted");
+                tracing::warn!(%error, id = %notification.message, "cannot tell whether the \
+                                                                    conversation is muted");
                 return Ok(());
             }
         };
@@ -42,7 +43,10 @@ impl Mutes {
             .iter()
             .any(|register| register.arranged.is_muted(now))
         {
-            Err(ProviderError::new(NotifyFailure::Muted, "they muted it"))
+            Err(ProviderError::new(
+                NotifyFailure::Muted,
+                "the user muted the conversation",
+            ))
         } else {
             Ok(())
         }

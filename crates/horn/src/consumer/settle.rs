@@ -244,7 +244,7 @@ impl Horn {
             });
         }
         if let Err(error) = self.commit(consumer).await {
-            tracing::warn!(%error, "what was told is not committed");
+            tracing::warn!(%error, "cannot commit the offsets of sent notifications");
             self.settle_at = Some(Instant::now() + STORE_RETRY_PAUSE);
         }
     }
@@ -280,7 +280,7 @@ impl Horn {
         self.outcome_write = None;
         if let Err(error) = outcome.result {
             let pending_count = outcome.batch.len() + self.attempt_ends.len();
-            tracing::warn!(%error, waiting = pending_count, "outcomes cannot be recorded");
+            tracing::warn!(%error, waiting = pending_count, "cannot record outcomes");
             self.settle_at = Some(Instant::now() + STORE_RETRY_PAUSE);
             self.attempt_ends.splice(..0, outcome.batch);
             return;
@@ -325,7 +325,7 @@ impl Horn {
                 Ok(()) => self.offsets.committed((topic, number), next),
                 // The partition was taken away, and the next poll will say so.
                 Err(error) if error.kind == backend::Kind::Conflict => {
-                    tracing::debug!(%error, %topic, number, "not committed");
+                    tracing::debug!(%error, %topic, number, "cannot commit");
                     self.offsets.revoke((topic, number));
                 }
                 Err(error) => return Err(error),
@@ -344,7 +344,7 @@ impl Horn {
                 self.metrics.dead_total.increment(1);
                 let reason = reason.name();
                 let trace_id = trace::id(trace);
-                tracing::warn!(reason, error, trace_id, "a notification is a dead letter");
+                tracing::warn!(reason, error, trace_id, "dead letter: notification");
             }
         }
     }

@@ -57,7 +57,7 @@ impl Provider for Recorder {
             platform = %notification.target.platform,
             message = %notification.message,
             conversation = %notification.conversation,
-            "mail waits for an absent user"
+            "notification: mail waits for an absent user"
         );
         {
             let mut newest = self.newest.lock();

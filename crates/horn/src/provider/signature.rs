@@ -22,11 +22,11 @@ pub struct Secret(SecretSlice<u8>);
 /// Reason why a secret cannot be used.
 #[derive(Debug, Error)]
 pub enum SecretError {
-    #[error("the webhook secret {0} cannot be read")]
+    #[error("cannot read the webhook secret {0}")]
     Unreadable(PathBuf, #[source] std::io::Error),
     #[error("the webhook secret is empty")]
     Empty,
-    #[error("the webhook secret begins with whsec_, and no base64 follows")]
+    #[error("the webhook secret begins with whsec_ but is not base64")]
     NotBase64,
 }
 

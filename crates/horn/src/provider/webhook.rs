@@ -29,9 +29,9 @@ const ANSWER_BYTES_MAX: usize = 16 << 10;
 /// Reason why a webhook cannot be called at all.
 #[derive(Debug, Error)]
 pub enum WebhookError {
-    #[error("horn.url is no address of a webhook: {0}")]
+    #[error("horn.url is not a webhook URL: {0}")]
     Url(String),
-    #[error("no HTTP client can be made")]
+    #[error("cannot create an HTTP client")]
     Client(#[from] reqwest::Error),
 }
 
@@ -159,7 +159,7 @@ fn unreachable(error: &reqwest::Error) -> ProviderError {
     } else if error.is_connect() {
         "the webhook cannot be reached"
     } else {
-        "the call to the webhook broke off"
+        "the connection to the webhook broke"
     };
     ProviderError::new(NotifyFailure::Unavailable, reason)
 }

@@ -169,6 +169,6 @@ pub(super) fn failed(error: anyhow::Error) -> DeskRefusal {
         Ok(refused) => return busy(refused),
         Err(error) => error,
     };
-    tracing::warn!(error = format!("{error:#}"), "the desk could not answer");
+    tracing::warn!(error = format!("{error:#}"), "admin API request failed");
     DeskRefusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))
 }

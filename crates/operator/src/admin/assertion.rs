@@ -87,8 +87,8 @@ impl AssertionConfig {
         let mut problems = Problems::default();
         let Some(header) = &self.header else {
             if !self.issuer.is_empty() || !self.roles.is_empty() {
-                let reason = "nothing says where assertions are";
-                let remedy = "Name the header that the proxy sets";
+                let reason = "the header with the assertions is not set";
+                let remedy = "Set it to the header that the proxy sets";
                 problems.refuse("header", "", reason, remedy);
             }
             return problems;
@@ -98,13 +98,13 @@ impl AssertionConfig {
             problems.refuse(
                 "header",
                 value,
-                "it is no name of a header",
+                "not a valid header name",
                 "Such as x-pomerium-jwt-assertion",
             );
         }
         if self.algorithms.contains(&Algorithm::HS256) {
-            let reason = "whoever checks with a secret could sign with it, too";
-            let remedy = "Some of EdDSA, ES256, RS256";
+            let reason = "with a shared secret, this process could forge assertions";
+            let remedy = "Use any of EdDSA, ES256, RS256";
             problems.refuse("algorithms", "HS256", reason, remedy);
         } else {
             problems.extend(provers.problems(self));
@@ -117,15 +117,15 @@ impl AssertionConfig {
                 problems.refuse(
                     key,
                     "empty",
-                    "no claim has this name",
+                    "claim names are not empty",
                     "Such as sub, email, groups",
                 );
             }
         }
         if self.roles.values().all(Vec::is_empty) {
-            let reason = "nobody whom the proxy signs in could do anything";
+            let reason = "users of the proxy would have no rights";
             let remedy =
-                "Give roles to values of roles_claim, such as { oncall = [\"view\", \"redrive\"] }";
+                "Map values of roles_claim to roles, such as { oncall = [\"view\", \"redrive\"] }";
             problems.refuse("roles", "empty", reason, remedy);
         }
         problems
@@ -229,14 +229,14 @@ fn judge(config: &AssertionConfig, claims: &Map<String, Value>) -> AssertionOutc
         .filter(|name| is_name(name))
     else {
         let text = format!(
-            "the proxy's assertion has no name in {claim:?} that could stand in a log: let it have one, or \
-             admin.assertion.name_claim name another claim"
+            "the proxy's assertion has no usable name in {claim:?}: add one, or set \
+             admin.assertion.name_claim to another claim"
         );
         return AssertionOutcome::Nobody(text);
     };
     if claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
         let text = format!(
-            "{name} has not been verified as an email address by {}",
+            "the email address {name} is not verified by {}",
             config.issuer
         );
         return AssertionOutcome::Nobody(text);
@@ -269,8 +269,8 @@ fn without_roles(config: &AssertionConfig, name: &str, values: &[&str]) -> Strin
         (_, more) => format!("has {first_values:?} and {more} more in {roles_claim:?}"),
     };
     format!(
-        "{name} is signed in by {issuer}, {description}, and admin.assertion.roles gives roles to none of it: ask whoever \
-         keeps it, or the groups there"
+        "{name} is signed in by {issuer}, {description}, but admin.assertion.roles maps none of it to a \
+         role: ask an administrator of Packetboat or of the groups"
     )
 }
 

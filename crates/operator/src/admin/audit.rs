@@ -165,7 +165,7 @@ impl AuditQuestion {
         let (start, end) = (window.start, window.end.min(now + CLOCKS_APART));
         if start >= end {
             let (start, end) = (Time::from(start), Time::from(end));
-            let text = format!("the window is empty: it begins at {start}, and ends at {end}");
+            let text = format!("empty time window: it starts at {start} and ends at {end}");
             return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())

@@ -111,12 +111,12 @@ impl OpenMinute {
     /// before one does.
     fn waits_for_carriers(&self, backlog: &[MinuteRest]) -> bool {
         let waiting_count = self.waiting_counts.iter().filter(|(partition, _)| {
-            let backlog = backlog.get(**partition);
-            backlog.is_some_and(|backlog| backlog.is_untouched && !backlog.offsets.is_empty())
+            let rest = backlog.get(**partition);
+            rest.is_some_and(|rest| rest.is_untouched && !rest.offsets.is_empty())
         });
         let waiting_count: u64 = waiting_count.map(|(_, count)| count).sum();
         let all_wait = self.figures.missing == 0 && self.figures.in_flight == waiting_count;
-        all_wait || backlog.iter().all(|backlog| backlog.is_untouched)
+        all_wait || backlog.iter().all(|rest| rest.is_untouched)
     }
 }
 
@@ -165,9 +165,11 @@ impl Auditor {
                 let round = self.round().await;
                 match &round {
                     Err(error) if failures == 0 => {
-                        tracing::warn!(error = format!("{error:#}"), "no minute can be closed now");
+                        tracing::warn!(error = format!("{error:#}"), "cannot close audit minutes");
                     }
-                    Ok(()) if failures > 0 => tracing::info!("minutes are closed again"),
+                    Ok(()) if failures > 0 => {
+                        tracing::info!("audit minutes are being closed again")
+                    }
                     _ => {}
                 }
                 failures = if round.is_err() { failures + 1 } else { 0 };
@@ -245,8 +247,9 @@ impl Auditor {
         if is_ahead && !self.is_ahead {
             tracing::warn!(
                 until = %utc(closed_until),
-                "minutes are closed up to a time after this process's clock, which was set back: the next one is closed \
-                 when the clock has caught up, and counts the messages accepted until then"
+                "audit minutes are closed up to a time in the future, as a fast clock was set \
+                 back: the next one closes once the clock has caught up, and counts the messages \
+                 accepted until then"
             );
         }
         self.is_ahead = is_ahead;
@@ -276,7 +279,7 @@ impl Auditor {
         while let Some(rows) = rows.next().await? {
             open.extend(rows.iter().filter_map(|row| still_open(row, now)));
         }
-        tracing::info!(until = %utc(head.until), open = open.len(), "this process closes minutes");
+        tracing::info!(until = %utc(head.until), open = open.len(), "this process now closes audit minutes");
         Ok(Duty {
             builder: MinuteBuilder::new(head.place.clone(), head.until, self.config.settle),
             term,
@@ -339,7 +342,7 @@ impl Auditor {
                 drop(turn);
                 if builder.held() > MESSAGES_MAX {
                     bail!(
-                        "more than {MESSAGES_MAX} messages in a few minutes: the audit cannot hold them"
+                        "more than {MESSAGES_MAX} messages in a few minutes: too many for the audit"
                     );
                 }
                 duty.term.go_on().await?;
@@ -390,7 +393,7 @@ impl Auditor {
             tracing::warn!(
                 minute,
                 records,
-                "the log removed records before they were audited"
+                "retention removed records before they were audited"
             );
         }
         let amendment = Amendment::of(&closed_minute, now, &verdict);
@@ -464,7 +467,7 @@ impl Auditor {
             tracing::warn!(
                 minute = utc(minute),
                 more,
-                "entries of the ledger contradict each other"
+                "ledger entries contradict each other"
             );
         }
         if amendment.is_settled() {
@@ -646,7 +649,7 @@ struct Look {
 
 /// Empties the ranges of partitions that no carrier has begun: nothing has to be read there.
 fn skip_untouched(mut backlog: Vec<MinuteRest>) -> Vec<MinuteRest> {
-    for MinuteRest { offsets, .. } in backlog.iter_mut().filter(|backlog| backlog.is_untouched) {
+    for MinuteRest { offsets, .. } in backlog.iter_mut().filter(|rest| rest.is_untouched) {
         offsets.start = offsets.end;
     }
     backlog

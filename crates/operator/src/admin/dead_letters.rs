@@ -293,7 +293,9 @@ pub(super) async fn plan(
     drop(turn);
     let forecasts = timeout(FORECAST_WITHIN, desk.letters.forecasts(letters)).await;
     let plan = forecasts.map_err(|_| {
-        let text = format!("no forecast within {FORECAST_WITHIN:?}: plan fewer letters, or later");
+        let text = format!(
+            "the plan took longer than {FORECAST_WITHIN:?}: plan fewer letters, or try later"
+        );
         DeskRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
     })?;
     plan.map(Json).map_err(|e| failed(e.into()))
@@ -402,7 +404,11 @@ async fn write_down_look(
 
 async fn find_cluster(desk: &Desk) -> Result<u64, DeskRefusal> {
     let cluster = ask_discovery(desk.registry.cluster()).await?;
-    cluster.ok_or_else(|| failed(anyhow::anyhow!("no station was started here yet")))
+    cluster.ok_or_else(|| {
+        failed(anyhow::anyhow!(
+            "no station has started yet in this installation"
+        ))
+    })
 }
 
 fn no_letter(id: &str) -> DeskRefusal {
@@ -428,7 +434,7 @@ fn at_most(selection: &Selection) -> Result<(), DeskRefusal> {
         Selection::Filter { limit, .. } => *limit,
     };
     if letter_count > LETTERS_MAX {
-        let text = format!("at most {LETTERS_MAX} letters at a time: begin a task for more");
+        let text = format!("at most {LETTERS_MAX} letters at a time: start a task for more");
         return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
     }
     Ok(())
@@ -437,7 +443,7 @@ fn at_most(selection: &Selection) -> Result<(), DeskRefusal> {
 fn reason_of(name: &str) -> Result<DeadReason, DeskRefusal> {
     reason::from_name(name).ok_or_else(|| {
         let names = DeadReason::ALL.map(reason::name).join(", ");
-        let text = format!("{name:?} is no reason; there are {names}");
+        let text = format!("unknown reason {name:?}; use one of {names}");
         DeskRefusal::new(StatusCode::BAD_REQUEST, text)
     })
 }

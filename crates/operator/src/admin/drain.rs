@@ -169,7 +169,7 @@ impl Boats {
             }
             Ok(Err(status)) => return Err(refused(to_refusal(&status))),
             Err(_) => {
-                let text = format!("the boat gave no answer in {STATION_TIMEOUT:?}; ask again");
+                let text = format!("no answer from the boat in {STATION_TIMEOUT:?}; try again");
                 return Err(refused(away(text)));
             }
         };

@@ -49,7 +49,8 @@ impl Guard {
             .or(authority)
             .and_then(Authority::parse);
         let Some(host) = host.filter(|host| self.is_ours(host)) else {
-            let text = "this desk has another name: ask by its address or localhost, or name it in admin.hosts";
+            let text =
+                "unknown host name: use the address or localhost, or list the name in admin.hosts";
             return Err(DeskRefusal::new(StatusCode::MISDIRECTED_REQUEST, text));
         };
         if matches!(*method, Method::GET | Method::HEAD) {
@@ -75,7 +76,7 @@ impl Guard {
         let refuse = |reason: &str| Err(DeskRefusal::new(StatusCode::FORBIDDEN, reason));
         let site = text(headers, &SITE);
         if headers.contains_key(&SITE) && !matches!(site, Some("same-origin" | "none")) {
-            return refuse("a page of another site may change nothing here");
+            return refuse("requests from other sites may not change anything");
         }
         let origin = text(headers, &ORIGIN);
         // A page without TLS may come from anybody between the browser and here.
@@ -85,7 +86,7 @@ impl Guard {
             (from.is_named(host.name) && from.port == host.port) || self.is_named(&from)
         };
         if headers.contains_key(ORIGIN) && !origin.is_some_and(is_own) {
-            return refuse("a page of another origin may change nothing here");
+            return refuse("requests from other origins may not change anything");
         }
         let is_json = text(headers, &CONTENT_TYPE).is_some_and(|kind| {
             let kind = kind.split(';').next().unwrap_or_default();

@@ -84,12 +84,14 @@ pub fn start_health(
                         .serve(listener, stop)
                         .await
                 }
-                Err(error) => tracing::error!(%error, "the port of probes cannot be served"),
+                Err(error) => tracing::error!(%error, "cannot serve the health port"),
             }
         });
     };
     let thread = std::thread::Builder::new().name("health".to_owned());
-    thread.spawn(serve).context("starting a thread")?;
+    thread
+        .spawn(serve)
+        .context("starting the thread of the health port")?;
     Ok(address)
 }
 
@@ -106,10 +108,7 @@ async fn live(State(health): State<Health>) -> (StatusCode, String) {
     if stalled_runtimes.is_empty() {
         return (StatusCode::OK, "live\n".to_owned());
     }
-    let text = format!(
-        "no work is done by the threads of: {}\n",
-        stalled_runtimes.join(", ")
-    );
+    let text = format!("stalled threads: {}\n", stalled_runtimes.join(", "));
     (StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
@@ -219,10 +218,7 @@ mod tests {
         wait_for_answer(port, &live);
         for (name, runtime) in [("connections", &connections), ("services", &services)] {
             let guard = hold(runtime);
-            wait_for_answer(
-                port,
-                &(503, format!("no work is done by the threads of: {name}\n")),
-            );
+            wait_for_answer(port, &(503, format!("stalled threads: {name}\n")));
             drop(guard);
             wait_for_answer(port, &live);
         }

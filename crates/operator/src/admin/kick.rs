@@ -91,7 +91,7 @@ impl KickRequest {
         };
         if order.platform.is_some() && order.revoke {
             let text =
-                "tokens are of all platforms: revoke without a platform, or kick one platform";
+                "tokens cover all platforms: revoke without a platform, or kick one platform";
             return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         // Refused as a station would, before anything is written or done.
@@ -119,7 +119,7 @@ pub(super) async fn kick(
     let permit = desk.stations.places.clone().try_acquire_owned();
     let permit = permit.map_err(|_| {
         let text = format!(
-            "{MAX_CONCURRENT_SIGN_OUTS} users are being signed out here: ask again in a moment"
+            "{MAX_CONCURRENT_SIGN_OUTS} sign-outs are already running here: try again in a moment"
         );
         DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, text)
     })?;
@@ -129,7 +129,7 @@ pub(super) async fn kick(
         sign_out(&desk, &order).await
     });
     let answer = steps.await.map_err(|_| {
-        let text = "signing out broke off: a bug, or the process ends; ask again";
+        let text = "the sign-out was interrupted by a bug or a shutdown; try again";
         DeskRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
     })?;
     answer.map(Json)
@@ -148,7 +148,7 @@ async fn sign_out(desk: &Desk, order: &KickRequest) -> Result<KickAnswer, DeskRe
     let cutoff = cutoff.map(Time::at);
     if let Err(refusal) = write_down(desk, order, cutoff, Some(outcome)).await {
         let reason = refusal.error.message;
-        tracing::warn!(user = %order.user, reason, "the log of operations lacks the end of a kick");
+        tracing::warn!(user = %order.user, reason, "cannot record the outcome of a kick in the operations log");
     }
     answer
 }
@@ -171,7 +171,7 @@ pub(super) async fn append_to_log<E: Into<anyhow::Error>>(
     match timeout(LOG_TIMEOUT, write).await {
         Ok(write) => write.map_err(|error| failed(error.into())),
         Err(_) => {
-            let text = format!("the log of operations gave no answer within {LOG_TIMEOUT:?}");
+            let text = format!("no answer from the operations log within {LOG_TIMEOUT:?}");
             Err(refused(away(text)))
         }
     }
@@ -184,7 +184,7 @@ pub(super) async fn ask_discovery<A>(
     match timeout(STATION_TIMEOUT, query).await {
         Ok(answer) => answer.map_err(|error| refused(away(format!("{error}: {}", error.source)))),
         Err(_) => {
-            let text = format!("discovery gave no answer in {STATION_TIMEOUT:?}");
+            let text = format!("no answer from discovery in {STATION_TIMEOUT:?}");
             Err(refused(away(text)))
         }
     }
@@ -282,7 +282,7 @@ impl Stations {
                     return Err(elsewhere("sign users out", &status));
                 }
                 Ok(Err(status)) => to_refusal(&status),
-                Err(_) => away(format!("a station gave no answer in {STATION_TIMEOUT:?}")),
+                Err(_) => away(format!("no answer from a station in {STATION_TIMEOUT:?}")),
             };
             if !asks_another(reason.code) {
                 break;
@@ -303,8 +303,8 @@ pub(super) fn is_of_another_role(status: &Status) -> bool {
 
 pub(super) fn elsewhere(action: &str, status: &Status) -> DeskRefusal {
     let text = format!(
-        "this desk's process may not {action}: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
-         admin port). Its certificate was refused: {}",
+        "this process may not {action}, as its certificate was refused: use the admin port of a \
+         station (--admin or PACKETBOAT_ADMIN). {}",
         status.message()
     );
     DeskRefusal::new(StatusCode::FORBIDDEN, text)
@@ -315,7 +315,7 @@ fn readable<T: std::str::FromStr<Err: std::fmt::Display>>(
     text: &str,
 ) -> Result<T, DeskRefusal> {
     text.parse().map_err(|error| {
-        let text = format!("{text:?} is no {name}: {error}");
+        let text = format!("{text:?} is not a {name}: {error}");
         DeskRefusal::new(StatusCode::BAD_REQUEST, text)
     })
 }

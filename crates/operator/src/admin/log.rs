@@ -41,7 +41,7 @@ pub(super) const CLOCKS_APART: Duration = Duration::from_secs(600);
 
 /// Another question is reading the log.
 #[derive(Debug, Error)]
-#[error("another question is reading the log: ask again in a moment")]
+#[error("another query is reading the log: try again in a moment")]
 pub struct Busy;
 
 /// The log, for one reader at a time.

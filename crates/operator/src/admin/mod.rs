@@ -105,13 +105,16 @@ impl Config {
         let is_open = !listen.ip().is_loopback();
         let is_anybody = self.operators.is_empty() && !self.assertion.is_on();
         if is_open && is_anybody && !self.anybody {
-            let reason = "others can reach it, and admin.operators names nobody: anybody could read, edit and discard";
-            let remedy = "Name operators, or let a proxy sign them in (admin.assertion), or listen on 127.0.0.1; admin.anybody = true insists";
+            let reason = "reachable from other machines, and admin.operators is empty: anyone \
+                          could read, edit and discard";
+            let remedy = "Configure operators, or sign in through a proxy (admin.assertion), or \
+                          listen on 127.0.0.1; admin.anybody = true overrides this check";
             problems.refuse("listen", listen, reason, remedy);
         } else if self.tls.is_missing_at(*listen) {
-            let reason = "others can reach it, and the desk has no TLS: tokens and messages would pass in the clear";
-            let remedy = "Name admin.tls.cert_file and key_file; or listen on 127.0.0.1; or put a proxy that ends TLS before it \
-                          and set admin.tls.offloaded = true";
+            let reason = "reachable from other machines, and the admin port has no TLS: tokens and \
+                          messages would be sent in cleartext";
+            let remedy = "Set admin.tls.cert_file and key_file, or listen on 127.0.0.1, or put a \
+                          proxy that terminates TLS in front and set admin.tls.offloaded = true";
             problems.refuse("listen", listen, reason, remedy);
         }
         problems.section("tls", self.tls.problems());
@@ -196,7 +199,7 @@ fn root_routes(desk: Option<&Desk>) -> Router {
 }
 
 async fn elsewhere() -> DeskRefusal {
-    let text = "this service has no desk: ask the admin port of a station or a carrier";
+    let text = "this process has no desk: use the admin port of a station or a carrier";
     DeskRefusal::new(StatusCode::NOT_FOUND, text)
 }
 

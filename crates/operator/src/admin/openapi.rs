@@ -120,8 +120,9 @@ fn guard_header() -> Value {
         "name": OURS.as_str(),
         "in": "header",
         "required": true,
-        "description": "Any value. Needed where a request changes something without a body: a form of another page \
-                        cannot send it. `content-type: application/json` does as well.",
+        "description": "Any value. Required for a request that changes something without a body, \
+                        as a form of another page cannot send it. `content-type: application/json` \
+                        works as well.",
         "schema": { "type": "string" },
         "example": "1",
     })

@@ -170,23 +170,23 @@ impl Operator {
     }
 
     pub(super) fn may_read(&self, reason: &str) -> Result<(), DeskRefusal> {
-        let because = "reading what people wrote is written down";
+        let because = "reading message bodies is logged";
         self.may_because(Role::ViewBody, reason, because)
     }
 
     pub(super) fn may_repair(&self, reason: &str) -> Result<(), DeskRefusal> {
-        self.may_because(Role::Repair, reason, "a repair is written down")
+        self.may_because(Role::Repair, reason, "repairs are logged")
     }
 
     pub(super) fn may_import(&self, reason: &str) -> Result<(), DeskRefusal> {
-        self.may_because(Role::Import, reason, "an import is written down")
+        self.may_because(Role::Import, reason, "imports are logged")
     }
 
     /// Requires a reason of everybody: the user may ask for it.
     pub(super) fn may_sign_out(&self, reason: &str) -> Result<(), DeskRefusal> {
         self.may(Role::SignOut)?;
         if reason.trim().is_empty() {
-            let text = "say why: a kick is written down";
+            let text = "say why: kicks are logged";
             return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
@@ -195,13 +195,13 @@ impl Operator {
     /// Requires `ViewBody`, too: an editor sees message bodies.
     pub(super) fn may_edit(&self, reason: &str) -> Result<(), DeskRefusal> {
         self.may(Role::ViewBody)?;
-        self.may_because(Role::Edit, reason, "an edit is written down")
+        self.may_because(Role::Edit, reason, "edits are logged")
     }
 
     fn may_because(&self, role: Role, reason: &str, because: &str) -> Result<(), DeskRefusal> {
         self.may(role)?;
         if self.signed_in && reason.trim().is_empty() {
-            let text = format!("say why (--why): {because}");
+            let text = format!("give a reason (--why): {because}");
             return Err(DeskRefusal::new(StatusCode::BAD_REQUEST, text));
         }
         Ok(())
@@ -274,7 +274,7 @@ impl Operators {
         let mut current = self.tokens.write();
         if tokens.is_empty() && !current.is_empty() && self.assertion.is_none() {
             bail!(
-                "admin.operators names nobody any more: that opens the desk, and needs a restart"
+                "admin.operators is empty now: this would open the admin port to everyone, and needs a restart"
             );
         }
         *current = tokens;
@@ -301,7 +301,10 @@ impl Operators {
                 operator.name == config.name || other.expose_secret() == token
             };
             if operators.iter().any(is_taken) {
-                bail!("admin.operators: {} or its token stands twice", config.name);
+                bail!(
+                    "admin.operators: {} or its token is listed twice",
+                    config.name
+                );
             }
             let operator = Operator {
                 name: config.name.clone(),
@@ -336,7 +339,7 @@ impl Operators {
             }
             RequestCredentials::Somebody(AssertionOutcome::Nobody(text)) => {
                 SignIns::forbid();
-                tracing::info!(%peer, text, "a sign-in at the desk was forbidden");
+                tracing::info!(%peer, text, "operator sign-in forbidden");
                 return Err(DeskRefusal::new(StatusCode::FORBIDDEN, text));
             }
             RequestCredentials::Somebody(AssertionOutcome::Refused(refusal))
@@ -344,15 +347,15 @@ impl Operators {
             {
                 SignIns::leave_unanswered();
                 let text = format!(
-                    "the proxy's assertion cannot be checked now: {}",
+                    "the proxy's assertion cannot be verified now: {}",
                     refusal.text
                 );
                 return Err(DeskRefusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
             }
             RequestCredentials::Somebody(AssertionOutcome::Refused(refusal)) => {
                 let text = format!(
-                    "the proxy's assertion is refused: {}: sign in at the proxy again, or compare admin.assertion \
-                     with it",
+                    "the proxy's assertion was refused: {}: sign in at the proxy again, or check \
+                     admin.assertion against the proxy",
                     refusal.text
                 );
                 (Some(format!("an assertion: {}", refusal.text)), text)
@@ -362,8 +365,7 @@ impl Operators {
         };
         if !self.sign_ins.hears(peer).await {
             self.sign_ins.ignore().await;
-            let text =
-                "too many tokens of no operator came from your address: ask again in a minute";
+            let text = "too many tokens from your address that belong to no operator: try again in a minute";
             return Err(DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, text));
         }
         // A request without credentials asks what is needed, and is no guess.
@@ -380,7 +382,7 @@ impl Operators {
         match &self.assertion {
             None => format!("operators sign in here: {token}"),
             Some(assertion) => format!(
-                "operators sign in here: ask through the proxy that sets {:?}, or {token}",
+                "operators sign in here: go through the proxy that sets {:?}, or {token}",
                 assertion.header().as_str()
             ),
         }
@@ -402,7 +404,7 @@ impl Operators {
         else {
             return match token {
                 Some(_) => RequestCredentials::Wrong(
-                    "a token of no operator".to_owned(),
+                    "unknown token".to_owned(),
                     self.expected_credentials(),
                 ),
                 None => RequestCredentials::Nothing,
@@ -415,7 +417,7 @@ impl Operators {
             (Some(value), false) => match assertion.of(value) {
                 Some(text) => RequestCredentials::Somebody(assertion.ask(text).await),
                 None => RequestCredentials::Wrong(
-                    "an assertion that is no text".to_owned(),
+                    "the assertion is not valid text".to_owned(),
                     self.expected_credentials(),
                 ),
             },
@@ -448,10 +450,10 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> (Option<&'a [u8]>, b
 
 fn duplicate_header(name: &HeaderName) -> RequestCredentials {
     let text = format!(
-        "the header {:?} stands twice: let the proxy replace it, not add to it",
+        "duplicate header {:?}: the proxy must replace it, not add another one",
         name.as_str()
     );
-    RequestCredentials::Wrong(format!("the header {:?} stood twice", name.as_str()), text)
+    RequestCredentials::Wrong(format!("duplicate header {:?}", name.as_str()), text)
 }
 
 /// Adds the operator, who must have the role to view, to the request.

@@ -233,7 +233,8 @@ pub(super) static ROUTES: [Route; 31] = [
         method: Method::GET,
         path: "/dead-letters/tasks",
         needs: View,
-        summary: "Tasks, newest first: all that go on, and the last hundred that ended. Their letters are counted only.",
+        summary: "Tasks, newest first: all open ones, and the last hundred that ended. Letters are \
+                  counted, not listed.",
         input: None,
         answer: form::<List<Task>>(),
         serve: Serve::Desk(|| get(dead_letters::tasks)),
@@ -467,7 +468,7 @@ async fn schema() -> Json<Value> {
 }
 
 async fn unknown(uri: Uri) -> DeskRefusal {
-    let text = format!("{} is no path of this API: see /openapi.json", uri.path());
+    let text = format!("unknown path {}: see /openapi.json", uri.path());
     DeskRefusal::new(StatusCode::NOT_FOUND, text)
 }
 

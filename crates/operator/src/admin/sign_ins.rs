@@ -73,7 +73,7 @@ impl SignIns {
         let count = self.count(peer).await;
         if count <= REFUSALS_MAX {
             let is_heard = count < REFUSALS_MAX;
-            tracing::warn!(%peer, count, heard = is_heard, reason, "a sign-in at the desk was refused");
+            tracing::warn!(%peer, count, heard = is_heard, reason, "operator sign-in refused");
         }
         if count > PROMPT_MAX {
             self.delay().await;

@@ -26,7 +26,7 @@ pub(super) fn supervise<F>(
                 return;
             }
             panics.increment(1);
-            tracing::error!(work = name, "our own code failed: it begins anew");
+            tracing::error!(work = name, "background work panicked; restarting it");
             if stop.run_until_cancelled(sleep(REST)).await.is_none() {
                 return;
             }

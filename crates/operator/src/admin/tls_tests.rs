@@ -280,10 +280,7 @@ fn off_loopback_the_desk_wants_operators_and_tls() {
         config.tls.key_file = Some(files.key_file.clone());
     };
     for (text, words) in [
-        (
-            refusal_text(&with_certificate),
-            "admin.operators names nobody",
-        ),
+        (refusal_text(&with_certificate), "admin.operators is empty"),
         (refusal_text(&with_operators), "has no TLS"),
         (refusal_text(&|config| config.anybody = true), "has no TLS"),
         (
@@ -292,14 +289,14 @@ fn off_loopback_the_desk_wants_operators_and_tls() {
                 with_certificate(config);
                 config.tls.offloaded = true;
             }),
-            "only one of them can be meant",
+            "either here or at a proxy",
         ),
         (
             refusal_text(&|config| {
                 with_operators(config);
                 config.tls.cert_file = Some(files.cert_file.clone());
             }),
-            "need each other",
+            "must be set together",
         ),
         (
             refusal_text(&|config| {

@@ -197,9 +197,9 @@ impl std::str::FromStr for Name {
         if let Ok(id) = text.parse() {
             return Ok(Name::Message(id));
         }
-        text.parse().map(Name::Send).map_err(|_| {
-            format!("{text:?} is neither a message id (a number) nor a send_id (a UUID)")
-        })
+        text.parse()
+            .map(Name::Send)
+            .map_err(|_| format!("{text:?} is neither a message id (number) nor a send_id (UUID)"))
     }
 }
 
@@ -271,7 +271,7 @@ impl Witnesses<'_> {
         let results = timeout(MAILBOX_WAIT, self.mailbox.find(&queries, now)).await;
         let results = results.unwrap_or_default();
         if let Some(error) = results.iter().find_map(|results| results.as_ref().err()) {
-            tracing::info!(%error, "a mailbox did not answer a trace");
+            tracing::info!(%error, "cannot read a mailbox for a trace");
         }
         let to_location = |((target, _), location): ((Target, _), backend::Result<_>)| {
             let location = location.ok()?;

@@ -76,7 +76,9 @@ pub async fn verify(
     let mut reader = log.reader();
     for _ in 0..TRIES {
         let Some(head) = store.head().await? else {
-            bail!("no minute was closed yet: the first is begun when a station or a carrier runs");
+            bail!(
+                "no audit minute is closed yet: the first one starts when a station or a carrier runs"
+            );
         };
         let report = walk(&mut reader, store, question, &head).await?;
         let new_head = store.head().await?;
@@ -85,7 +87,7 @@ pub async fn verify(
             return Ok(report);
         }
     }
-    bail!("old minutes are being removed: ask again in a moment")
+    bail!("old minutes are being removed: try again in a moment")
 }
 
 async fn walk(
@@ -97,7 +99,7 @@ async fn walk(
     let first_minute = question.since.map(|start| minute_start(start.at()));
     if let Some(start) = first_minute.filter(|start| *start >= head.until) {
         let (start, end) = (Time::from(start), Time::from(head.until));
-        let text = format!("no minute was closed since {start}: the last one ends at {end}");
+        let text = format!("no audit minute was closed since {start}: the last one ends at {end}");
         return Err(NoMinutes(text).into());
     }
     let (start, mut walk) = match first_minute {

@@ -68,7 +68,7 @@ impl FromStr for Time {
     fn from_str(text: &str) -> Result<Time, String> {
         let ms = text.parse().ok().or_else(|| parse_rfc3339(text));
         ms.map(Time::from_ms).ok_or_else(|| {
-            format!("{text:?} is no time: write milliseconds since 1970, or 2026-03-01T09:00:00Z")
+            format!("{text:?} is not a time: use milliseconds since 1970, or 2026-03-01T09:00:00Z")
         })
     }
 }

@@ -210,7 +210,7 @@ impl DeadLetters {
         let old = match envelope::to_json(schema, old_bytes.clone()) {
             Ok(old) if !old.unknown.is_empty() && !change.drop_unknown => {
                 let text = format!(
-                    "the letter has fields that this program does not know, and an edit would lose them: {}",
+                    "the letter has fields unknown to this version, which an edit would lose: {}",
                     old.unknown.join(", ")
                 );
                 return Err(refuse(Code::InvalidArgument, text));
@@ -224,7 +224,7 @@ impl DeadLetters {
             }
             Err(_) => {
                 let excerpt = &old_bytes[..old_bytes.len().min(SHOWN)];
-                format!("# no {schema}: {}", excerpt.escape_ascii())
+                format!("# not a {schema}: {}", excerpt.escape_ascii())
             }
         };
         let new = envelope::to_json(schema, new_bytes.clone())?.text;
@@ -258,7 +258,7 @@ impl DeadLetters {
             Some(Ok(offset)) => Ok(offset),
             Some(Err(error)) if error.kind == Failure::Conflict => Err(refuse(
                 Code::TooLarge,
-                "the log does not take it: it is too large, most likely",
+                "the log refused it, most likely because it is too large",
             )),
             Some(Err(error)) => Err(error.into()),
             None => Err(backend::Error::unavailable("queue", "no answer for a record").into()),
@@ -285,8 +285,9 @@ fn check_identity(located_letter: &LocatedLetter, new_bytes: &Bytes) -> Result<(
         None => format!("message {message}"),
     };
     let text = format!(
-        "the letter is {identity}, and an edit may not make another one of it, or none: nobody would learn what \
-         became of it. Keep its id, sender and recipient; send a new message where another one is meant"
+        "the letter is {identity}, and an edit must not turn it into another message, or its outcome \
+         would be lost. Keep its id, sender and recipient; to send something else, send a new \
+         message"
     );
     Err(refuse(Code::InvalidArgument, text))
 }

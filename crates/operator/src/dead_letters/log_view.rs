@@ -62,7 +62,7 @@ impl View {
 pub(super) fn entry(record: &Record) -> Option<OperationEntry> {
     let read = serde_json::from_slice(&record.value);
     read.inspect_err(|error| {
-        tracing::warn!(offset = record.offset, %error, "an operation cannot be read");
+        tracing::warn!(offset = record.offset, %error, "cannot decode an entry of the operations log");
     })
     .ok()
 }

@@ -34,10 +34,10 @@ impl DeadLetters {
         let mut seen_ids = BTreeSet::new();
         let mut at = None;
         let uncounted_count = loop {
-            let (found, next) = self.read(at, STEP).await?;
-            for found in found {
-                let letter = found.to_letter(&operations, now);
-                if seen_ids.insert(found.letter.id()) && !letter.gone {
+            let (located_letters, next) = self.read(at, STEP).await?;
+            for located_letter in located_letters {
+                let letter = located_letter.to_letter(&operations, now);
+                if seen_ids.insert(located_letter.letter.id()) && !letter.gone {
                     counts.add(&letter);
                 }
             }

@@ -50,7 +50,7 @@ pub enum TaskRefusal {
     #[error("{0}")]
     NotEdited(EditRefusal),
     /// A task of other work, or of another selection, bears this name.
-    #[error("task {0} has other work or other letters: take another name")]
+    #[error("task {0} already exists with other work or other letters: use another name")]
     OtherTask(TaskId),
     #[error("{}: {}", .0, .0.source)]
     Failed(Error),

@@ -217,7 +217,7 @@ impl DeadLetters {
 
     fn unpack_letter(&self, cluster: u64, package: &LetterPackage) -> Result<NewRecord, Refusal> {
         let refuse = |problem: &str| {
-            let text = format!("{} is no letter: {problem}", package.id);
+            let text = format!("{} is not a dead letter: {problem}", package.id);
             Refusal::new(Code::InvalidArgument, text)
         };
         let headers = package.headers.iter();
@@ -225,26 +225,26 @@ impl DeadLetters {
         let headers: Option<Vec<(String, Bytes)>> = headers.collect();
         let headers = headers.ok_or_else(|| refuse("a header is not base64"))?;
         if headers.iter().any(|(name, _)| name == EDIT_OF) {
-            return Err(refuse("it is what an operator made of one"));
+            return Err(refuse("it is an edit of a dead letter"));
         }
         let letter = DeadLetter::from_headers(&headers).map_err(|r| refuse(&r.text))?;
         if package.cluster != cluster {
             return Err(refuse("it comes from another installation"));
         }
         if letter.id() != package.id {
-            return Err(refuse("its headers are those of another one"));
+            return Err(refuse("its headers belong to another letter"));
         }
         let bytes = |text: &str| BASE64_STANDARD.decode(text).map(Bytes::from);
         let key = bytes(&package.key).map_err(|_| refuse("its key is not base64"))?;
         let value = bytes(&package.value).map_err(|_| refuse("its value is not base64"))?;
         if value.is_empty() {
-            return Err(refuse("its bytes are gone"));
+            return Err(refuse("its bytes are missing"));
         }
         let topic = match letter.origin.topic {
             Topic::Notification => Topic::NotificationDead,
             Topic::Message | Topic::Retry(_) => Topic::Dead,
             Topic::Dead | Topic::NotificationDead | Topic::Operation => {
-                return Err(refuse("nothing dies on that topic"));
+                return Err(refuse("that topic has no dead letters"));
             }
         };
         Ok(NewRecord {

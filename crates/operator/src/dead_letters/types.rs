@@ -78,7 +78,7 @@ impl FromStr for LetterCursor {
                 partition,
                 offset,
             })
-            .ok_or_else(|| format!("{text:?} is no place among the letters, as message-0-17 is"))
+            .ok_or_else(|| format!("{text:?} is not a letter position such as message-0-17"))
     }
 }
 

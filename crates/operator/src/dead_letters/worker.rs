@@ -115,7 +115,8 @@ impl Worker {
             let next_pause = match self.step().await {
                 Ok(next_pause) => next_pause,
                 Err(error) => {
-                    tracing::warn!(%error, source = %error.source, "letters wait: something does not answer");
+                    tracing::warn!(%error, source = %error.source, "dead-letter tasks are waiting \
+                                                                    for a store or the log");
                     self.rest(REST).await;
                     continue;
                 }
@@ -293,7 +294,7 @@ impl Worker {
             }
         }
         for (letter, outcome) in &outcomes {
-            tracing::info!(%task, letter, ?outcome, "a dead letter is done with");
+            tracing::info!(%task, letter, ?outcome, "dead letter handled");
         }
         if !outcomes.is_empty() {
             let task = task.clone();
@@ -361,9 +362,9 @@ impl OwnerState {
             // Letters that an earlier worker may have reported without their names are not reported
             // again.
             let mut repeat_deaths = std::mem::take(&mut self.repeat_deaths);
-            repeat_deaths.retain(|repeat_deaths| {
+            repeat_deaths.retain(|repeat_death| {
                 !self
-                    .find_task(repeat_deaths)
+                    .find_task(repeat_death)
                     .is_some_and(OperatorTask::tells_no_more)
             });
             self.repeat_deaths = repeat_deaths;
@@ -387,16 +388,16 @@ impl OwnerState {
     fn news(&mut self, has_looked: bool) -> Vec<OperatorAction> {
         let mut letters_by_task: BTreeMap<TaskId, Vec<Again>> = BTreeMap::new();
         let mut repeat_deaths = std::mem::take(&mut self.repeat_deaths);
-        repeat_deaths.retain(|repeat_deaths| {
+        repeat_deaths.retain(|repeat_death| {
             if let Some(task) = self
-                .find_task(repeat_deaths)
-                .filter(|task| task.is_news(&repeat_deaths.letter))
+                .find_task(repeat_death)
+                .filter(|task| task.is_news(&repeat_death.letter))
             {
                 let letters = letters_by_task.entry(task.id().clone()).or_default();
-                letters.push(repeat_deaths.clone());
+                letters.push(repeat_death.clone());
                 return true;
             }
-            self.is_coming(repeat_deaths)
+            self.is_coming(repeat_death)
         });
         self.repeat_deaths = repeat_deaths;
         let mut news = Vec::new();
@@ -406,11 +407,11 @@ impl OwnerState {
                     task: task.clone(),
                     letters: repeat_deaths
                         .iter()
-                        .map(|repeat_deaths| repeat_deaths.letter.clone())
+                        .map(|repeat_death| repeat_death.letter.clone())
                         .collect(),
                     parents: repeat_deaths
                         .iter()
-                        .map(|repeat_deaths| repeat_deaths.parent.clone())
+                        .map(|repeat_death| repeat_death.parent.clone())
                         .collect(),
                 }
             }));
@@ -440,7 +441,7 @@ impl OwnerState {
     fn drop_reported(&mut self) {
         let repeat_deaths = std::mem::take(&mut self.repeat_deaths).into_iter();
         self.repeat_deaths = repeat_deaths
-            .filter(|repeat_deaths| self.is_coming(repeat_deaths))
+            .filter(|repeat_death| self.is_coming(repeat_death))
             .collect();
     }
 
@@ -477,7 +478,7 @@ fn pause(task: &OperatorTask) -> OperatorAction {
     let (redriven_count, died_again_count) = task.fresh();
     OperatorAction::Paused {
         task: task.id().clone(),
-        why: format!("{died_again_count} of {redriven_count} that were redriven died again"),
+        why: format!("{died_again_count} of {redriven_count} redriven letters died again"),
         by_itself: true,
     }
 }

@@ -38,7 +38,7 @@ impl FromStr for Version {
             return Ok(Version(text.to_owned()));
         }
         Err(format!(
-            "{text:?} is no version: {DIGITS} digits of 0-9 and a-f"
+            "{text:?} is not a version: use {DIGITS} digits of 0-9 and a-f"
         ))
     }
 }
@@ -97,16 +97,16 @@ pub struct Edit {
 /// Reasons for an edit not to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EditRefusal {
-    #[error("it was changed meanwhile: look again")]
+    #[error("it was changed in the meantime: reload it")]
     Changed,
-    #[error("it is about to be done: wait for that task, or cancel it")]
+    #[error("a task is about to process it: wait for the task, or cancel it")]
     IsClaimed,
-    #[error("it was redriven: only an open letter is edited")]
+    #[error("it was redriven: only open letters can be edited")]
     Redriven,
     #[error("it is discarded: restore it first")]
     Discarded,
     #[error(
-        "{0} letters are edited already, and no more at a time: those that the log drops are forgotten"
+        "{0} letters are edited already, the maximum: edits are dropped when the log drops the letters"
     )]
     TooMany(usize),
 }

@@ -33,7 +33,7 @@ impl FromStr for TaskId {
         match text.len() {
             1..=64 if text.chars().all(fits) => Ok(TaskId(text.to_owned())),
             _ => Err(format!(
-                "{text:?} is no name of a task: 1 to 64 letters, digits, - and _"
+                "{text:?} is not a task name: use 1 to 64 letters, digits, - and _"
             )),
         }
     }
@@ -127,22 +127,22 @@ impl StartedTask {
     pub(super) fn check(&self, letters_max: usize) -> Result<(), Refusal> {
         let refuse = |text: String| Err(Refusal::new(Code::InvalidArgument, text));
         if self.letters == 0 {
-            return refuse("no letter matches".to_owned());
+            return refuse("no letters match".to_owned());
         }
         if self.letters > letters_max as u64 {
             return refuse(format!(
-                "{} letters; one task takes {letters_max} at most",
+                "{} letters; one task takes at most {letters_max}",
                 self.letters
             ));
         }
         if !(1..=1000).contains(&self.pace.per_second) {
             return refuse(format!(
-                "{} letters a second: 1 to 1000",
+                "{} letters per second: use 1 to 1000",
                 self.pace.per_second
             ));
         }
         if self.pace.pause_above > 100 {
-            return refuse(format!("{} of a hundred", self.pace.pause_above));
+            return refuse(format!("{} percent: use 0 to 100", self.pace.pause_above));
         }
         if self.why.len() > TEXT_MAX || self.about.len() > TEXT_MAX {
             return refuse(format!("at most {TEXT_MAX} bytes of text"));
@@ -223,18 +223,18 @@ impl TaskOutcome {
     /// Predicate of a sentence about the letter.
     pub const fn text(self) -> &'static str {
         match self {
-            TaskOutcome::ToRetry => "on its way: its delivery is tried again",
-            TaskOutcome::ToMessage => "on its way: it will be placed and delivered",
-            TaskOutcome::ToNotification => "on its way: its user is told again",
+            TaskOutcome::ToRetry => "redriven: delivery will be retried",
+            TaskOutcome::ToMessage => "redriven: will be placed and delivered",
+            TaskOutcome::ToNotification => "redriven: the user will be notified again",
             TaskOutcome::Discarded => "discarded",
             TaskOutcome::Restored => "restored",
-            TaskOutcome::Before => "left alone: it was redriven before",
-            TaskOutcome::IsDiscarded => "left alone: it is discarded",
-            TaskOutcome::NotDiscarded => "left alone: it is not discarded",
-            TaskOutcome::Final => "it was discarded too long ago",
+            TaskOutcome::Before => "skipped: already redriven",
+            TaskOutcome::IsDiscarded => "skipped: discarded",
+            TaskOutcome::NotDiscarded => "skipped: not discarded",
+            TaskOutcome::Final => "discarded too long ago",
             TaskOutcome::NoSuchLetter => "no such letter",
-            TaskOutcome::BytesGone => "its bytes are gone: the log has dropped them",
-            TaskOutcome::BelongsNowhere => "it names nobody: there is no place for it",
+            TaskOutcome::BytesGone => "its bytes are no longer in the log",
+            TaskOutcome::BelongsNowhere => "names no user: no partition for it",
         }
     }
 }

@@ -234,7 +234,7 @@ fn a_request_that_cannot_be_is_refused() {
     };
     let refusal_text = |start: StartedTask| operations.admit(&start).expect_err("refused").text;
     assert!(refusal_text(request(0, Pace::default())).contains("no letter"));
-    assert!(refusal_text(request(3, Pace::default())).contains("2 at most"));
+    assert!(refusal_text(request(3, Pace::default())).contains("at most 2"));
     let zero_pace = Pace {
         per_second: 0,
         ..Pace::default()

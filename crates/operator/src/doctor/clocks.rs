@@ -11,7 +11,8 @@ const APART: Duration = Duration::from_secs(1);
 /// Skew that tokens tolerate, in either direction.
 const TOO_FAR_APART: Duration = Duration::from_secs(30);
 
-const ADVICE: &str = "let all machines follow one time (chrony, ntpd): ids, tokens and lists rest on it; docs/operations/alarms.md, Clocks";
+const ADVICE: &str = "run NTP on every machine (chrony, ntpd): ids, tokens and lists depend on it; \
+                      see docs/operations/alarms.md, Clocks";
 
 /// Timestamps that other machines wrote, or this one before its clock was set back, seen from this
 /// process. They reveal a local clock that is behind; one that is ahead goes unnoticed, as no part says
@@ -28,21 +29,25 @@ impl LogClock {
         let check = Check::LogClock;
         let (newest, place) = match self.newest.seen() {
             Ok(Some(newest)) => newest,
-            Ok(None) => return Finding::ok(check, "nothing is there yet to compare with"),
+            Ok(None) => return Finding::ok(check, "the log is empty: nothing to compare with yet"),
             Err(reason) => {
                 let evidence = format!("not compared: {reason}");
-                return Finding::warning(check, evidence, "it is compared when the log answers");
+                return Finding::warning(
+                    check,
+                    evidence,
+                    "run the doctor again when the log is back",
+                );
             }
         };
         let skew = newest.since(self.now);
         if skew <= APART {
-            let evidence = "nothing was written after this process's now; a clock that is ahead does not show here: ask \
-                        several processes at once";
+            let evidence = "no record is newer than this process's clock; a fast local clock does not \
+                        show here: ask several processes at once";
             return Finding::ok(check, evidence);
         }
         let evidence = format!(
-            "{place} has an entry from {} after this process's now: another machine's clock is ahead, this one is behind, \
-             or one was set back",
+            "{place} has a record {} ahead of this process's clock: another machine's clock is \
+             fast, this one is slow, or one was set back",
             span(skew)
         );
         graded(check, skew, evidence)
@@ -92,9 +97,12 @@ impl Clocks {
         let skew = Duration::from_millis(lower.saturating_sub(*upper).max(0) as u64);
         if skew <= APART {
             let names = join_names(self.0.iter().map(|reading| reading.address.clone()));
-            return Finding::ok(check, format!("{names} and this machine agree on the time"));
+            return Finding::ok(
+                check,
+                format!("the clocks of {names} and this machine agree"),
+            );
         }
-        let evidence = format!("{latest} is ahead of {earliest} by {} at least", span(skew));
+        let evidence = format!("{latest} is ahead of {earliest} by at least {}", span(skew));
         graded(check, skew, evidence)
     }
 }

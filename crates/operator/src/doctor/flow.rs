@@ -67,7 +67,7 @@ impl Progress {
         let backlogs = match backlogs.seen() {
             Ok(backlogs) => backlogs,
             Err(reason) => {
-                let advice = "how far they are cannot be told while the log does not answer";
+                let advice = "progress is unknown until the log is back";
                 return Finding::failure(check, reason, advice);
             }
         };
@@ -75,8 +75,9 @@ impl Progress {
         let losses =
             join_names(losses.map(|b| format!("{} in {}/{}", b.lost(), b.topic, b.partition)));
         if !losses.is_empty() {
-            let evidence = format!("records were removed before they were done: {losses}");
-            let advice = "packetboat audit names the messages; let the log keep records longer, and run more of these";
+            let evidence = format!("retention removed unprocessed records: {losses}");
+            let advice = "packetboat audit lists the messages; raise the log's retention and run \
+                          more of these processes";
             return Finding::failure(check, evidence, advice);
         }
         let records: u64 = backlogs.iter().map(Backlog::records).sum();
@@ -84,14 +85,14 @@ impl Progress {
         let waits = oldest.map_or(Duration::ZERO, |backlog| backlog.waits(now));
         if waits <= WAITS_LONG {
             let evidence = match records {
-                0 => "nothing waits".to_owned(),
-                _ => format!("{} on the way", count(records, "record")),
+                0 => "no backlog".to_owned(),
+                _ => format!("{} in flight", count(records, "record")),
             };
             return Finding::ok(check, evidence);
         }
         let place = oldest.map(|b| format!("{}/{}", b.topic, b.partition));
         let evidence = format!(
-            "{} wait, the oldest in {} for {} longer than it has to",
+            "backlog of {}; the oldest, in {}, is {} overdue",
             count(records, "record"),
             place.unwrap_or_default(),
             span(waits),
@@ -107,12 +108,12 @@ impl Progress {
 const fn lag_advice(check: Check) -> &'static str {
     match check {
         Check::Horns => {
-            "does a horn run? Its log says what holds it (a provider that does not answer); messages are delivered \
-             meanwhile"
+            "is a horn running? Its log says what blocks it (often the push provider). Messages \
+             are still delivered"
         }
         _ => {
-            "does a carrier run? Its log and carrier_stalls_total say what holds it: a store that does not answer, or more \
-             work than there are carriers for"
+            "is a carrier running? Its log and carrier_stalls_total say what blocks it: a store \
+             that does not answer, or too few carriers for the load"
         }
     }
 }
@@ -137,7 +138,7 @@ pub struct WaitingLetters {
 
 impl Letters {
     pub fn finding(self) -> Finding {
-        let advice = "packetboat dlq stats says what they died of; docs/operations/dead-letters.md what to do";
+        let advice = "packetboat dlq stats shows the causes; docs/operations/dead-letters.md says what to do";
         let waiting_letters = match self.waiting_letters.seen() {
             Ok(waiting_letters) => waiting_letters,
             Err(reason) => {
@@ -146,20 +147,17 @@ impl Letters {
             }
         };
         if waiting_letters.letters == 0 && waiting_letters.uncounted_letters == 0 {
-            return Finding::ok(Check::DeadLetters, "none waits");
+            return Finding::ok(Check::DeadLetters, "none open");
         }
-        let mut evidence = format!("{} wait", count(waiting_letters.letters, "letter"));
+        let mut evidence = format!("{} open", count(waiting_letters.letters, "letter"));
         if let Some(oldest) = waiting_letters.oldest {
-            evidence += &format!(", the oldest for {}", span(self.now.since(oldest)));
+            evidence += &format!(", the oldest from {} ago", span(self.now.since(oldest)));
         }
         if let Some(cause) = waiting_letters.cause {
-            evidence += &format!("; most often {cause}");
+            evidence += &format!("; most common cause: {cause}");
         }
         if waiting_letters.uncounted_letters > 0 {
-            evidence += &format!(
-                "; {} more were not counted",
-                waiting_letters.uncounted_letters
-            );
+            evidence += &format!("; {} more not counted", waiting_letters.uncounted_letters);
         }
         Finding::warning(Check::DeadLetters, evidence, advice)
     }
@@ -182,7 +180,7 @@ impl ClosedMinutes {
     pub fn finding(self) -> Finding {
         let check = Check::ClosedMinutes;
         let advice =
-            "docs/operations/audit.md, Lag: the log line 'no minute can be closed now' says why";
+            "the log line 'cannot close audit minutes' says why; see docs/operations/audit.md, Lag";
         let closed_until = match self.closed_until.seen() {
             Ok(closed_until) => closed_until,
             Err(reason) => return Finding::failure(check, reason, without_store()),
@@ -193,7 +191,7 @@ impl ClosedMinutes {
         };
         let lead = closed_until.map_or(Duration::ZERO, |closed_until| closed_until.since(self.now));
         if lead > MINUTE {
-            let evidence = format!("minutes are closed up to {} after now", span(lead));
+            let evidence = format!("minutes are closed up to {} in the future", span(lead));
             return Finding::warning(check, evidence, SET_BACK);
         }
         let evidence = match closed_until {
@@ -211,9 +209,10 @@ impl ClosedMinutes {
     }
 }
 
-const SET_BACK: &str = "a clock was ahead and was set back: the next minute is closed when this clock has caught up, and counts what is \
-                        accepted until then; docs/operations/audit.md, Lag";
+const SET_BACK: &str = "a fast clock was set back. The next minute closes once this clock has \
+                        caught up, and counts everything accepted until then; see \
+                        docs/operations/audit.md, Lag";
 
 const fn without_store() -> &'static str {
-    "a loss would not be seen: look at the check audit_store"
+    "message loss would go unnoticed: see the check audit_store"
 }

@@ -22,7 +22,7 @@ pub struct OpenFiles {
 impl OpenFiles {
     pub fn finding(self) -> Finding {
         let limit = self.limit;
-        let evidence = format!("{limit} files may be open");
+        let evidence = format!("open file limit is {limit}");
         let Some(connections_max) = self.connections_max else {
             return if limit >= OTHER_FILES {
                 Finding::ok(Check::OpenFiles, evidence)
@@ -39,10 +39,10 @@ impl OpenFiles {
         Finding::warning(
             Check::OpenFiles,
             format!(
-                "{evidence}: from about {room} connections on new ones wait, though boat.connections_max is {connections_max}"
+                "{evidence}: new connections wait beyond about {room}, though boat.connections_max is {connections_max}"
             ),
             format!(
-                "{}, or lower boat.connections_max, so that clients are told to go elsewhere",
+                "{}, or lower boat.connections_max so that clients are sent to another boat",
                 raise(connections_max + OTHER_FILES)
             ),
         )
@@ -69,7 +69,7 @@ impl ClientAddresses {
         let Some((_, highest)) = self.busiest.first() else {
             return Finding::ok(
                 check,
-                format!("no client is connected; one address may have {max} connections"),
+                format!("no clients connected; the limit is {max} connections per address"),
             );
         };
         let is_near = *highest >= max - max / 10;
@@ -77,15 +77,16 @@ impl ClientAddresses {
             .map(|(address, connections)| format!("{address} with {connections}"))
             .collect();
         let evidence = format!(
-            "busiest addresses: {}; one may have {max} connections",
+            "busiest addresses: {}; the limit is {max} connections per address",
             busiest.join(", ")
         );
         if is_near {
             Finding::warning(
                 check,
                 evidence,
-                "if many clients share it, let the balancer in front name theirs (boat.proxy), or raise \
-                 boat.connections_per_address_max and boat.arrivals_per_address",
+                "if many clients share an address, have the load balancer pass theirs on \
+                 (boat.proxy), or raise boat.connections_per_address_max and \
+                 boat.arrivals_per_address",
             )
         } else {
             Finding::ok(check, evidence)
@@ -115,18 +116,18 @@ impl Space {
         let (path, free, total) = match self {
             Space::Disk { path, free, total } => (path, free, total),
             Space::Memory => {
-                let evidence = "everything is in memory, and gone with this process";
-                let advice = "start without --memory where messages are to stay";
+                let evidence = "all data is in memory and is lost when this process stops";
+                let advice = "start without --memory to keep messages";
                 return Finding::warning(Check::Space, evidence, advice);
             }
             Space::Unknown { path, reason } => {
-                let evidence = format!("how full the disk of {path} is cannot be told: {reason}");
-                return Finding::warning(Check::Space, evidence, "look at the file system (df)");
+                let evidence = format!("free space of {path} is unknown: {reason}");
+                return Finding::warning(Check::Space, evidence, "check the file system (df)");
             }
         };
-        let evidence = format!("{} of {} are free under {path}", gib(free), gib(total));
-        let advice =
-            "make room or move embedded.data to a larger disk: a full one takes no messages";
+        let evidence = format!("{} of {} free on the disk of {path}", gib(free), gib(total));
+        let advice = "free up space or move embedded.data to a larger disk: no messages are accepted when \
+             the disk is full";
         if free < SPACE_MIN {
             Finding::failure(Check::Space, evidence, advice)
         } else if free < total / SPACE_SHARE {

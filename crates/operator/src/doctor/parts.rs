@@ -18,13 +18,13 @@ pub struct Readiness {
 impl Readiness {
     pub fn finding(self) -> Finding {
         if self.is_ready {
-            Finding::ok(Check::Ready, "it takes new work")
+            Finding::ok(Check::Ready, "accepting new work")
         } else {
             Finding::warning(
                 Check::Ready,
-                format!("it takes no new work: {}", self.word),
-                "wait where it starts or leaves; a boat that is not registered serves on, and comes back when \
-                 discovery answers",
+                format!("not accepting new work: {}", self.word),
+                "if it is starting or draining, wait. An unregistered boat keeps serving its \
+                 clients, and registers when discovery is back",
             )
         }
     }
@@ -46,8 +46,8 @@ impl Answer {
             }
             Ok(duration) => Finding::warning(
                 check,
-                format!("answers only after {}", span(duration)),
-                "look at the load of the part behind it, and at the network in between",
+                format!("slow: answers in {}", span(duration)),
+                "check the load of the server behind it, and the network in between",
             ),
             Err(reason) => Finding::failure(check, reason, without(check)),
         }
@@ -58,17 +58,17 @@ impl Answer {
 const fn without(check: Check) -> &'static str {
     match check {
         Check::Log => {
-            "sends are refused until the log answers: look at Kafka (kafka.brokers) or at the disk of embedded.data"
+            "sends are refused until the log is back: check Kafka (kafka.brokers) or the disk of embedded.data"
         }
         Check::Mailbox => {
-            "sign-ins and deliveries of some users wait, nothing is lost: look at Redis (redis.addresses)"
+            "sign-ins and deliveries of some users wait, nothing is lost: check Redis (redis.addresses)"
         }
         Check::Discovery => {
-            "what runs goes on, and nothing new can start: look at etcd (etcd.endpoints)"
+            "running processes carry on, but no new one can start: check etcd (etcd.endpoints)"
         }
         _ => {
-            "messages are accepted and wait, history answers unavailable: look at ScyllaDB (scylla.contact_points) or at \
-             the disk of embedded.data"
+            "messages are accepted but wait, and history is unavailable: check ScyllaDB \
+             (scylla.contact_points) or the disk of embedded.data"
         }
     }
 }
@@ -109,10 +109,10 @@ impl Members {
             (false, true) => ("no station is registered", "nobody can sign in or send"),
             (true, true) => (
                 "neither a boat nor a station is registered",
-                "nobody can connect",
+                "clients cannot connect or send",
             ),
         };
-        let advice = format!("{effect}: start one, or read in its log why it does not register");
+        let advice = format!("{effect}: start one, or check its log for why it does not register");
         Finding::failure(Check::Members, problem, advice)
     }
 }
@@ -136,12 +136,13 @@ impl Topics {
             Err(reason) => return Finding::failure(Check::Topics, reason, without(Check::Log)),
         };
         if deviations.is_empty() {
-            return Finding::ok(Check::Topics, "the topics are right");
+            return Finding::ok(Check::Topics, "topics match the settings");
         }
         let is_grave = deviations.iter().any(|deviation| deviation.is_grave);
         let evidence = join_names(deviations.into_iter().map(|deviation| deviation.text));
-        let advice = "packetboat topics check names all; packetboat topics apply makes what is missing. The number of \
-                      partitions is fixed: set kafka.partitions to what is there";
+        let advice = "packetboat topics check lists all differences; packetboat topics apply \
+                      creates what is missing. The number of partitions is fixed: set \
+                      kafka.partitions to the actual number";
         if is_grave {
             Finding::failure(Check::Topics, evidence, advice)
         } else {
@@ -157,11 +158,11 @@ pub struct Tables(pub Inspection<()>);
 impl Tables {
     pub fn finding(self) -> Finding {
         match self.0.seen() {
-            Ok(()) => Finding::ok(Check::Schema, "the tables are right"),
+            Ok(()) => Finding::ok(Check::Schema, "tables are up to date"),
             Err(reason) => Finding::failure(
                 Check::Schema,
                 reason,
-                "packetboat schema apply brings tables that are too old to this version; otherwise look at ScyllaDB",
+                "run packetboat schema apply if the tables are too old; otherwise check ScyllaDB",
             ),
         }
     }

@@ -23,19 +23,21 @@ impl ProcessProbe {
         let remote_version = match remote_version.seen() {
             Ok(remote_version) => remote_version,
             Err(reason) => {
-                let advice =
-                    "does it run, is that its admin.listen, and may you see it (--operator-token)?";
+                let advice = "is it running, is this its admin.listen, and do you have access (--operator-token)?";
                 return vec![Finding::failure(Check::AdminPort, reason, advice)];
             }
         };
         let answers = Finding::ok(Check::AdminPort, format!("{address} answers"));
         let version = if own_version == remote_version {
-            Finding::ok(Check::Version, format!("{remote_version}, as this program"))
+            Finding::ok(
+                Check::Version,
+                format!("{remote_version}, same as this program"),
+            )
         } else {
             Finding::warning(
                 Check::Version,
                 format!("it is {remote_version}, this program is {own_version}"),
-                "ask with the program of the same version: another may not know all that there is to see",
+                "run the doctor of the same version: another one may miss checks",
             )
         };
         vec![answers, version]
@@ -56,11 +58,11 @@ impl Unreachable {
     pub fn finding(self) -> Finding {
         let (evidence, advice) = match self {
             Unreachable::Busy => (
-                "what it sees was not looked at: it is busy with another examination",
-                "ask again in a moment",
+                "not examined: the process is busy with another examination",
+                "try again in a moment",
             ),
             Unreachable::Foreign => (
-                "what it sees was not looked at: its answer is that of another version",
+                "not examined: the process runs another version and its answer cannot be read",
                 "ask with the program of its version",
             ),
         };
@@ -85,7 +87,7 @@ impl UnknownProcess {
             verdict,
             observation,
         } = self;
-        let evidence = format!("{check}, which this program does not know: {observation}");
+        let evidence = format!("{check} (unknown to this program): {observation}");
         let advice = "ask with the program of its version";
         match verdict {
             Some(CheckVerdict::Failure) => Finding::failure(Check::Version, evidence, advice),

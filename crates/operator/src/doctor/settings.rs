@@ -16,18 +16,19 @@ pub struct TokenKey {
 
 impl TokenKey {
     pub fn finding(self) -> Finding {
-        let advice = "let station.auth.issuers say whose tokens are believed, or station.auth.key_file name a secret; the same for all stations";
+        let advice = "configure station.auth.issuers, or a secret in station.auth.key_file; the \
+                      same on all stations";
         if !self.is_well_known {
-            return Finding::ok(Check::TokenKey, "tokens are checked with keys of your own");
+            return Finding::ok(Check::TokenKey, "tokens are verified with your own keys");
         }
         if self.open.is_empty() {
-            let evidence = "tokens are checked with the well-known development key; nobody from elsewhere is served";
+            let evidence = "tokens are verified with the well-known development key; only local clients are accepted";
             return Finding::warning(Check::TokenKey, evidence, advice);
         }
         let open = join_names(self.open.iter().map(SocketAddr::to_string));
         let evidence = format!(
-            "anybody may sign in as anybody: the well-known development key is in use, and {open} can be reached \
-             from elsewhere"
+            "anyone can sign in as any user: the well-known development key is in use, and {open} \
+             is reachable from other machines"
         );
         Finding::failure(Check::TokenKey, evidence, advice)
     }
@@ -46,22 +47,22 @@ pub struct ServiceIdentity {
 
 impl ServiceIdentity {
     pub fn finding(self) -> Finding {
-        let advice = "let section identity name certificates, with identity.required = true";
+        let advice = "configure certificates in section identity, with identity.required = true";
         match (self.is_on, self.is_required, self.open) {
-            (true, true, _) => Finding::ok(Check::Identity, "services prove what they are"),
+            (true, true, _) => Finding::ok(Check::Identity, "services authenticate each other"),
             (true, false, _) => Finding::warning(
                 Check::Identity,
-                "services without a certificate are believed, too, as while a fleet changes over",
+                "services without certificates are still accepted (migration)",
                 advice,
             ),
             (false, _, None) => Finding::ok(
                 Check::Identity,
-                "only this machine reaches the address for services",
+                "the service port is reachable from this machine only",
             ),
             (false, _, Some(open)) => Finding::warning(
                 Check::Identity,
                 format!(
-                    "whoever reaches {open} is believed to be a service, unless a mesh looks after it"
+                    "anyone who can reach {open} passes as a service, unless a service mesh protects it"
                 ),
                 advice,
             ),
@@ -88,27 +89,27 @@ impl SessionTickets {
             (true, true, Some(open)) if !self.names_proved => Finding::warning(
                 Check::Tickets,
                 format!(
-                    "tickets are bound to the names of boats, and whoever reaches {open} may claim any name"
+                    "tickets are bound to boat names, and anyone who can reach {open} can claim any name"
                 ),
-                "let section identity name certificates, with identity.required = true",
+                "configure certificates in section identity, with identity.required = true",
             ),
             (true, true, _) => Finding::ok(
                 Check::Tickets,
-                "boats prove that the users they speak for have signed in",
+                "boats prove that their users have signed in",
             ),
             (true, false, Some(_)) => Finding::warning(
                 Check::Tickets,
-                "boats without tickets are believed, too, as while a fleet changes over",
-                "set station.tickets.required = true when every boat is new and sessions of before have ended",
+                "boats without tickets are still accepted (migration)",
+                "set station.tickets.required = true once every boat is updated and older sessions have ended",
             ),
             (_, _, None) => Finding::ok(
                 Check::Tickets,
-                "only this machine reaches the address for boats",
+                "the port for boats is reachable from this machine only",
             ),
             (false, _, Some(open)) => Finding::warning(
                 Check::Tickets,
-                format!("a boat that is stolen speaks for every user at {open}"),
-                "let station.tickets.keys_file name a file that packetboat keys new made, the same for all stations",
+                format!("a compromised boat can act as any user at {open}"),
+                "set station.tickets.keys_file to a file made by packetboat keys new, the same on all stations",
             ),
         }
     }
@@ -135,17 +136,14 @@ impl Link {
     pub fn finding(self) -> Finding {
         let Link { part, section, .. } = self;
         match self.open() {
-            None if self.is_tls => {
-                Finding::ok(Check::Links, format!("{part} is spoken to with TLS"))
-            }
+            None if self.is_tls => Finding::ok(Check::Links, format!("{part} uses TLS")),
             None => Finding::ok(Check::Links, format!("{part} is on this machine")),
             Some(address) => Finding::warning(
                 Check::Links,
+                format!("traffic to {part} at {address} is not encrypted"),
                 format!(
-                    "whoever is between can read and change all that {part} at {address} is told"
-                ),
-                format!(
-                    "name the roots of its certificates in {section}.tls.ca_file; production = true insists on it"
+                    "set {section}.tls.ca_file to the root certificates of the servers; production \
+                     = true requires it"
                 ),
             ),
         }
@@ -171,24 +169,24 @@ impl AdminPort {
         } = self;
         if operators > 0 || by_proxy {
             let by_proxy = if by_proxy {
-                ", and a proxy signs in others"
+                ", others sign in through a proxy"
             } else {
                 ""
             };
-            let evidence = format!("operators sign in ({operators} are named{by_proxy})");
+            let evidence = format!("operators sign in ({operators} configured{by_proxy})");
             return Finding::ok(Check::Operators, evidence);
         }
         if listen.ip().is_loopback() {
-            let evidence = "nobody signs in, and only this machine reaches the admin port";
+            let evidence = "no sign-in, and the admin port is reachable from this machine only";
             return Finding::ok(Check::Operators, evidence);
         }
         Finding::failure(
             Check::Operators,
             format!(
-                "whoever reaches {listen} may read, redrive and discard: admin.operators names nobody"
+                "anyone who can reach {listen} can read, redrive and discard: admin.operators is empty"
             ),
-            "name operators in admin.operators, or let admin.listen be on loopback; at least keep the port inside a \
-             network of its own",
+            "configure admin.operators, or set admin.listen to loopback; at the very least isolate \
+             the port's network",
         )
     }
 }
@@ -209,11 +207,15 @@ impl DeskCertificate {
         let DeskCertificate { expires_in } = self;
         let hours = expires_in.as_secs() / 3600;
         let evidence = match hours {
-            0 if expires_in.is_zero() => "the desk's certificate is over".to_owned(),
-            0..48 => format!("the desk's certificate ends in {hours} hours"),
-            _ => format!("the desk's certificate ends in {} days", hours / 24),
+            0 if expires_in.is_zero() => "the certificate of the admin port has expired".to_owned(),
+            0..48 => format!("the certificate of the admin port expires in {hours} hours"),
+            _ => format!(
+                "the certificate of the admin port expires in {} days",
+                hours / 24
+            ),
         };
-        let advice = "renew the files of admin.tls: they are read again within ten seconds; a line at WARN says why not";
+        let advice = "renew the files of admin.tls; they are reloaded within ten seconds, or a \
+                      WARN line says why not";
         match expires_in {
             lifetime_left if lifetime_left >= DeskCertificate::AMPLE_LIFETIME => {
                 Finding::ok(Check::DeskCertificate, evidence)
@@ -235,12 +237,12 @@ pub struct AuditState {
 impl AuditState {
     pub fn finding(self) -> Finding {
         if self.continuous {
-            Finding::ok(Check::Auditing, "the audit goes on by itself")
+            Finding::ok(Check::Auditing, "the continuous audit is on")
         } else {
             Finding::warning(
                 Check::Auditing,
-                "nobody looks whether messages are missing until somebody asks",
-                "set audit.continuous = true wherever there is a desk, and watch audit_missing",
+                "the continuous audit is off: missing messages go unnoticed until someone runs an audit",
+                "set audit.continuous = true on stations and carriers, and alert on audit_missing",
             )
         }
     }
@@ -261,16 +263,17 @@ impl Copies {
     pub fn finding(self) -> Finding {
         let Copies { log, in_sync, rows } = self;
         let evidence = format!(
-            "{log} brokers hold a record, {in_sync} of them before it is accepted; {rows} nodes hold a row"
+            "each record is on {log} brokers, on {in_sync} of them before it is accepted; each \
+             row is on {rows} nodes"
         );
         if log >= 3 && in_sync >= 2 && rows >= 3 {
             return Finding::ok(Check::Copies, evidence);
         }
         Finding::warning(
             Check::Copies,
-            format!("{evidence}: whatever loses one machine may lose messages"),
-            "in production: kafka.replication_factor 3, kafka.min_insync_replicas 2 (then topics apply), and \
-             scylla.replication.factor 3",
+            format!("{evidence}: losing one machine may lose messages"),
+            "in production set kafka.replication_factor = 3, kafka.min_insync_replicas = 2 (then \
+             run packetboat topics apply) and scylla.replication.factor = 3",
         )
     }
 }

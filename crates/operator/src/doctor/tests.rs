@@ -153,7 +153,7 @@ fn a_certificate_of_the_desk_that_ends_is_said_a_week_before() {
         (7 * 24 - 1, CheckVerdict::Warning, "6 days"),
         (24, CheckVerdict::Warning, "24 hours"),
         (23, CheckVerdict::Failure, "23 hours"),
-        (0, CheckVerdict::Failure, "is over"),
+        (0, CheckVerdict::Failure, "has expired"),
     ] {
         let finding = hours(left);
         assert!(finding.observation.contains(word), "{finding:?}");
@@ -332,18 +332,18 @@ fn backlogs_are_judged_by_age_and_not_by_number() {
         oldest_at: None,
         ..backlog(Some(20), MINUTE)
     };
-    assert_eq!(progress(vec![idle.clone()]).observation, "nothing waits");
+    assert_eq!(progress(vec![idle.clone()]).observation, "no backlog");
     let busy = progress(vec![backlog(Some(12), MINUTE), idle]);
     assert_eq!(
         (busy.observation.as_str(), busy.verdict),
-        ("8 records on the way", CheckVerdict::Ok)
+        ("8 records in flight", CheckVerdict::Ok)
     );
     let late = progress(vec![backlog(Some(12), MINUTE * 2)]);
-    assert!(late.observation.contains("message/3 for 2m"), "{late:?}");
+    assert!(late.observation.contains("message/3, is 2m"), "{late:?}");
     assert_eq!(verdict(late), CheckVerdict::Warning);
     let stands = progress(vec![backlog(None, MINUTE * 6)]);
     assert!(
-        stands.observation.starts_with("10 records wait"),
+        stands.observation.starts_with("backlog of 10 records"),
         "{stands:?}"
     );
     assert_eq!(verdict(stands), CheckVerdict::Failure);
@@ -388,7 +388,7 @@ fn a_letter_that_waits_is_a_warning() {
     });
     assert_eq!(
         two.observation,
-        "2 letters wait, the oldest for 3h; most often too-large"
+        "2 letters open, the oldest from 3h ago; most common cause: too-large"
     );
     assert_eq!(verdict(two), CheckVerdict::Warning);
     let busy = Inspection::Failed("another question is reading the log".to_owned());
@@ -475,7 +475,9 @@ fn clocks_differ_only_where_the_way_there_does_not_explain_it() {
     // Each is close enough to this machine, but not to the other.
     let finding = Clocks(vec![reading("a", 900, 1), reading("b", -900, 1)]).finding();
     assert!(
-        finding.observation.starts_with("a is ahead of b by 1s"),
+        finding
+            .observation
+            .starts_with("a is ahead of b by at least 1s"),
         "{finding:?}"
     );
     assert_eq!(verdict(finding), CheckVerdict::Warning);
@@ -526,11 +528,11 @@ fn an_unknown_check_of_another_version_is_reported() {
     assert_eq!(failure.verdict, CheckVerdict::Failure);
     assert_eq!(
         failure.observation,
-        "quorum, which this program does not know: two of three"
+        "quorum (unknown to this program): two of three"
     );
     for unreachable in [Unreachable::Busy, Unreachable::Foreign] {
         let finding = unreachable.finding();
         assert_eq!(finding.verdict, CheckVerdict::Warning);
-        assert!(finding.observation.contains("not looked at"), "{finding:?}");
+        assert!(finding.observation.contains("not examined"), "{finding:?}");
     }
 }

@@ -61,7 +61,7 @@ impl Handshakes {
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<Box<TlsStream<TcpStream>>> {
         let handshake = timeout(HANDSHAKE_WITHIN, Box::pin(self.shake(stream)));
         handshake.await.unwrap_or_else(|_| {
-            let text = "the handshake did not end in time";
+            let text = "the TLS handshake timed out";
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         })
     }
@@ -74,7 +74,7 @@ impl Handshakes {
             stream.shutdown().await?;
             let mut rest = stream.take(PLAIN_BYTES_MAX);
             tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
-            return Err(io::Error::other("it speaks HTTP without TLS"));
+            return Err(io::Error::other("plain HTTP on a TLS port"));
         }
         let place = self.places.acquire().await;
         let _place = place.map_err(io::Error::other)?;

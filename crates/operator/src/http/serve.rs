@@ -109,7 +109,7 @@ impl Port {
                             continue;
                         };
                         if pause.warn {
-                            tracing::warn!(%error, port = port.name, "accepting pauses");
+                            tracing::warn!(%error, port = port.name, "accepting paused");
                         }
                         sleep(pause.length).await;
                     }
@@ -131,7 +131,7 @@ impl Port {
         match tls.accept(stream).await {
             Ok(stream) => Some(Either::Right(stream)),
             Err(error) => {
-                tracing::debug!(%error, %peer, port = self.name, "a connection is no TLS");
+                tracing::debug!(%error, %peer, port = self.name, "TLS handshake failed");
                 None
             }
         }
@@ -187,7 +187,7 @@ impl Port {
             result = connection.as_mut() => result,
         };
         if let Err(error) = result {
-            tracing::debug!(%error, %peer, port = self.name, "a connection ended early");
+            tracing::debug!(%error, %peer, port = self.name, "connection closed early");
         }
     }
 }

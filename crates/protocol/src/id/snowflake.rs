@@ -71,7 +71,7 @@ impl FromStr for MessageId {
 
 /// No id can be made of a time before 2024 or after 2093.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the clock reads a time before 2024 or after 2093: set it, and try again")]
+#[error("the clock is before 2024 or after 2093: set it, and try again")]
 pub struct TimeOutOfRange;
 
 /// Makes message ids for one node, upwards. Never makes one twice, whatever the clock does.

@@ -103,9 +103,9 @@ impl fmt::Display for ChainFlaw {
             ChainFlaw::Altered { .. } => {
                 f.write_str("the row was altered: its digest does not match")
             }
-            ChainFlaw::Misplaced { .. } => f.write_str("the row is not in its place"),
+            ChainFlaw::Misplaced { .. } => f.write_str("the row is out of place"),
             ChainFlaw::Unlinked { .. } => {
-                f.write_str("the row before it is not the one that it was linked to")
+                f.write_str("the previous row is not the one it was linked to")
             }
             ChainFlaw::Removed { first, last, .. } if first == last => {
                 write!(f, "link {first} was removed after it")
@@ -113,13 +113,13 @@ impl fmt::Display for ChainFlaw {
             ChainFlaw::Removed { first, last, .. } => {
                 write!(f, "links {first} to {last} were removed after it")
             }
-            ChainFlaw::AmendmentAltered { .. } => f.write_str("what became of it was altered"),
-            ChainFlaw::AmendmentRemoved { .. } => f.write_str("what became of it was removed"),
+            ChainFlaw::AmendmentAltered { .. } => f.write_str("its amendment was altered"),
+            ChainFlaw::AmendmentRemoved { .. } => f.write_str("its amendment was removed"),
             ChainFlaw::IdsDiffer {
                 counted, in_log, ..
             } => write!(
                 f,
-                "the log has {in_log} message(s) where {counted} were counted, or others"
+                "the log has {in_log} message(s) where {counted} were counted, or different ones"
             ),
         }
     }

@@ -122,8 +122,8 @@ impl ChangeOutcome {
     fn sentence(&self) -> String {
         let subject = self.subject;
         match &self.rev {
-            Ok(Some(rev)) => format!("a change of {subject}, the {rev}. of its conversation"),
-            Ok(None) => format!("a change of {subject} that was so already"),
+            Ok(Some(rev)) => format!("a change of {subject}, revision {rev} of its conversation"),
+            Ok(None) => format!("a change of {subject} that changed nothing"),
             Err(why) => format!("a change of {subject}, refused: {why}"),
         }
     }
@@ -329,12 +329,12 @@ impl MessageLife {
 
     fn sentence(&self, accepted_at: Timestamp) -> String {
         if let Some(original) = self.repeat_of {
-            return format!("a repeat of {original}, dropped: the first one counts");
+            return format!("a duplicate of {original}, dropped");
         }
         if let Some(first) = self.place {
             if !self.further_places.is_empty() {
                 return format!(
-                    "BROKEN: placed at {} in {}, and again elsewhere",
+                    "BROKEN: placed at {} in {} and a second time elsewhere",
                     first.seq, first.conversation
                 );
             }
@@ -356,7 +356,7 @@ impl MessageLife {
         }
         match &self.dead {
             Some(letter) => format!("dead letter {}: {}", letter.letter, letter.reason.name()),
-            None if self.is_redriven => "a dead letter, on its way again".to_owned(),
+            None if self.is_redriven => "a dead letter, redriven".to_owned(),
             None => "accepted, not placed yet".to_owned(),
         }
     }
@@ -515,13 +515,15 @@ impl Obligation {
         let delay = |at: Timestamp| ShortDuration(at.since(accepted_at));
         let Some(end) = &self.end else {
             return match (&self.last, self.is_owed) {
-                (Some(step), true) => format!("open for {recipient}: {step}"),
-                (None, true) => format!("open for {recipient}"),
-                (_, false) => format!("{recipient} is the sender's own and learns of it by sync"),
+                (Some(step), true) => format!("in flight to {recipient}: {step}"),
+                (None, true) => format!("in flight to {recipient}"),
+                (_, false) => {
+                    format!("{recipient} is the sender's own device, which gets it by sync")
+                }
             };
         };
         let notice = match self.notifications.iter().find(|(_, ok)| *ok) {
-            Some((provider, _)) => format!(", told by {provider}"),
+            Some((provider, _)) => format!(", notified by {provider}"),
             None => String::new(),
         };
         match end {
@@ -546,7 +548,7 @@ impl Obligation {
                     delay(*at)
                 )
             }
-            TraceEnd::Reachable { .. } => format!("{recipient} finds it by sync{notice}"),
+            TraceEnd::Reachable { .. } => format!("{recipient} gets it by sync{notice}"),
             TraceEnd::Dropped { .. } => {
                 format!(
                     "dropped for {recipient}: absent, and the options ask neither to store nor to confirm"
@@ -565,14 +567,12 @@ impl Obligation {
 fn mailbox_phrase(location: Option<MailLocation>) -> &'static str {
     match location {
         Some(MailLocation::Waits) => "not fetched yet",
-        Some(MailLocation::Acknowledged) => {
-            "and a device acknowledged it since, of which the ledger has not heard yet"
-        }
+        Some(MailLocation::Acknowledged) => "acknowledged by a device since, not yet in the ledger",
         Some(MailLocation::Absent) => {
-            "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it or \
-             keeps it no longer; history should have it for the next sync"
+            "no longer in the mailbox: fetched without a ledger entry, lost, or expired; history \
+             should have it for the next sync"
         }
-        None => "and whether it still waits is not known: the mailbox does not answer",
+        None => "the mailbox does not answer, so it is unknown whether it still waits",
     }
 }
 
@@ -599,8 +599,8 @@ impl fmt::Display for TraceStep {
             TraceStep::Retried { attempt, tier } => {
                 write!(f, "waits in retry-{tier} for attempt {attempt}")
             }
-            TraceStep::Redriven { letter } => write!(f, "dead letter {letter}, on its way again"),
-            TraceStep::Notified => f.write_str("a notification was asked for"),
+            TraceStep::Redriven { letter } => write!(f, "dead letter {letter}, redriven"),
+            TraceStep::Notified => f.write_str("a notification was requested"),
         }
     }
 }

@@ -272,7 +272,8 @@ impl Sessions {
 
 impl From<TooManySessions> for Refusal {
     fn from(_: TooManySessions) -> Refusal {
-        let text = "as many sessions as this platform may have are signed in; end one, or wait until one has ended";
+        let text =
+            "this platform has reached its limit of sessions; end one, or wait until one ends";
         Refusal::new(Code::TooManySessions, text).retry_after(SESSIONS_PAUSE)
     }
 }

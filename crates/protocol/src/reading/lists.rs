@@ -551,7 +551,7 @@ impl<'a> Reading<'a> {
 fn check_progress<K: Ord>(cursor: Option<K>, end: Option<K>) -> NeedResult<()> {
     match end {
         Some(end) if cursor.is_some_and(|cursor| end <= cursor) => {
-            let text = "a list does not get on: a fault of this server";
+            let text = "bug in this server: a list makes no progress";
             Err(NoAnswer::Refused(Refusal::new(Code::Unavailable, text)))
         }
         Some(_) | None => Ok(()),

@@ -47,7 +47,7 @@ impl Reading<'_> {
             limit: READERS_MAX + 1,
         })?;
         if present.len() > READERS_MAX {
-            let text = format!("readers are told of groups of {READERS_MAX} at most");
+            let text = format!("readers are only available in groups of at most {READERS_MAX}");
             let refusal = Refusal::new(Code::Unsupported, text);
             return Err(NoAnswer::Refused(refusal));
         }

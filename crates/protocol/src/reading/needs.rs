@@ -193,7 +193,7 @@ impl<'a> FactLookup<'a> {
 
 /// A source answered another question, or too little.
 fn answered_wrongly() -> NoAnswer {
-    let text = "a store answered another question: a fault of this server";
+    let text = "bug in this server: a store answered another query";
     NoAnswer::Refused(Refusal::new(Code::Unavailable, text))
 }
 

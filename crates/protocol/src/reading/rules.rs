@@ -148,7 +148,7 @@ pub fn dense_page(
     if more && messages.is_empty() {
         return Err(Refusal::new(
             Code::Unavailable,
-            "history is behind the conversation; ask again",
+            "history is behind the conversation; try again",
         ));
     }
     Ok(DensePage {
@@ -161,7 +161,7 @@ pub fn dense_page(
 pub(super) fn hole_refusal(conversation: ConversationId) -> Refusal {
     Refusal::new(
         Code::Unavailable,
-        format!("a part of {conversation} cannot be read now; ask again"),
+        format!("a part of {conversation} is unavailable now; try again"),
     )
 }
 

@@ -184,7 +184,7 @@ impl Session {
         let max = self.limits.receipts_max as usize;
         if receipts.items() > max {
             self.end(rate_limited(format!(
-                "more than {max} acknowledgements wait to be recorded"
+                "more than {max} acknowledgements are waiting to be recorded"
             )));
         }
     }
@@ -193,8 +193,8 @@ impl Session {
         let refresh_from = Timestamp::from_millis(i64::from(self.refresh_from) * 1000);
         if now < refresh_from {
             let wait = refresh_from.since(now);
-            let refusal =
-                rate_limited("a token is refreshed once a minute".to_owned()).retry_after(wait);
+            let refusal = rate_limited("a token can be refreshed once per minute".to_owned())
+                .retry_after(wait);
             let request = None;
             return self.transmit(ServerFrame::Error { request, refusal }, now);
         }

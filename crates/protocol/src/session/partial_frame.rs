@@ -67,7 +67,8 @@ impl Session {
         self.end(Refusal::new(
             Code::HeartbeatMissed,
             format!(
-                "a frame has begun and does not come on: no byte of it for {} seconds, or not all of it in {}; reconnect and send again what was not answered",
+                "incomplete frame: no byte of it for {} seconds, or not all of it in {}; reconnect \
+                 and resend what was not answered",
                 stall_timeout.as_secs(),
                 total_timeout.as_secs()
             ),

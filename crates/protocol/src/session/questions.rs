@@ -48,7 +48,7 @@ impl Session {
             Phase::Draining(farewell) => farewell.refusal.clone(),
             _ if questions.len() >= usize::from(max) => {
                 self.count(Bound::Questions);
-                rate_limited(format!("{max} questions wait for their answers"))
+                rate_limited(format!("{max} queries are waiting for their answers"))
             }
             _ => return questions.queue.push_back(request),
         };

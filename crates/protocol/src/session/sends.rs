@@ -53,7 +53,7 @@ impl Session {
         if let Recipient::User(to) = send.to
             && Some(to) == self.user
         {
-            return Some(Refusal::new(Code::ToSelf, "a message to oneself"));
+            return Some(Refusal::new(Code::ToSelf, "a message to yourself"));
         }
         let (bytes, max) = (send.content.data.len(), self.limits.body_bytes_max);
         if bytes <= max as usize {
@@ -176,7 +176,7 @@ impl Sends {
             }
             return SubmitResult::Refused(Refusal::new(
                 Code::WindowFull,
-                format!("{window} sends wait for their answers; wait for one of them"),
+                format!("{window} sends are unanswered; wait for one of them"),
             ));
         }
         if let Some(first_held) = first_held {

@@ -35,13 +35,13 @@ impl fmt::Debug for Key {
 /// Fault in a key file, for an operator to mend.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KeyFileError {
-    #[error("line {0} is no number of 0 to 255 and a key of {hex} hexadecimal digits", hex = KEY_BYTES * 2)]
+    #[error("line {0} is not a number from 0 to 255 and a key of {hex} hexadecimal digits", hex = KEY_BYTES * 2)]
     Line(usize),
-    #[error("key {0} is there twice")]
+    #[error("key {0} is listed twice")]
     Twice(u8),
-    #[error("there is no key")]
+    #[error("no keys")]
     Empty,
-    #[error("there are more than {KEYS_MAX} keys: retire those that are older")]
+    #[error("more than {KEYS_MAX} keys: retire those that are older")]
     Full,
 }
 

@@ -38,7 +38,7 @@ pub struct TokenOf {
 /// The token is another user's, or older than the session's.
 pub fn check_refresh(session: TokenOf, next_issued_at: TokenOf) -> Result<(), Refusal> {
     if session.user != next_issued_at.user {
-        let text = "the new token is another user's; connect again to sign in as somebody else";
+        let text = "the new token belongs to another user; reconnect to sign in as another user";
         return Err(Refusal::new(Code::Unauthenticated, text));
     }
     let is_older = session.issued_at.is_some_and(|issued_at| {

@@ -149,7 +149,7 @@ impl<'a> Layout<'a> {
         };
         let rows = MessageRow::from_placed(&placed_message, draft.sent_count, draft.version);
         if rows.is_empty() {
-            let error = "a message of this kind of conversation is not kept".to_owned();
+            let error = "messages of this kind of conversation are not stored".to_owned();
             return RecordLayout::dead(DeadReason::StoreRejected, error);
         }
         if draft.is_recalled {

@@ -34,7 +34,7 @@ pub struct All {
     /// Folder of all data, created if missing (settings: embedded.data).
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Keep nothing beyond this process.
+    /// Keep all data in memory; it is lost when the process stops.
     #[arg(long, conflicts_with = "data")]
     memory: bool,
     /// Format of the addresses printed once everything is ready.
@@ -85,7 +85,8 @@ impl All {
             Environment::in_memory(&settings.embedded, settings.station.sessions.capacity())?
         } else {
             let data = &settings.embedded.data;
-            std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
+            std::fs::create_dir_all(data)
+                .with_context(|| format!("creating {}", data.display()))?;
             Environment::on_disk(
                 data,
                 &settings.embedded,

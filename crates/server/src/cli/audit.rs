@@ -140,7 +140,7 @@ fn print_verified(report: &verify::Report, deep: bool) -> Result<()> {
     )?;
     if deep {
         outln!(
-            "of these {} were read from the log again",
+            "{} of these were compared with the log",
             report.minutes_in_log
         )?;
     }
@@ -172,7 +172,7 @@ fn print(report: &Report, minutes: bool) -> Result<()> {
     )?;
     let start = Some(report.since).filter(|start| start.ms() > 0);
     match (start, report.until) {
-        (None, None) => outln!("of all that the log keeps")?,
+        (None, None) => outln!("over everything the log retains")?,
         (None, Some(end)) => outln!("accepted before {end}")?,
         (Some(start), None) => outln!("accepted since {start}")?,
         (Some(start), Some(end)) => outln!("accepted from {start} to {end}")?,
@@ -180,7 +180,7 @@ fn print(report: &Report, minutes: bool) -> Result<()> {
     if report.truncated > 0 {
         let next = report.next.map(|next| next.to_string()).unwrap_or_default();
         outln!(
-            "NOT LOOKED AT: {} more. Go on with --since {next}, or set a larger --limit",
+            "NOT EXAMINED: {} more. Continue with --since {next}, or raise --limit",
             report.truncated
         )?;
     }
@@ -188,7 +188,7 @@ fn print(report: &Report, minutes: bool) -> Result<()> {
     names("contradiction", &report.contradictions)?;
     if report.unreadable > 0 {
         outln!(
-            "{} records are none of ours: see packetboat dlq list",
+            "{} records are not Packetboat's: see packetboat dlq list",
             report.unreadable
         )?;
     }

@@ -92,12 +92,12 @@ impl FromStr for Service {
             .find(|candidate| candidate.name() == role);
         let role = matching_role.ok_or_else(|| {
             let names = Role::ALL.map(Role::name).join(", ");
-            format!("{role} is no role: there are {names}")
+            format!("unknown role {role}: use one of {names}")
         })?;
         let name = name.to_owned();
         // The root's files must not be overwritten.
         if name == "ca" {
-            return Err("ca is the name of the root's files".into());
+            return Err("the name ca is reserved for the root's files".into());
         }
         Ok(Service { role, name })
     }
@@ -137,10 +137,12 @@ impl New {
         for Service { role, name } in &services {
             let uri = uri(&self.domain, *role, name);
             roles.caller(&[&uri]).with_context(|| {
-                format!("{name:?} is no name of a service: letters, digits, '.', '_' and '-'")
+                format!(
+                    "{name:?} is not a valid service name: use letters, digits, '.', '_' and '-'"
+                )
             })?;
             if !names.insert(name) {
-                bail!("two services are called {name}: their files would be the same");
+                bail!("two services are named {name}: their files would overwrite each other");
             }
         }
         let mut output_lines = Vec::new();
@@ -225,7 +227,7 @@ impl Folder {
     /// Adds a new root in front of the others. Returns the file of roots.
     fn add_root(&self) -> Result<String> {
         std::fs::create_dir_all(&self.path)
-            .with_context(|| format!("{} cannot be made", self.path.display()))?;
+            .with_context(|| format!("cannot create {}", self.path.display()))?;
         let key = KeyPair::generate()?;
         let mut roots = root_of(&key).self_signed(&key)?.pem();
         roots.push_str(&self.roots()?);
@@ -248,7 +250,11 @@ impl Folder {
         };
         let Some(present) = roots.split_inclusive(END).find(is_of_key) else {
             let (roots, key) = (self.file(ROOTS), self.file(ROOT_KEY));
-            bail!("{} has no root of {}", roots.display(), key.display());
+            bail!(
+                "{} does not contain the root of {}",
+                roots.display(),
+                key.display()
+            );
         };
         self.write(ROOTS, present, true)?;
         Ok(self.file(ROOTS).display().to_string())
@@ -270,7 +276,7 @@ impl Folder {
     fn write(&self, name: &str, text: &str, is_public: bool) -> Result<()> {
         let path = self.file(name);
         let result = write(&self.path, &path, text, is_public);
-        result.with_context(|| format!("{} cannot be written", path.display()))
+        result.with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

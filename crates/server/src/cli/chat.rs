@@ -46,7 +46,7 @@ impl ChatCommand {
         let with = match (self.group, self.to) {
             (Some(group), _) => Recipient::Group(group),
             (None, Some(to)) => Recipient::User(to),
-            (None, None) => bail!("a chat needs --to or --group"),
+            (None, None) => bail!("name a user with --to or a group with --group"),
         };
         let (client, events) = Client::connect(settings).await?;
         let talk = Talk::new(client.clone(), events, me, with)?;

@@ -56,7 +56,7 @@ impl Config {
 impl Check {
     async fn run(self, settings: &Settings) -> Result<ExitCode> {
         settings.check_files()?;
-        outln!("the settings are right")?;
+        outln!("the settings are valid")?;
         #[cfg(feature = "cluster")]
         if self.connect {
             return dial(settings).await;

@@ -119,7 +119,7 @@ impl Trust {
         match (&self.ca_file, is_secure) {
             (None, false) => Ok(None),
             (Some(_), false) => bail!(
-                "--ca-file is for addresses with TLS, and {address} is none: use wss://, tls:// or https://, or leave it out"
+                "--ca-file needs TLS, and {address} has none: use wss://, tls:// or https://, or leave it out"
             ),
             // The client sets the protocols itself.
             (Some(file), true) => {
@@ -129,7 +129,7 @@ impl Trust {
             (None, true) => {
                 let config = tls::client_config(None, &[]);
                 Ok(Some(config.context(
-                    "reading whom the operating system trusts; --ca-file FILE names somebody else",
+                    "reading the root certificates of the operating system; use --ca-file FILE for others",
                 )?))
             }
         }
@@ -143,7 +143,7 @@ pub(super) struct Complaints(Option<String>);
 impl Complaints {
     pub(super) fn hear(&mut self, state: &ConnectionState) {
         if let Some(cause) = self.news(state) {
-            errln!("packetboat: no connection, and trying again: {cause}");
+            errln!("packetboat: not connected, retrying: {cause}");
         }
     }
 
@@ -249,7 +249,10 @@ impl Device {
     pub(super) fn config(&self, config: Option<&Path>) -> Result<ClientConfig> {
         let dir = self.state.clone().unwrap_or_else(default_state_dir);
         std::fs::create_dir_all(&dir).with_context(|| {
-            format!("making {} for the device's state (--state)", dir.display())
+            format!(
+                "creating {} for the device's state (--state)",
+                dir.display()
+            )
         })?;
         let file = format!(
             "{}-{}-{}.sqlite",

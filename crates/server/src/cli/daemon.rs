@@ -58,13 +58,14 @@ pub(super) async fn serve_to_the_end(
     tokio::select! {
         biased;
         () = signals.next() => {}
-        part = daemon.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
+        part = daemon.failed() => bail!("{part} stopped unexpectedly; see the log lines above. \
+                                          Restart the process: no accepted message is lost"),
     }
     phases.enter(Phase::Draining);
     tokio::select! {
         biased;
         () = signals.next() => {
-            tracing::warn!("a second signal: ending without waiting");
+            tracing::warn!("second signal: exiting at once");
             return Ok(ExitCode::FAILURE);
         }
         () = daemon.drain() => {}
@@ -78,7 +79,7 @@ pub(super) async fn serve_to_the_end(
 pub(super) fn announce(lines: &str) {
     if let Err(error) = out!("{lines}\n") {
         let error = format!("{:#}", anyhow::Error::from(error));
-        tracing::warn!(error, "the addresses were not printed");
+        tracing::warn!(error, "cannot print the addresses");
     }
 }
 
@@ -98,7 +99,7 @@ pub(super) fn runtime(name: &str) -> Result<Runtime> {
 /// public ports to fit.
 pub(super) fn fit_files(boat: Option<&mut boat::Config>, http: Option<&mut station::http::Config>) {
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
-    tracing::info!(files, "files that may be open");
+    tracing::info!(files, "open file limit");
     if let Some(http) = http {
         http.fit_files(files);
     }
@@ -109,9 +110,10 @@ pub(super) fn fit_files(boat: Option<&mut boat::Config>, http: Option<&mut stati
     let granted_max = boat.fit_files(files);
     if granted_max < requested_max {
         tracing::warn!(
-            "{files} files may be open: this boat holds {granted_max} connections, not boat.connections_max = {requested_max}, and \
-             further clients are told `full`. Raise the limit before it starts (ulimit -n, LimitNOFILE of systemd), or \
-             lower boat.connections_max"
+            "the open file limit is {files}: this boat holds {granted_max} connections, not \
+             boat.connections_max = {requested_max}; further clients are refused with `full`. Raise the \
+             limit before the start (ulimit -n, LimitNOFILE of systemd), or lower \
+             boat.connections_max"
         );
     }
 }

@@ -82,7 +82,7 @@ impl OperatorToken {
         let token = text.expose_secret().lines().next();
         let token = token.unwrap_or_default().trim();
         if token.is_empty() {
-            bail!("{}: its first line is empty", context());
+            bail!("{}: the first line is empty", context());
         }
         Ok(Some(token.into()))
     }
@@ -110,7 +110,7 @@ impl DeskCredentials {
         let is_tls = admin.starts_with("https://");
         let client = match &self.ca_file {
             Some(file) if !is_tls => bail!(
-                "--ca-file {} is for desks with TLS, and {admin} is none: use https://, or leave it out",
+                "--ca-file {} needs TLS, and {admin} has none: use https://, or leave it out",
                 file.display()
             ),
             Some(file) => {
@@ -119,13 +119,13 @@ impl DeskCredentials {
             }
             None if is_tls => {
                 let config = client_config(None, &[HTTP]).context(
-                    "reading whom the operating system trusts; --ca-file FILE names somebody else",
+                    "reading the root certificates of the operating system; use --ca-file FILE for others",
                 )?;
                 client.tls_backend_preconfigured(Arc::unwrap_or_clone(config))
             }
             None => client,
         };
-        client.build().context("making a client of HTTP")
+        client.build().context("creating the HTTP client")
     }
 }
 
@@ -208,7 +208,11 @@ impl Desk {
         let status = response.status();
         let text = response.text().await.context("reading the answer")?;
         match status {
-            StatusCode::OK => serde_json::from_str(&text).context("an answer of another version?"),
+            StatusCode::OK => serde_json::from_str(&text).context(
+                "cannot parse the answer: does \
+                                                                   the process run another \
+                                                                   version?",
+            ),
             _ => Err(DeskError::read(status, &text).into()),
         }
     }
@@ -233,12 +237,12 @@ fn advice(admin: &str, error: &reqwest::Error) -> &'static str {
         next = error.source();
     }
     if error.is_connect() {
-        return "is Packetboat running? --admin or PACKETBOAT_ADMIN names its admin port";
+        return "is Packetboat running? Set its admin port with --admin or PACKETBOAT_ADMIN";
     }
     if admin.starts_with("https://") {
-        "it ended the connection: ask again"
+        "it closed the connection: try again"
     } else {
-        "what answers is no desk, or speaks TLS: is it https://?"
+        "this is not an admin port, or it needs TLS: try https://"
     }
 }
 
@@ -246,20 +250,21 @@ fn tls_advice(error: &rustls::Error) -> &'static str {
     use rustls::{CertificateError as Reason, Error};
     match error {
         Error::InvalidCertificate(Reason::UnknownIssuer | Reason::BadSignature) => {
-            "nobody whom you trust has signed its certificate: --ca-file or PACKETBOAT_ADMIN_CA_FILE names a file with \
-             the root that did; if there should be none, somebody is between"
+            "its certificate has an unknown issuer: set --ca-file or PACKETBOAT_ADMIN_CA_FILE to a \
+             file with its root. If the issuer should be known, someone may be intercepting the \
+             connection"
         }
         Error::InvalidCertificate(
             Reason::NotValidForName | Reason::NotValidForNameContext { .. },
         ) => {
-            "its certificate bears another name: ask by a name that stands in it, or have that one added to it"
+            "its certificate does not cover this host name: use one that it lists, or have this one added"
         }
         Error::InvalidCertificate(Reason::Expired | Reason::ExpiredContext { .. }) => {
-            "its certificate is over: renew the files of its admin.tls; or is the clock here wrong?"
+            "its certificate has expired: renew the files of its admin.tls, or check the clock here"
         }
-        Error::InvalidCertificate(_) => "its certificate cannot be believed",
-        Error::InvalidMessage(_) => "it speaks no TLS: is it http://?",
-        _ => "TLS with it failed",
+        Error::InvalidCertificate(_) => "its certificate is not valid",
+        Error::InvalidMessage(_) => "it does not speak TLS: try http://",
+        _ => "TLS failed",
     }
 }
 

@@ -88,7 +88,7 @@ enum DlqCommand {
         #[command(flatten)]
         chosen: SelectionArgs,
     },
-    /// Redrive letters: send them on their way again.
+    /// Redrive letters: process them again.
     Redrive {
         #[command(flatten)]
         chosen: SelectionArgs,
@@ -172,7 +172,7 @@ enum TaskWhat {
     Resume {
         id: TaskId,
     },
-    /// Cancel a task; remaining letters are left alone.
+    /// Cancel a task; remaining letters are not touched.
     Cancel {
         id: TaskId,
     },
@@ -320,14 +320,14 @@ async fn check_confirmation(desk: &Desk, args: &SelectionArgs, confirm: Option<u
     match confirm {
         Some(count) if count == letters => Ok(()),
         Some(count) if letters == matches.letters => {
-            bail!("{match_all}, not {count}: look again (dlq list)")
+            bail!("{match_all}, not {count}: check again (dlq list)")
         }
         Some(count) => {
-            bail!("{match_all}, and {letters} go at a time, not {count}: look again (dlq list)")
+            bail!("{match_all}, and one task takes {letters}, not {count}: check again (dlq list)")
         }
         None if letters == matches.letters => bail!("{match_all}: repeat with --confirm {letters}"),
         None => {
-            bail!("{match_all}, and {letters} go at a time: repeat with --confirm {letters}")
+            bail!("{match_all}, and one task takes {letters}: repeat with --confirm {letters}")
         }
     }
 }
@@ -362,7 +362,7 @@ async fn have_done(
     }
     let task = task::watch(desk, task).await?;
     if !args.is_by_name() && task.letters == LETTERS_MAX as u64 {
-        errln!("packetboat: that is as many as go at a time; there may be more");
+        errln!("packetboat: this is the maximum for one task; there may be more");
     }
     task::outcomes(output, &task)
 }

@@ -32,7 +32,7 @@ const CHECKUP: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Exit 0: nothing failed; warnings are to be looked at within the week.
+    after_help = "Exit 0: nothing failed; look at warnings within the week.
 
 Examples:
   packetboat doctor
@@ -59,7 +59,7 @@ pub struct Doctor {
 
 #[derive(Debug, Subcommand)]
 enum DoctorSubject {
-    /// Compare all that the stores keep of a user, and repair contradictions.
+    /// Compare everything the stores keep for a user, and repair inconsistencies.
     User(user::User),
 }
 

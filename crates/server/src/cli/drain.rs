@@ -32,13 +32,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Drain {
     /// Boat to drain; without one, all boats are listed.
     boat: Option<String>,
-    /// Let the boat take clients again.
+    /// Cancel the drain.
     #[arg(long, requires = "boat", conflicts_with_all = ["pace", "wait"])]
     cancel: bool,
     /// Clients sent away per second at most; fewer if other boats have no room for more.
     #[arg(long, requires = "boat", value_name = "N/s", value_parser = pace)]
     pace: Option<NonZeroU32>,
-    /// Drain the boat without a question, even if no other boat takes clients.
+    /// Drain the boat without asking, even if no other boat accepts clients.
     #[arg(long, requires = "boat", conflicts_with = "cancel")]
     force: bool,
     /// Wait until the boat is empty. Interrupting ends the wait, not the drain.
@@ -61,7 +61,7 @@ impl Drain {
             return Ok(ExitCode::SUCCESS);
         };
         if !self.cancel && !self.force && !self.is_meant(boat).await? {
-            errln!("Nothing is done.");
+            errln!("Nothing was changed.");
             return Ok(ExitCode::FAILURE);
         }
         let question = DrainQuestion {
@@ -80,7 +80,7 @@ impl Drain {
             last_shown = Some(std::mem::replace(&mut progress, new_progress));
             if progress.state != "draining" {
                 bail!(
-                    "the drain was cancelled, or {boat} was started anew: {}",
+                    "the drain was cancelled, or {boat} was restarted: {}",
                     words(&progress)
                 );
             }
@@ -100,7 +100,7 @@ impl Drain {
         let objection = match boats {
             Ok(boats) => objection(boat, &boats.items),
             Err(error) if error.is::<DeskError>() => Some(format!(
-                "Whether another boat takes clients cannot be seen ({error:#})."
+                "Cannot tell whether another boat accepts clients ({error:#})."
             )),
             Err(error) => return Err(error),
         };
@@ -108,10 +108,10 @@ impl Drain {
             return Ok(true);
         };
         if !may_ask() {
-            bail!("nothing is done. {objection} Say --force to drain {boat} all the same");
+            bail!("nothing was changed. {objection} Use --force to drain {boat} anyway");
         }
         errln!("{objection}");
-        is_yes(&format!("Drain {boat} all the same?"))
+        is_yes(&format!("Drain {boat} anyway?"))
     }
 
     /// Polls the progress a moment later. One failed answer does not end a wait of hours.
@@ -120,7 +120,7 @@ impl Drain {
         loop {
             sleep(ASK_AGAIN).await;
             match self.desk.get(path, &()).await {
-                Err(error) if Instant::now() < end => errln!("{error:#}; asking again"),
+                Err(error) if Instant::now() < end => errln!("{error:#}; retrying"),
                 answer => return answer,
             }
         }
@@ -132,7 +132,7 @@ fn pace(text: &str) -> Result<NonZeroU32, String> {
     let number = text.strip_suffix("/s").unwrap_or(text);
     number
         .parse()
-        .map_err(|_| format!("{text:?} is no number of clients a second, such as 500/s"))
+        .map_err(|_| format!("{text:?} is not a rate in clients per second, such as 500/s"))
 }
 
 fn words(progress: &BoatProgress) -> String {
@@ -148,11 +148,11 @@ fn words(progress: &BoatProgress) -> String {
         many => format!("{many} clients"),
     };
     let waits = if *waits {
-        "; other boats have no room, and these wait"
+        "; waiting, as no other boat has room"
     } else {
         ""
     };
-    format!("{name} is {state}, {clients} aboard{waits}")
+    format!("{name} is {state}, {clients} connected{waits}")
 }
 
 /// Says what a drain of the only boat that takes clients does; `None` if another one takes clients,
@@ -171,13 +171,13 @@ fn objection(boat: &str, boats: &[BoatRow]) -> Option<String> {
         Some(many) => format!("its {many} clients"),
     };
     let fate = if is_beside(BoatState::Tight.name()) {
-        "stay aboard until another boat has room"
+        "stay connected until another boat has room"
     } else {
-        "be sent away at once, with no other boat to go to"
+        "be disconnected at once with no other boat to go to"
     };
     Some(format!(
-        "{boat} is the only boat that takes clients: {clients} would {fate}, and nobody could sign in until \
-         `packetboat drain {boat} --cancel`."
+        "{boat} is the only boat that accepts clients: {clients} would {fate}, and nobody could \
+         sign in until `packetboat drain {boat} --cancel`."
     ))
 }
 
@@ -229,7 +229,7 @@ mod tests {
         let own = boat("boat-1", open, Some(12));
         let text = objection("boat-1", std::slice::from_ref(&own)).expect("an objection");
         assert!(
-            text.contains("its 12 clients would be sent away at once"),
+            text.contains("its 12 clients would be disconnected at once"),
             "{text}"
         );
         assert!(text.contains("packetboat drain boat-1 --cancel"), "{text}");
@@ -245,7 +245,7 @@ mod tests {
         let tight = [own, boat("boat-2", BoatState::Tight, Some(9))];
         let waits = objection("boat-1", &tight).expect("an objection");
         assert!(
-            waits.contains("would stay aboard until another boat has room"),
+            waits.contains("would stay connected until another boat has room"),
             "{waits}"
         );
         let empty_boats = [boat("boat-1", draining_state, Some(0))];

@@ -25,7 +25,7 @@ impl EdgeList {
     pub(super) fn new(url: Url, trust: Option<Arc<rustls::ClientConfig>>) -> Result<EdgeList> {
         if !matches!(url.scheme(), "http" | "https") {
             bail!(
-                "--edges {url}: a list of edges is at https://, as https://station.example/v1/edges"
+                "--edges {url}: the URL must begin with https://, such as https://station.example/v1/edges"
             );
         }
         // The first caller chooses for the process; all of ours choose the same.
@@ -40,7 +40,7 @@ impl EdgeList {
             }
             None => client,
         };
-        let client = client.build().context("making a client of HTTP")?;
+        let client = client.build().context("creating the HTTP client")?;
         Ok(EdgeList { url, client })
     }
 
@@ -54,7 +54,7 @@ impl EdgeList {
             }
             list.extend_from_slice(&chunk);
         }
-        serde_json::from_slice(&list).context("no list of edges")
+        serde_json::from_slice(&list).context("not a list of edges")
     }
 }
 

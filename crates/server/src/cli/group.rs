@@ -201,7 +201,7 @@ async fn report(
         Ok(Ok(())) => ("done", None),
         Ok(Err(refusal)) => ("failed", Some(refusal)),
         Err(_) => {
-            let text = "it was not done in time; it may still be";
+            let text = "no answer in time; it may still be done";
             ("unknown", Some(Refusal::new(Code::DeadlineExceeded, text)))
         }
     };
@@ -225,7 +225,7 @@ async fn members(args: Here, config: Option<&Path>) -> Result<ExitCode> {
     let ready = timeout(args.who.timeout, client.ready()).await;
     match ready {
         Ok(ready) => ready.map_err(anyhow::Error::msg)?,
-        Err(_) => bail!("the server was not reached in time"),
+        Err(_) => bail!("cannot reach the server in time"),
     }
     let mut cursor = None;
     loop {

@@ -58,14 +58,14 @@ impl File {
         if !self.path.exists() {
             let [id, ..] = random_key(&SystemEntropy);
             self.save(&KeyFile::new(id, key))?;
-            outln!("{}: a key that signs", self.path.display())?;
+            outln!("{}: created with one signing key", self.path.display())?;
             return Ok(());
         }
         let mut keys = self.keys()?;
-        let id = keys.add(key).context("no key was added")?;
+        let id = keys.add(key).context("no key added")?;
         self.save(&keys)?;
         outln!(
-            "{}: key {id} checks, and does not sign yet",
+            "{}: added key {id}, which verifies but does not sign yet",
             self.path.display()
         )?;
         Ok(())
@@ -75,13 +75,13 @@ impl File {
         let mut keys = self.keys()?;
         if keys.len() < 2 {
             bail!(
-                "{} has one key only: packetboat keys new adds another",
+                "{} has only one key: add another with packetboat keys new",
                 self.path.display()
             );
         }
-        let id = keys.promote().context("there is no key")?;
+        let id = keys.promote().context("no keys")?;
         self.save(&keys)?;
-        outln!("{}: key {id} signs", self.path.display())?;
+        outln!("{}: key {id} now signs", self.path.display())?;
         Ok(())
     }
 
@@ -103,9 +103,9 @@ impl File {
 
     fn keys(&self) -> Result<KeyFile> {
         let text = std::fs::read_to_string(&self.path)
-            .with_context(|| format!("{} cannot be read", self.path.display()))?;
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
         KeyFile::parse(&text)
-            .with_context(|| format!("{} is no file of ticket keys", self.path.display()))
+            .with_context(|| format!("{} is not a ticket key file", self.path.display()))
     }
 
     fn save(&self, keys: &KeyFile) -> Result<()> {
@@ -114,7 +114,7 @@ impl File {
             _ => ".".as_ref(),
         };
         let result = write(folder, &self.path, &keys.to_text(), false);
-        result.with_context(|| format!("{} cannot be written", self.path.display()))
+        result.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 

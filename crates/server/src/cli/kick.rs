@@ -48,7 +48,7 @@ impl Kick {
         };
         let answer = timeout(ANSWER_TIMEOUT, self.desk.post(&path, &question)).await;
         let kick_answer: KickAnswer = answer.context(
-            "the desk gave no answer in time, and may have done it all the same (packetboat dlq log says so): ask again",
+            "no answer in time; the kick may have been done anyway (see packetboat dlq log): try again",
         )??;
         match self.output {
             Output::Json => outln!("{}", serde_json::to_string(&kick_answer)?)?,
@@ -63,6 +63,6 @@ fn print(user: UserId, answer: &KickAnswer) -> Result<()> {
         let cutoff = utc(cutoff);
         outln!("tokens of user {user} that were issued before {cutoff} are refused")?;
     }
-    outln!("user {user}: {} sessions end", answer.sessions)?;
+    outln!("user {user}: {} sessions ending", answer.sessions)?;
     Ok(())
 }

@@ -124,7 +124,7 @@ impl Listen {
                     seqs: seqs.into_iter().map(|seq| seq.0).collect(),
                 })?,
                 Some(Event::State(ConnectionState::Closed(reason))) => {
-                    bail!("the connection ended: {reason}")
+                    bail!("connection lost: {reason}")
                 }
                 Some(Event::State(state)) => complaints.hear(&state),
                 Some(Event::Gap {
@@ -133,9 +133,9 @@ impl Listen {
                     to,
                     ..
                 }) if !self.from_now => {
-                    errln!("packetboat: {conversation}: messages {from} to {to} are missing here");
+                    errln!("packetboat: {conversation}: messages {from} to {to} were skipped");
                 }
-                Some(Event::Reset(reset)) => errln!("packetboat: starting anew: {reset:?}"),
+                Some(Event::Reset(reset)) => errln!("packetboat: local state was reset: {reset:?}"),
                 Some(_) => {}
                 None => bail!("the client ended"),
             }
@@ -143,7 +143,7 @@ impl Listen {
         events.taken();
         match self.count {
             Some(count) if message_count < count => {
-                errln!("packetboat: {message_count} of {count} messages came in time");
+                errln!("packetboat: timed out with {message_count} of {count} messages");
                 Ok(ExitCode::FAILURE)
             }
             _ => Ok(ExitCode::SUCCESS),

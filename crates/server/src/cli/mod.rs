@@ -66,19 +66,19 @@ pub struct Cli {
 pub enum Command {
     /// Run boat, station, carrier and horn in one process.
     All(all::All),
-    /// Hold client connections, on the real parts.
+    /// Hold client connections, as part of a cluster.
     #[cfg(feature = "cluster")]
     #[command(after_help = serve::BOAT_EXAMPLES)]
     Boat(serve::Member),
-    /// Admit sessions and accept messages, on the real parts.
+    /// Admit sessions and accept messages, as part of a cluster.
     #[cfg(feature = "cluster")]
     #[command(after_help = serve::STATION_EXAMPLES)]
     Station(serve::Member),
-    /// Deliver accepted messages, on the real parts.
+    /// Deliver accepted messages, as part of a cluster.
     #[cfg(feature = "cluster")]
     #[command(after_help = serve::CARRIER_EXAMPLES)]
     Carrier(serve::Member),
-    /// Notify absent users, on the real parts.
+    /// Notify absent users, as part of a cluster.
     #[cfg(feature = "cluster")]
     #[command(after_help = serve::HORN_EXAMPLES)]
     Horn(serve::Member),
@@ -100,7 +100,7 @@ pub enum Command {
     Group(group::Group),
     /// Inspect dead letters, and redrive them.
     Dlq(dlq::Dlq),
-    /// Empty a boat, let it take clients again, or list boats.
+    /// Drain a boat, cancel a drain, or list boats.
     Drain(drain::Drain),
     /// End the sessions of a user, and revoke tokens.
     Kick(kick::Kick),
@@ -108,7 +108,7 @@ pub enum Command {
     Trace(trace::Trace),
     /// Check an installation, or one user: problems, and remedies.
     Doctor(doctor::Doctor),
-    /// Make a directory of data open again whose journal lost something.
+    /// Repair a data directory whose journal is damaged.
     Repair(repair::Repair),
     /// Account for every accepted message, and name missing ones.
     Audit(audit::Audit),
@@ -211,10 +211,11 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(code) = terminal::code_without_reader(error) {
         return code;
     }
-    match error.chain().any(|cause| cause.is::<SettingsError>()) {
+    if error.chain().any(|cause| cause.is::<SettingsError>()) {
         // A line for each problem.
-        true => terminal::complain_lines(&format!("packetboat: {error:#}\n")),
-        false => errln!("packetboat: {error:#}"),
+        terminal::complain_lines(&format!("packetboat: {error:#}\n"));
+    } else {
+        errln!("packetboat: {error:#}");
     }
     exit_code(error)
 }

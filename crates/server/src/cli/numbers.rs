@@ -37,7 +37,7 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
 /// Parses a number of things per second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| RATES.contains(rate));
-    rate.ok_or_else(|| format!("from {} to {} a second", RATES.start(), RATES.end()))
+    rate.ok_or_else(|| format!("{} to {} per second", RATES.start(), RATES.end()))
 }
 
 /// Parses a whole number within these bounds.

@@ -66,7 +66,7 @@ impl Reload {
             match round.await {
                 Ok(reload) => self = reload,
                 Err(error) => {
-                    tracing::error!(%error, "settings are not read again any more");
+                    tracing::error!(%error, "settings reload has stopped; restart to pick up changes");
                     return;
                 }
             }
@@ -89,10 +89,7 @@ impl Reload {
         if let Some(error) = &trouble
             && (everything || self.trouble.as_ref() != Some(error))
         {
-            tracing::warn!(
-                error,
-                "the settings cannot be read again: those of before stay"
-            );
+            tracing::warn!(error, "reload failed; keeping the current settings");
         }
         self.trouble = trouble;
     }
@@ -100,10 +97,10 @@ impl Reload {
     fn take(&mut self, settings: Settings) -> Result<()> {
         telemetry::set_level(&settings.log.level)?;
         let restart = changed(&self.settings, &settings)?;
-        tracing::info!("the settings were read again");
+        tracing::info!("settings reloaded");
         if !restart.is_empty() {
             let keys = restart.join(", ");
-            tracing::warn!(keys, "these settings changed, and need a restart");
+            tracing::warn!(keys, "these changed settings need a restart");
         }
         // Settings that need a restart are logged again at each signal, until the restart.
         self.settings.log.level = settings.log.level;

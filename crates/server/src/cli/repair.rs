@@ -15,9 +15,9 @@ use crate::settings::Settings;
   packetboat repair --data /var/lib/packetboat
   packetboat repair --data /var/lib/packetboat --yes
 
-A backup of the directory is better: what lies behind the damage is lost, accepted messages among it.")]
+Restoring a backup is better: everything after the damage is lost, accepted messages included.")]
 pub struct Repair {
-    /// Folder of all data, which no process uses (settings: embedded.data).
+    /// Data directory, not in use by any process (settings: embedded.data).
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Cut the journal to the part before the damage. Without it, the command says what would be
@@ -38,20 +38,20 @@ impl Repair {
             Engine::examine(&data)?
         };
         let Some(damage) = outcome else {
-            outln!("{}: the journals are whole", data.display())?;
+            outln!("{}: the journals are intact", data.display())?;
             return Ok(ExitCode::SUCCESS);
         };
         outln!("{}", damage.summary)?;
         if self.yes {
             for copy in &damage.copies {
-                outln!("put aside: {}", copy.display())?;
+                outln!("backed up to {}", copy.display())?;
             }
             errln!("packetboat: ERROR {}", sum(&damage, "are lost"));
             return Ok(ExitCode::SUCCESS);
         }
         outln!("{}", sum(&damage, "would be lost"))?;
         outln!(
-            "Restore a backup of the directory; or cut the journal there, with --yes. It puts a copy aside."
+            "Restore a backup of the directory, or truncate the journal there with --yes (a copy is kept)."
         )?;
         Ok(ExitCode::FAILURE)
     }
@@ -65,8 +65,8 @@ fn sum(damage: &JournalDamage, verb: &str) -> String {
         ..
     } = damage;
     format!(
-        "{readable} records up to the damage are kept; {bytes} bytes behind it {verb}, with {unreachable} records that \
-         are whole, and the accepted messages in all of them"
+        "{readable} records before the damage are kept; {bytes} bytes after it {verb}, including \
+         {unreachable} intact records and the accepted messages in them"
     )
 }
 
@@ -95,7 +95,7 @@ mod tests {
         }
         let data = Some(dir.path().to_owned());
         let refusal = Repair { data, yes: true }.run(None).expect_err("in use");
-        assert!(format!("{refusal:#}").contains("another packetboat runs"));
+        assert!(format!("{refusal:#}").contains("another packetboat is using"));
         drop(engine);
         for yes in [false, true] {
             assert_eq!(code(dir.path(), yes), ExitCode::SUCCESS, "nothing to do");

@@ -48,7 +48,7 @@ impl Schema {
             }
             SchemaCommand::Check => {
                 schema::check(&config).await.context("asking ScyllaDB")?;
-                outln!("the tables are right")?;
+                outln!("the tables are up to date")?;
             }
             SchemaCommand::Print => out!("{}", schema::print(&config))?,
         }

@@ -114,7 +114,7 @@ impl Send {
             None => {
                 let input = std::io::stdin();
                 if input.is_terminal() {
-                    errln!("One message a line; end with Ctrl-D.");
+                    errln!("One message per line; end with Ctrl-D.");
                 }
                 for line in input.lock().lines() {
                     if feed.blocking_send(line).is_err() {
@@ -175,7 +175,7 @@ impl SendAttempt {
                 Ok(answer) => return Ok(answer),
                 Err(_) => {
                     client.give_up(send_id).await?;
-                    let text = "the server has not accepted it in time; it may still".to_owned();
+                    let text = "not accepted in time; it may still be".to_owned();
                     return Ok(Err(Refusal::new(Code::DeadlineExceeded, text)));
                 }
             }

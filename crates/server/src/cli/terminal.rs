@@ -17,7 +17,7 @@ const READER_LEFT: u8 = 128 + 13;
 
 /// Standard output cannot be written.
 #[derive(Debug, Error)]
-#[error("standard output cannot be written, and the rest of the output is lost")]
+#[error("cannot write to standard output; the rest of the output is lost")]
 pub struct PrintError(#[from] io::Error);
 
 impl PrintError {

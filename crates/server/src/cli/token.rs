@@ -76,7 +76,7 @@ pub(super) fn sign(
     let signer = Signer::open(&settings.station.auth)?;
     let lifetime = match (lifetime, signer.lifetime_max()) {
         (Lifetime::Exactly(lifetime), Some(max)) if lifetime > max => bail!(
-            "a token for {} would be refused: station.auth.issuers has lifetime_max = {}",
+            "a token valid for {} would be refused: station.auth.issuers has lifetime_max = {}",
             humantime::format_duration(lifetime),
             humantime::format_duration(max),
         ),

@@ -47,7 +47,7 @@ impl Topics {
                     outln!("{difference}")?;
                 }
                 if differences.is_empty() {
-                    outln!("the topics are right")?;
+                    outln!("the topics match the settings")?;
                     return Ok(ExitCode::SUCCESS);
                 }
                 Ok(ExitCode::FAILURE)

@@ -38,7 +38,7 @@ impl Trace {
             Output::Table => lives.items.iter().try_for_each(print)?,
         }
         if lives.items.is_empty() {
-            errln!("packetboat: nothing is known of {}", self.id);
+            errln!("packetboat: no record of {}", self.id);
             return Ok(ExitCode::FAILURE);
         }
         Ok(ExitCode::SUCCESS)

@@ -50,20 +50,20 @@ pub fn prove(
     stop: &CancellationToken,
 ) -> Result<Option<Arc<dyn transport::Identity>>> {
     if !settings.identity.required {
-        tracing::warn!("identity.required is false: services without a certificate are believed");
+        tracing::warn!("identity.required is false: services without certificates are accepted");
     }
     if role == Role::Station && settings.station.tickets.required && !settings.identity.required {
         tracing::warn!(
-            "station.tickets.required is true and identity.required is false: a ticket is bound to its boat's name, \
-             which anyone may claim"
+            "station.tickets.required is true but identity.required is false: tickets are bound to \
+             boat names, which anyone can claim"
         );
     }
     if !settings.identity.is_on() {
         return Ok(None);
     }
     let identity = tls::Identity::load(&settings.identity, Some(role), Arc::new(SystemClock));
-    let identity = Arc::new(identity.context("section identity")?);
-    tracing::info!(caller = %identity.own(), "this is what other services see");
+    let identity = Arc::new(identity.context("loading section identity")?);
+    tracing::info!(caller = %identity.own(), "service identity");
     let keep = keep(Arc::clone(&identity));
     tokio::spawn(stop.clone().run_until_cancelled_owned(keep));
     Ok(Some(Arc::new(Proof(identity))))

@@ -36,5 +36,5 @@ pub(crate) async fn messages(settings: &Settings) -> anyhow::Result<Arc<dyn Mess
 /// Fails: this program was built without the real parts.
 #[cfg(not(feature = "cluster"))]
 pub(crate) async fn messages(_: &Settings) -> anyhow::Result<Arc<dyn MessageStore>> {
-    anyhow::bail!("this program was built without the real parts")
+    anyhow::bail!("this binary was built without Kafka, Redis, etcd and ScyllaDB")
 }

@@ -41,7 +41,7 @@ pub(super) fn store_takes_writes(
     let condition = |part: &&'static str| Condition {
         part,
         holds: takes_writes.clone(),
-        trouble: "a write to the store failed; it takes no more until a restart",
+        trouble: "a write to the store failed; no further writes until a restart",
     };
     parts.iter().map(condition).collect()
 }

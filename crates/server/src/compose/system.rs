@@ -116,7 +116,7 @@ async fn wait_until_caught_up(backends: &Backends, ends: &[(Partition, u64)]) ->
         Ok(result) => result,
         Err(_) => {
             tracing::warn!(
-                "the carrier is not done with the log of the last run; clients come in now"
+                "the carrier is still working through the log of the last run; accepting clients now"
             );
             Ok(())
         }
@@ -285,7 +285,7 @@ async fn wait_for_upkeep_end(upkeep: Option<&mut JoinHandle<()>>) {
 
 async fn join_part(part: &str, task: JoinHandle<()>) {
     if let Err(error) = task.await {
-        tracing::error!(part, %error, "a part did not end in order");
+        tracing::error!(part, %error, "a part did not shut down cleanly");
     }
 }
 

@@ -48,7 +48,7 @@ impl Upkeep {
                     self.forget_left().await,
                 ] {
                     if let Err(error) = result {
-                        tracing::warn!(%error, "what is too old could not be removed");
+                        tracing::warn!(%error, "cannot remove expired data");
                     }
                 }
             }

@@ -63,11 +63,11 @@ fn judge<T: PartialOrd + Copy>(
 ) {
     if let Some(lower) = lower.filter(|lower| value < *lower) {
         let remedy = format!("At least {}", show(lower));
-        problems.refuse(path, show(value), "it is too little to work with", &remedy);
+        problems.refuse(path, show(value), "too small", &remedy);
     }
     if let Some(upper) = upper.filter(|upper| value > *upper) {
         let remedy = format!("At most {}", show(upper));
-        problems.refuse(path, show(value), "more than can be meant", &remedy);
+        problems.refuse(path, show(value), "too large", &remedy);
     }
 }
 

@@ -58,7 +58,7 @@ impl Settings {
     fn log(&self, problems: &mut Problems) {
         if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log.level) {
             let value = format!("{:?}", self.log.level);
-            let reason = format!("it is no filter: {error}");
+            let reason = format!("not a valid log filter: {error}");
             problems.refuse(
                 "log.level",
                 value,
@@ -85,10 +85,9 @@ impl Settings {
             problems.refuse(
                 key,
                 address,
-                "others can reach it, while station.auth still has the well-known development key, so anybody could \
-                 sign in as anybody",
-                "Let station.auth.issuers say whose tokens are believed, or key_file name a secret of your own, or listen \
-                 on 127.0.0.1",
+                "reachable from other machines while station.auth still uses the well-known \
+                 development key: anyone could sign in as any user",
+                "Configure station.auth.issuers, or a secret of your own in key_file, or listen on 127.0.0.1",
             );
         }
     }
@@ -109,9 +108,9 @@ impl Settings {
             problems.refuse(
                 key,
                 address,
-                "others can reach it, and no certificate says which service calls",
-                "Let section identity name certificates (packetboat certs new makes some), or set identity.required = \
-                 false where a mesh looks after it, or listen on 127.0.0.1",
+                "reachable from other machines, and callers are not authenticated",
+                "Configure certificates in section identity (packetboat certs new creates some), \
+                 or set identity.required = false behind a service mesh, or listen on 127.0.0.1",
             );
         }
     }
@@ -121,14 +120,19 @@ impl Settings {
         if audit.settle < SETTLE_MIN {
             let remedy = format!("At least {}", span::write(SETTLE_MIN));
             let value = span::write(audit.settle);
-            problems.refuse("audit.settle", value, "clocks differ by more", &remedy);
+            problems.refuse(
+                "audit.settle",
+                value,
+                "clocks may differ by more than this",
+                &remedy,
+            );
         }
         if audit.takeover < audit.interval.saturating_mul(3) {
             let interval = span::write(audit.interval);
             problems.refuse(
                 "audit.takeover",
                 span::write(audit.takeover),
-                "two processes would take turns at every minute",
+                "two processes would keep taking the work from each other",
                 &format!("At least three audit.interval of {interval}"),
             );
         }
@@ -141,8 +145,9 @@ impl Settings {
             problems.refuse(
                 "embedded.ledger_retention",
                 span::write(config.ledger_retention),
-                "a message may be in the log for longer (a dead letter for embedded.queue.retention_unread, and for \
-                 embedded.queue.retention after it was sent on its way again), and the audit would report it missing",
+                "a message may be in the log for longer (a dead letter for \
+                 embedded.queue.retention_unread, then for embedded.queue.retention after its \
+                 redrive), and the audit would report it missing",
                 &format!("At least {}", span::write(in_log)),
             );
         }
@@ -158,7 +163,7 @@ impl Settings {
             problems.refuse(
                 "station.publish_deadline",
                 span::write(station.publish_deadline),
-                "a boat would give up before it hears what became of a send",
+                "a boat would give up before it learns the outcome of a send",
                 "Less than boat.station_timeout",
             );
         }
@@ -166,7 +171,7 @@ impl Settings {
             problems.refuse(
                 "station.store_deadline",
                 span::write(station.store_deadline),
-                "a boat would give up before it hears that a store does not answer",
+                "a boat would give up before it learns that a store does not answer",
                 &format!(
                     "Less than boat.station_timeout, {}",
                     span::write(boat.station_timeout)
@@ -176,7 +181,7 @@ impl Settings {
         self.pushes_pass(problems);
         self.calls_hold(problems);
         if boat.batch_items_max > station.batch_items_max {
-            let reason = "stations refuse larger calls whole";
+            let reason = "stations refuse larger calls as a whole";
             let remedy = "At most station.batch_items_max";
             problems.refuse("boat.batch_items_max", boat.batch_items_max, reason, remedy);
         }
@@ -185,7 +190,7 @@ impl Settings {
         let (own, other) = (station.list_margin, carrier.list_margin);
         if own != other {
             let reason = format!("carrier.list_margin is {}", span::write(other));
-            let remedy = "Let both be the same";
+            let remedy = "Set both to the same value";
             problems.refuse("station.list_margin", span::write(own), &reason, remedy);
         }
     }
@@ -199,8 +204,8 @@ impl Settings {
                 "boat.session.ack_wait",
                 span::write(session.ack_wait),
                 &format!(
-                    "carriers wait for {}, half as long again as carrier.ack_wait, and would take the boat of a slow \
-                     client for one that is gone",
+                    "carriers wait for {}, 1.5 times carrier.ack_wait, and would take the boat of \
+                     a slow client for a dead one",
                     span::write(patience)
                 ),
                 &format!("As carrier.ack_wait, {}", span::write(carrier.ack_wait)),
@@ -210,8 +215,8 @@ impl Settings {
             problems.refuse(
                 "carrier.lane_window",
                 carrier.lane_window,
-                "sessions answer pushes beyond boat.session.push_window with full, and a quick client would get them as \
-                 mail",
+                "sessions refuse pushes beyond boat.session.push_window as full, and even a fast \
+                 client would get them as mail",
                 &format!("At most boat.session.push_window, {}", session.push_window),
             );
         }
@@ -222,8 +227,8 @@ impl Settings {
                 "boat.session.outgoing_bytes_max",
                 session.outgoing_bytes_max,
                 &format!(
-                    "one message with a body of station.body_bytes_max, {body}, would fill it, and the next frame close \
-                     the session as slow"
+                    "one message with a body of station.body_bytes_max, {body}, would fill it, and \
+                     the next frame would close the session as slow"
                 ),
                 &format!("At least {limit}, 4 KiB more than that"),
             );
@@ -233,10 +238,10 @@ impl Settings {
     /// Checks that services can hand each other the largest messages and pages.
     fn calls_hold(&self, problems: &mut Problems) {
         let station = &self.station;
-        let reason = format!("a call between services has {MESSAGE_BYTES_MAX} bytes at most");
+        let reason = format!("calls between services carry at most {MESSAGE_BYTES_MAX} bytes");
         let body = MESSAGE_BYTES_MAX - RECORD_OVERHEAD;
         if station.body_bytes_max > body {
-            let reason = format!("{reason}, and would refuse such a message each time");
+            let reason = format!("{reason}, so such a message would always be refused");
             let remedy = format!("At most {body}");
             let value = station.body_bytes_max;
             problems.refuse("station.body_bytes_max", value, &reason, &remedy);
@@ -244,7 +249,7 @@ impl Settings {
         let rows = station.page_max.saturating_mul(ROW_OVERHEAD);
         let page = MESSAGE_BYTES_MAX.saturating_sub(rows);
         if station.page_bytes_max > page {
-            let reason = format!("{reason}, and no device would get a full page");
+            let reason = format!("{reason}, so no device would get a full page");
             let remedy = format!(
                 "At most {page}, which leaves {ROW_OVERHEAD} bytes for each of station.page_max, {}",
                 station.page_max
@@ -284,7 +289,7 @@ impl Settings {
         let poll = self.kafka.consumer.poll_interval_max;
         if self.carrier.write_time >= poll {
             let value = span::write(self.carrier.write_time);
-            let reason = "who does not poll in time is out of the group";
+            let reason = "a consumer that does not poll in time loses its partitions";
             let remedy = "Far below kafka.consumer.poll_interval_max";
             problems.refuse("carrier.write_time", value, reason, remedy);
         }
@@ -293,7 +298,7 @@ impl Settings {
             problems.refuse(
                 "scylla.ledger_retention",
                 span::write(self.scylla.ledger_retention),
-                "a record that is read again may be older than what groups remember of who left",
+                "a replayed record may be older than the record of who left a group",
                 &format!(
                     "At least {}: kafka.retention.message and two days",
                     span::write(in_log)
@@ -313,10 +318,9 @@ impl Settings {
         }
         for link in self.links() {
             if let Some(address) = link.open() {
-                let reason = format!(
-                    "production = true, and whoever is between could read and change all that {address} is told"
-                );
-                let remedy = format!("Name the roots of {}'s certificates", link.part);
+                let reason =
+                    format!("production = true, but traffic to {address} is not encrypted");
+                let remedy = format!("Set it to the root certificates of {}", link.part);
                 let key = format!("{}.tls.ca_file", link.section);
                 problems.refuse(&key, "unset", &reason, &remedy);
             }
@@ -480,8 +484,8 @@ mod tests {
 
     #[test]
     fn boats_hear_what_stores_did_not_answer() {
-        let refusal = "station.store_deadline is 5s: a boat would give up before it hears that a store does not answer. \
-                       Less than boat.station_timeout, 5s";
+        let refusal = "station.store_deadline is 5s: a boat would give up before it learns that a \
+                       store does not answer. Less than boat.station_timeout, 5s";
         let deadline = |s: &mut Settings, is_over| {
             let just_before = Duration::from_millis(4_999);
             s.station.store_deadline = if is_over {
@@ -496,8 +500,9 @@ mod tests {
     // A boat tells of a client that does not acknowledge once its own wait is over.
     #[test]
     fn carriers_wait_for_what_boats_tell_of_their_clients() {
-        let refusal = "boat.session.ack_wait is 3s: carriers wait for 3s, half as long again as carrier.ack_wait, and would \
-                       take the boat of a slow client for one that is gone. As carrier.ack_wait, 2s";
+        let refusal = "boat.session.ack_wait is 3s: carriers wait for 3s, 1.5 times \
+                       carrier.ack_wait, and would take the boat of a slow client for a dead one. \
+                       As carrier.ack_wait, 2s";
         let wait = |s: &mut Settings, is_over| {
             s.boat.session.ack_wait = Duration::from_millis(2_999 + u64::from(is_over));
         };
@@ -506,8 +511,9 @@ mod tests {
 
     #[test]
     fn sessions_take_what_carriers_push_at_once() {
-        let refusal = "carrier.lane_window is 64: sessions answer pushes beyond boat.session.push_window with full, and a \
-                       quick client would get them as mail. At most boat.session.push_window, 63";
+        let refusal = "carrier.lane_window is 64: sessions refuse pushes beyond \
+                       boat.session.push_window as full, and even a fast client would get them as \
+                       mail. At most boat.session.push_window, 63";
         let window = |s: &mut Settings, is_over| {
             s.boat.session.push_window = 64 - u32::from(is_over);
         };
@@ -516,8 +522,9 @@ mod tests {
 
     #[test]
     fn the_largest_message_leaves_room_for_the_next_frame() {
-        let refusal = "boat.session.outgoing_bytes_max is 65535: one message with a body of station.body_bytes_max, 61440, \
-                       would fill it, and the next frame close the session as slow. At least 65536, 4 KiB more than that";
+        let refusal = "boat.session.outgoing_bytes_max is 65535: one message with a body of \
+                       station.body_bytes_max, 61440, would fill it, and the next frame would \
+                       close the session as slow. At least 65536, 4 KiB more than that";
         let bytes = |s: &mut Settings, is_over| {
             s.boat.session.outgoing_bytes_max = 65_536 - u32::from(is_over);
         };
@@ -526,8 +533,8 @@ mod tests {
 
     #[test]
     fn calls_between_services_hold_the_largest_message_and_page() {
-        let refusal = "station.body_bytes_max is 4190209: a call between services has 4194304 bytes at most, and would \
-                       refuse such a message each time. At most 4190208";
+        let refusal = "station.body_bytes_max is 4190209: calls between services carry at most \
+                       4194304 bytes, so such a message would always be refused. At most 4190208";
         let body = |s: &mut Settings, is_over| {
             s.boat.session.outgoing_bytes_max = 8 << 20;
             s.embedded.queue.record_bytes_max = 8 << 20;
@@ -538,8 +545,9 @@ mod tests {
             s.station.body_bytes_max = 4_190_208 + usize::from(is_over);
         };
         refuses(body, refusal);
-        let refusal = "station.page_bytes_max is 4168705: a call between services has 4194304 bytes at most, and no device \
-                       would get a full page. At most 4168704, which leaves 256 bytes for each of station.page_max, 100";
+        let refusal = "station.page_bytes_max is 4168705: calls between services carry at most \
+                       4194304 bytes, so no device would get a full page. At most 4168704, which \
+                       leaves 256 bytes for each of station.page_max, 100";
         let page = |s: &mut Settings, is_over| {
             s.station.page_bytes_max = 4_168_704 + usize::from(is_over);
         };

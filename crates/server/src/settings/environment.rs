@@ -44,7 +44,7 @@ pub fn check(
             Some(near) => format!("Perhaps {near}?"),
             None => format!("Remove it; settings are {PREFIX}SECTION__KEY"),
         };
-        let reason = "this variable is neither a setting nor a flag's, and would do nothing";
+        let reason = "neither a setting nor a flag: this variable would do nothing";
         problems.refuse(&name, "", reason, &remedy);
     }
     super::refuse(&problems)

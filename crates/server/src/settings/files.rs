@@ -38,11 +38,11 @@ impl Settings {
                 auth if auth.issuers.is_empty() => "station.auth.key_file",
                 _ => "station.auth.issuers",
             };
-            let remedy = "openssl rand -hex 32 makes a secret; public keys are a JWK set";
+            let remedy = "Create a secret with openssl rand -hex 32; public keys are a JWK set";
             problems.refuse(key, "", &error.to_string(), remedy);
         }
         if let Err(error) = self.station.tickets.check_file() {
-            let remedy = "packetboat keys new makes one";
+            let remedy = "Create one with packetboat keys new";
             problems.refuse("station.tickets.keys_file", "", &error.to_string(), remedy);
         }
         self.identity(problems);
@@ -87,7 +87,7 @@ impl Settings {
         }
         let identity = Identity::load(&self.identity, None, Arc::new(SystemClock));
         if let Err(error) = identity {
-            let remedy = "packetboat certs new makes certificates of services";
+            let remedy = "Create service certificates with packetboat certs new";
             problems.refuse("identity", "", &error.to_string(), remedy);
         }
     }
@@ -121,16 +121,16 @@ fn walk(path: &str, name: &str, value: &Value, problems: &mut Problems) {
 
 fn look(key: &str, file: &Path, problems: &mut Problems) {
     let reason = match std::fs::metadata(file) {
-        Ok(metadata) if !metadata.is_file() => "it is no file".into(),
+        Ok(metadata) if !metadata.is_file() => "not a file".into(),
         Ok(metadata) if metadata.len() == 0 => "the file is empty".into(),
-        Ok(metadata) if metadata.len() > BYTES_MAX => "the file has more than 1 MiB".into(),
+        Ok(metadata) if metadata.len() > BYTES_MAX => "the file is larger than 1 MiB".into(),
         Ok(_) => match std::fs::File::open(file) {
             Ok(_) => return,
             Err(error) => format!("the file cannot be read: {error}"),
         },
         Err(error) => format!("the file cannot be read: {error}"),
     };
-    let remedy = "Make it readable for this process, or name another";
+    let remedy = "Make it readable for this process, or set another file";
     problems.refuse(key, file.display(), &reason, remedy);
 }
 
@@ -154,7 +154,7 @@ mod tests {
         let refusal = check_with(|s| s.horn.secret_file = Some(empty.clone()));
         assert!(refusal.contains("the file is empty"), "{refusal}");
         let refusal = check_with(|s| s.horn.secret_file = Some(dir.path().into()));
-        assert!(refusal.contains("it is no file"), "{refusal}");
+        assert!(refusal.contains("not a file"), "{refusal}");
         let short = dir.path().join("short");
         std::fs::write(&short, "0123456789").expect("written");
         let refusal = check_with(|s| s.station.auth.key_file = Some(short));
@@ -188,7 +188,7 @@ mod tests {
         }
         assert!(!not_yet.exists(), "a check makes no folder");
         let refusal = with(Some(file.path()));
-        assert!(refusal.contains("it is no folder"), "{refusal}");
+        assert!(refusal.contains("not a directory"), "{refusal}");
         assert!(provider.accept().is_err(), "nobody was dialled");
     }
 

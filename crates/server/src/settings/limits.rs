@@ -96,15 +96,19 @@ const PAGE_HEAD: &str = "# Limits
 
 <!-- Written by the program from its table: make settings -->
 
-Each limit has a code that clients get ([what each asks of them](../protocol.md)), and a label in `limits_total`: it counts refusals, and waits where there
-is no code. Of the limits on an address the first number is for addresses that are the clients' own: on loopback, or where a balancer names them
-(`boat.proxy`, `station.http.proxy_networks`); elsewhere many clients may share one, and it is ten times that. The first refusal of an address in a minute is
-a line of the log with the setting, and `packetboat doctor` names the busiest addresses of a boat. Arrivals that wait for a hello are counted when one more waits for its place among them.
+Each limit has a code that clients get ([what each asks of them](../protocol.md)), and a label in `limits_total`: it
+counts refusals, and waits where there is no code. Of the limits on an address the first number is for addresses that
+are the clients' own: on loopback, or where a balancer names them (`boat.proxy`, `station.http.proxy_networks`);
+elsewhere many clients may share one, and it is ten times that. The first refusal of an address in a minute is a line of
+the log with the setting, and `packetboat doctor` names the busiest addresses of a boat. Arrivals that wait for a hello
+are counted when one more waits for its place among them.
 
-A station counts for itself: with several, a user reaches at worst as many times its rate as there are stations, or as it has sessions, if these are
-fewer. Of a conversation's rate each of three stations or more takes twice its share, together double at most, and one send at once each, however small the
-burst. Sessions that return after their store was away are not counted again. Beside its rate each has a burst, which passes at once after a rest. Load tests raise the rows that they would meet, as `packetboat bench` does for the servers that it starts; `bench steady`, which meets a running installation, stays below
-`user_sends_per_second` a pair, or that installation's settings are raised:
+A station counts for itself: with several, a user reaches at worst as many times its rate as there are stations, or as
+it has sessions, if these are fewer. Of a conversation's rate each of three stations or more takes twice its share,
+together double at most, and one send at once each, however small the burst. Sessions that return after their store was
+away are not counted again. Beside its rate each has a burst, which passes at once after a rest. Load tests raise the
+rows that they would meet, as `packetboat bench` does for the servers that it starts; `bench steady`, which meets a
+running installation, stays below `user_sends_per_second` a pair, or that installation's settings are raised:
 
 ```
 PACKETBOAT_STATION__USER_SENDS_PER_SECOND=1000000

@@ -66,8 +66,8 @@ const PAGE_HEAD: &str = "# Settings
 Every setting, by section. A file says `[boat]` and `connections_max = 5000`; the environment says
 `PACKETBOAT_BOAT__CONNECTIONS_MAX=5000` and wins over the file; flags win over both.
 
-`packetboat config default` prints a file with all of them, `config schema` a JSON schema for editors, `config check` what is wrong with a file,
-`config print` what is in force. A number outside its bounds is refused at start.
+`packetboat config default` prints a file with all of them, `config schema` a JSON schema for editors, `config check`
+what is wrong with a file, `config print` what is in force. A number outside its bounds is refused at start.
 ";
 
 /// Text of a section without the section's name, which stands above it.

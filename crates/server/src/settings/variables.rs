@@ -140,13 +140,8 @@ fn sampler(get: &impl Fn(&str) -> Option<String>, problems: &mut Problems) -> Op
 }
 
 fn refuse(problems: &mut Problems, name: &str, right: &str) {
-    let remedy = format!("Remove it, or let settings of log.otlp say it; it may be {right}");
-    problems.refuse(
-        name,
-        "",
-        "its value is none of those that this program knows",
-        &remedy,
-    );
+    let remedy = format!("Remove it, or use settings of log.otlp; it may be {right}");
+    problems.refuse(name, "", "unsupported value", &remedy);
 }
 
 /// Reads `key=value` pairs between commas, values percent-encoded; `None` for a piece that is no

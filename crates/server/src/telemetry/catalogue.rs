@@ -26,10 +26,10 @@ const fn metric(kind: Kind, name: &'static str, help: &'static str) -> Metric {
 const METRICS: &[Metric] = &[
     metric(Counter, "admin_sign_ins_total", "Requests to the desk with a token or a proxy's assertion, by result: accepted, refused, ignored, forbidden (admin.assertion.roles grants nothing) or unanswered (no keys to check with yet)"),
     metric(Counter, "audit_contradictions_total", "Checks of a closed minute with another result than when it was closed"),
-    metric(Gauge, "audit_in_flight", "Messages of closed minutes that have no end yet and are carried by a record"),
+    metric(Gauge, "audit_in_flight", "Messages of closed minutes that are still in flight"),
     metric(Gauge, "audit_lag_seconds", "Age of the newest closed minute"),
     metric(Counter, "audit_minutes_total", "Minutes closed by this process"),
-    metric(Gauge, "audit_missing", "Messages of closed minutes that have no end and are carried by no record"),
+    metric(Gauge, "audit_missing", "Messages of closed minutes that are missing"),
     metric(Counter, "boat_accept_pauses_total", "Pauses in accepting, because the system gave no socket"),
     metric(Counter, "boat_connection_turns_total", "Loop turns for a connection that had work: bytes, a push or a timer"),
     metric(Gauge, "boat_connections", "Client sockets, admitted or not, by transport"),
@@ -40,7 +40,7 @@ const METRICS: &[Metric] = &[
     metric(Gauge, "boat_drain_waits", "1 while clients have to leave and no other boat has room for them"),
     metric(Counter, "boat_frames_received_total", "Frames from clients"),
     metric(Counter, "boat_frames_sent_total", "Frames to clients"),
-    metric(Counter, "boat_lane_drops_total", "Items that a station refused for good and nobody waits for, by call"),
+    metric(Counter, "boat_lane_drops_total", "Items dropped because a station refused them permanently, by call"),
     metric(Counter, "boat_lane_overflows_total", "Items that found their lane to a station full"),
     metric(Counter, "boat_leases_lost_total", "Leases of this boat lost while it ran"),
     metric(Gauge, "boat_memory_bytes", "Memory of this process as its container counts it, if there is a limit"),
@@ -79,7 +79,8 @@ const METRICS: &[Metric] = &[
     metric(Counter, "carrier_pushes_expired_total", "Pushes that waited too long for their boat"),
     metric(Counter, "carrier_pushes_failed_total", "Deliveries whose last attempt failed"),
     metric(Gauge, "carrier_pushes_open", "Pushes without an outcome yet, by shard"),
-    metric(Counter, "carrier_records_given_up_total", "Records given up because the log refused them for good, by topic"),
+    metric(Counter, "carrier_records_given_up_total", "Records given up because the log refused \
+                                                       them permanently, by topic"),
     metric(Counter, "carrier_records_settled_total", "Records with an end for every recipient"),
     metric(Counter, "carrier_records_total", "Records read, by topic"),
     metric(Counter, "carrier_settle_failures_total", "Failed attempts to write an end to log or ledger"),
@@ -98,8 +99,9 @@ const METRICS: &[Metric] = &[
     metric(Counter, "horn_retries_total", "Failed attempts that are repeated"),
     metric(Histogram, "horn_send_seconds", "Duration of a call to the provider"),
     metric(Counter, "limits_total", "Refusals by limit, or waits for limits that refuse nothing"),
-    metric(Counter, "log_lines_dropped_total", "Log lines dropped because nobody reads stderr"),
-    metric(Counter, "log_lines_repeated_total", "Warnings left out of the log because the same place had logged twenty in five seconds"),
+    metric(Counter, "log_lines_dropped_total", "Log lines dropped because stderr is not being read"),
+    metric(Counter, "log_lines_repeated_total", "Warnings suppressed because the same place had \
+                                                 logged twenty in five seconds"),
     metric(Counter, "otlp_spans_total", "Spans for the collector, by result"),
     metric(Gauge, "packetboat_build_info", "1, with version and service (or all) as labels"),
     metric(Gauge, "part_up", "1 if a part answered its last call, 0 if not, by part"),
@@ -123,7 +125,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_id_reservations_failed_total", "Failed attempts to reserve message ids"),
     metric(Counter, "station_id_reservations_uncopied_total", "Reservations of message ids without their copy in the store"),
     metric(Gauge, "station_ids_ahead_seconds", "Lead of the last message id over the station's clock: more than 1 s after the clock was set back"),
-    metric(Counter, "station_ids_refused_total", "Message ids that could not be made; their sends are refused"),
+    metric(Counter, "station_ids_refused_total", "Message ids that could not be created; their sends are refused"),
     metric(Counter, "station_installation_differs_total", "Checks in which discovery and store had different installation numbers"),
     metric(Counter, "station_installation_restored_total", "Installation numbers restored where one was missing"),
     metric(Gauge, "station_jwks_age_seconds", "Age of the last good key set from a URL, by issuer, including that of admin.assertion; time since the start if none has come"),
@@ -133,14 +135,17 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_ledger_lost_total", "Ends of mail that the ledger did not get"),
     metric(Counter, "station_mail_expired_total", "Mail that was too old when its device came"),
     metric(Counter, "station_mail_lost_total", "Mail in the index of a mailbox without a body"),
-    metric(Counter, "station_members_unasked_total", "Sends to groups let in unchecked because the store did not answer"),
+    metric(Counter, "station_members_unasked_total", "Group sends accepted without a membership \
+                                                      check because the store did not answer"),
     metric(Counter, "station_node_numbers_lost_total", "Node numbers for message ids lost by this station"),
     metric(Counter, "station_pages_total", "Pages of history, by source: memory or stores"),
     metric(Counter, "station_receipt_pushes_total", "Pushes of receipts, by result: sent, repeated (after a failure) or failed (for good, or to a session that had ended)"),
     metric(Counter, "station_receipts_total", "Receipts, by result"),
     metric(Counter, "station_remote_sign_ins_total", "Sign-ins for station.auth.remote, by result: accepted, refused, unanswered (an error or silence), malformed (an impossible answer), busy (beyond 256 that wait) or broken (the service is left alone after failures)"),
     metric(Gauge, "station_revocations", "Users with revoked tokens that may not have expired yet"),
-    metric(Gauge, "station_revocations_age_seconds", "Time since the last read of revocations; from a minute on a revoked token may be let in"),
+    metric(Gauge, "station_revocations_age_seconds", "Time since the last read of revocations; \
+                                                      beyond a minute, revoked tokens may be \
+                                                      accepted"),
     metric(Counter, "station_revocations_dropped_total", "Revocations dropped by a station for lack of room"),
     metric(Counter, "station_route_lookups_total", "Lookups of a user's sessions, by result"),
     metric(Counter, "station_sends_to_partitions_away_total", "Sends refused at once because their partition was unavailable"),
@@ -179,8 +184,8 @@ mod tests {
 
 <!-- Written by the program from its table: make settings -->
 
-`GET /metrics` of the health port says all of these in the text format of Prometheus, as far as the process has something to count.
-[Which are worth an alarm](running.md#health).
+`GET /metrics` of the health port says all of these in the text format of Prometheus, as far as the process has
+something to count. [Which are worth an alarm](running.md#health).
 
 | metric | kind | |
 | --- | --- | --- |

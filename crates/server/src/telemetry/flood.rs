@@ -109,7 +109,7 @@ pub(super) fn report() {
             file = metadata.file(),
             line = metadata.line(),
             lines,
-            "warnings of one place are left out, as many came"
+            "repeated warnings suppressed"
         );
     }
 }

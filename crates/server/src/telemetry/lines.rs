@@ -36,7 +36,7 @@ pub(super) fn start(set_level: SetLevel) -> Result<NonBlocking> {
         set_level,
     };
     let set = LINES.set(lines).ok();
-    set.context("the log was started already")?;
+    set.context("logging is already started")?;
     Ok(sink)
 }
 
@@ -73,8 +73,8 @@ pub(super) fn log_panics() {
         tracing::error!(
             place = place.as_deref(),
             thread = thread.name(),
-            "a panic: {}",
-            text.unwrap_or("without words")
+            "panic: {}",
+            text.unwrap_or("no message")
         );
     }));
 }

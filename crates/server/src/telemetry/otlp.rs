@@ -153,8 +153,8 @@ impl Config {
     /// Reason against an endpoint, and the remedy.
     fn refusal(&self, endpoint: &str) -> Option<(&'static str, &'static str)> {
         if !cfg!(feature = "otlp") {
-            let reason = "this program was built without OTLP";
-            return Some((reason, "Build it with the feature otlp, or leave it unset"));
+            let reason = "this binary was built without OTLP";
+            return Some((reason, "Build with the feature otlp, or leave it unset"));
         }
         let (is_secure, host) = match endpoint.split_once("://") {
             Some(("http", host)) => (false, host),
@@ -162,18 +162,18 @@ impl Config {
             _ => (false, ""),
         };
         if host.is_empty() || host.starts_with([':', '/']) {
-            let reason = "it is no address of a collector";
-            return Some((reason, "It may be http://host:port or https://host:port"));
+            let reason = "not a collector address";
+            return Some((reason, "Use http://host:port or https://host:port"));
         }
         match (is_secure, self.tls.is_on()) {
             (true, false) => Some((
-                "nothing says which roots to trust",
-                "Let log.otlp.tls.ca_file name them; those of the operating system are in \
+                "no root certificates configured",
+                "Set log.otlp.tls.ca_file; those of the operating system are in \
                  /etc/ssl/certs/ca-certificates.crt",
             )),
             (false, true) => Some((
-                "log.otlp.tls is set, and this address is called without TLS",
-                "Write https://, or leave log.otlp.tls out",
+                "log.otlp.tls is set, but this address is without TLS",
+                "Use https://, or remove log.otlp.tls",
             )),
             _ => None,
         }

@@ -12,7 +12,7 @@ fn an_audit_says_what_it_looked_at_and_what_it_left_off() {
     all.at_rest();
     let whole = run(&mut all.operator(&["audit", "--all"])).ok().stdout;
     assert!(whole.contains("3 accepted = 3 settled"), "{whole}");
-    assert!(whole.contains("all that the log keeps"), "{whole}");
+    assert!(whole.contains("everything the log retains"), "{whole}");
     let day = run(&mut all.operator(&["audit"])).ok().stdout;
     assert!(day.contains("3 accepted"), "{day}");
     assert!(day.contains("accepted since 20"), "{day}");

@@ -88,7 +88,7 @@ fn a_message_that_can_never_be_sent_says_why() {
     let all = All::start();
     let self_send = run(&mut all.user(&["send", "--user", "1", "--to", "1", "me"]));
     assert_eq!(self_send.code, Some(1), "{}", self_send.stdout);
-    assert!((self_send.stdout + &self_send.stderr).contains("oneself"));
+    assert!((self_send.stdout + &self_send.stderr).contains("yourself"));
     let forged_send =
         run(&mut all.user(&["send", "--user", "1", "--to", "2", "--token", "sesame", "x"]));
     assert_eq!(forged_send.code, Some(1), "{}", forged_send.stdout);

@@ -94,7 +94,10 @@ fn full_disk_ends_the_process_and_a_restart_heals_it() {
     let is_told = |line: &&str| line.contains("ERROR") && line.contains("a write to the embedded");
     assert_eq!(log.lines().filter(is_told).count(), 1, "{log}");
     let last = log.lines().last().expect("a last line");
-    assert!(last.contains("the embedded store ended"), "{last}");
+    assert!(
+        last.contains("the embedded store stopped unexpectedly"),
+        "{last}"
+    );
 
     let full = full.restart("");
     assert_eq!(full.listen("2", 1)[0]["msg_id"], first_id.as_str());

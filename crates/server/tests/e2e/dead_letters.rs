@@ -153,7 +153,7 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
     let letter = all.letter("too-large");
     let redriven = run(&mut all.operator(&["dlq", "redrive", &letter]));
     assert!(
-        redriven.stdout.contains("it is discarded"),
+        redriven.stdout.contains("skipped: discarded"),
         "{}",
         redriven.stdout
     );
@@ -165,7 +165,7 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
     assert!(open.contains(&letter), "{open}");
     run(&mut all.operator(&["dlq", "show", &letter, "--body"])).ok();
     let log = run(&mut all.operator(&["dlq", "log"])).ok().stdout;
-    for did in ["discard", "restore", "read what is in", "a test"] {
+    for did in ["discard", "restore", "read the content", "a test"] {
         assert!(log.contains(did), "{did}: {log}");
     }
     run(&mut all.operator(&["audit"])).ok();
@@ -237,14 +237,14 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
     for expected in [
         "+      \"data\": \"aGVsbG8=\"",
         "A carrier would read it",
-        "holds this now",
+        "Saved",
     ] {
         assert!(edit_output.contains(expected), "{expected}: {edit_output}");
     }
     let log = run(&mut all.operator(&["dlq", "log", "--decisions"]))
         .ok()
         .stdout;
-    let audit_line = format!("edits {letter}: message.message.data");
+    let audit_line = format!("edited {letter}: message.message.data");
     assert!(
         log.contains(&audit_line) && !log.contains("aGVsbG8"),
         "{log}"
@@ -256,7 +256,7 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
     let plan = run(&mut all.operator(&["dlq", "plan", &letter]))
         .ok()
         .stdout;
-    assert!(plan.contains("would get a place"), "{plan}");
+    assert!(plan.contains("would be placed"), "{plan}");
     run(&mut all.operator(&["dlq", "redrive", &letter])).ok();
     let messages = all.listen("2", 1);
     assert_eq!(messages[0]["msg_id"], id.as_str());
@@ -302,14 +302,14 @@ fn letters_are_exported_and_come_back() {
     let file = file.to_string_lossy().into_owned();
     let import = ["dlq", "import", &file, "--why", "a test"];
     let report = run(&mut all.operator(&import)).ok().stdout;
-    assert_eq!(report, "0 letters are back, 3 were there already\n");
+    assert_eq!(report, "0 letters imported, 3 already present\n");
 
     let other = All::start();
     let error_text = run(&mut other.operator(&import)).stderr;
     assert!(error_text.contains("another installation"), "{error_text}");
     let log = run(&mut all.operator(&["dlq", "log"])).ok().stdout;
     assert!(
-        log.contains("takes 3 letters with what is in them"),
+        log.contains("exported 3 letters with their content"),
         "{log}"
     );
     std::fs::write(
@@ -318,7 +318,11 @@ fn letters_are_exported_and_come_back() {
     )
     .expect("written");
     let output = run(&mut other.operator(&import));
-    assert!(output.stderr.contains("is no letter"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("is not a dead letter"),
+        "{}",
+        output.stderr
+    );
 }
 
 /// Without a token an operator sees nothing; with one, only what it allows.
@@ -399,7 +403,7 @@ fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
     webhook.accept();
     let redrive = ["dlq", "redrive", "--topic", "notification", "--all"];
     let redriven = run(&mut all.operator(&redrive)).ok().stdout;
-    assert!(redriven.contains("told again"), "{redriven}");
+    assert!(redriven.contains("notified again"), "{redriven}");
     all.traced(&id, &["redriven", "\"ok\":true"]);
     let retry = run(&mut all.operator(&redrive)).ok().stdout;
     assert!(retry.contains("No letter matches"), "{retry}");

@@ -82,11 +82,11 @@ fn started_with_few_files_it_serves_few_and_says_so() {
     within(WAIT_TIMEOUT, || ready(&all) == Some(200));
     neighbour.ping();
     let told = run(&mut all.operator(&["doctor"])).stdout;
-    assert!(told.contains("600 files may be open"), "{told}");
+    assert!(told.contains("open file limit is 600"), "{told}");
     let log = std::fs::read_to_string(all.dir.path("log")).expect("a log");
     let warning = log
         .lines()
-        .find(|line| line.contains("600 files may be open"));
+        .find(|line| line.contains("open file limit is 600"));
     let warning = warning.unwrap_or_else(|| panic!("no warning in {log}"));
     for words in ["WARN", "holds 300 connections", "`full`", "ulimit -n"] {
         assert!(warning.contains(words), "{words}: {warning}");

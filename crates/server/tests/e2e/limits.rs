@@ -110,7 +110,7 @@ fn one_address_has_so_many_connections() {
     let observation = finding["observation"].as_str().expect("text");
     assert!(observation.contains("127.0.0.1 with 3"), "{observation}");
     let log = std::fs::read_to_string(all.dir.path("log")).expect("a log");
-    let warnings = log.matches("limit of boat.connections_per_address_max");
+    let warnings = log.matches("the limit boat.connections_per_address_max");
     assert_eq!(warnings.count(), 1, "{log}");
 }
 

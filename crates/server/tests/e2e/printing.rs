@@ -45,7 +45,7 @@ fn assert_ends_well(mut command: impl FnMut() -> Command) {
     );
     let (code, stderr) = printed_to(full(), &mut command());
     assert_eq!(code, Some(1), "{:?}: {stderr}", command());
-    let is_sentence = stderr.starts_with("packetboat: standard output cannot be written");
+    let is_sentence = stderr.starts_with("packetboat: cannot write to standard output");
     assert!(
         is_sentence && stderr.lines().count() == 1,
         "{:?}: {stderr}",

@@ -100,11 +100,11 @@ fn a_desk_with_tls_is_asked_over_tls_and_mistakes_are_named() {
     let stranger = other.cert_file.display().to_string();
     for (admin, more, word) in [
         (&admin, &[][..], "--ca-file"),
-        (&admin, &["--ca-file", &stranger], "nobody whom you trust"),
-        (&localhost_url, &trust, "bears another name"),
+        (&admin, &["--ca-file", &stranger], "unknown issuer"),
+        (&localhost_url, &trust, "does not cover this host name"),
         (&plain, &[], "this port speaks TLS"),
         (&plain, &trust, "leave it out"),
-        (&probes, &trust, "it speaks no TLS"),
+        (&probes, &trust, "it does not speak TLS"),
         (&admin, &["--ca-file", "/no/such"], "/no/such"),
     ] {
         let text = told(admin, more);

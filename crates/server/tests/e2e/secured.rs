@@ -23,7 +23,7 @@ fn a_message_finds_its_receiver_over_parts_with_tls() {
 
     let report = run(&mut fleet.operator(&["doctor"])).ok().stdout;
     for part in ["Kafka", "Redis", "etcd", "ScyllaDB"] {
-        let expected = format!("{part} is spoken to with TLS");
+        let expected = format!("{part} uses TLS");
         assert!(report.contains(&expected), "{report}");
     }
     let dial = ["config", "check", "--connect"];

@@ -58,7 +58,8 @@ fn a_user_who_is_signed_out_comes_back_with_a_new_token_only() {
     assert_eq!(code(&all, &token(7)), None);
 
     let log = run(&mut all.operator(&["dlq", "log", "--decisions"])).ok();
-    let line = format!("signs user 7 out and revokes the tokens until now: {THEFT}");
+    let line =
+        format!("requested sign-out of user 7 and revocation of all tokens issued so far: {THEFT}");
     assert!(log.stdout.contains(&line), "{}", log.stdout);
     within(WAIT_TIMEOUT, || {
         let doctor = run(&mut all.operator(&["doctor", "user", "8"]));

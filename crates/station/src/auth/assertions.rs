@@ -58,7 +58,7 @@ impl Assertions {
         self.issuer.await_key(assertion).await?;
         let claims: Map<String, Value> = self.issuer.open_token(assertion)?;
         let times: Times = serde_json::from_value(Value::Object(claims.clone()))
-            .map_err(|_| unauthenticated("the token has a time that is none"))?;
+            .map_err(|_| unauthenticated("the token contains an invalid time"))?;
         self.issuer.check_times(&times, self.leeway, now)?;
         Ok(claims)
     }

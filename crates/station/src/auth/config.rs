@@ -160,17 +160,17 @@ impl Config {
         let mut problems = Problems::default();
         if self.leeway > LEEWAY_MAX {
             let value = humantime_serde::re::humantime::format_duration(self.leeway);
-            let reason = "tokens would go on long after their end";
+            let reason = "tokens would stay valid long after they expire";
             problems.refuse("leeway", value, reason, "At most 60s");
         }
         if let (Some(file), false) = (&self.key_file, self.issuers.is_empty()) {
-            let reason = "issuers stand beside it, and only one of both can say who is believed";
-            let remedy = "Make the file one of an issuer's secrets, or leave issuers out";
+            let reason = "issuers are set, too; only one of the two can define trust";
+            let remedy = "Make the file one of an issuer's secrets, or remove issuers";
             problems.refuse("key_file", file.display(), reason, remedy);
         }
         if let (Some(file), true) = (&self.key_file, self.remote.is_on()) {
-            let reason = "remote stands beside it, and only one of both can say who is believed";
-            let remedy = "Make the file one of an issuer's secrets, or leave remote out";
+            let reason = "remote is set, too; only one of the two can define trust";
+            let remedy = "Make the file one of an issuer's secrets, or remove remote";
             problems.refuse("key_file", file.display(), reason, remedy);
         }
         problems.section("remote", self.remote.problems());
@@ -181,8 +181,8 @@ impl Config {
             issuer.check(&mut refuse);
             let mut earlier_issuers = self.issuers.iter().take(index);
             if earlier_issuers.any(|other| other.issuer == issuer.issuer) {
-                let reason = "another issuer has this name, and keys belong to one";
-                refuse("issuer", &issuer.issuer, reason, "Put both into one issuer");
+                let reason = "duplicate issuer";
+                refuse("issuer", &issuer.issuer, reason, "Merge the two entries");
             }
         }
         problems
@@ -200,30 +200,35 @@ impl Issuer {
 
     fn check(&self, refuse: &mut impl FnMut(&str, &str, &str, &str)) {
         if self.issuer.is_empty() {
-            refuse("issuer", "", "tokens must name it", "Say what their iss is");
+            refuse(
+                "issuer",
+                "",
+                "tokens must have an issuer",
+                "Set the iss of the tokens",
+            );
         }
         if self.audience.is_empty() {
-            let remedy = "Say what their aud is";
+            let remedy = "Set the aud of the tokens";
             refuse("audience", "", "tokens must be for this service", remedy);
         }
         if self.lifetime_max.is_zero() {
             refuse(
                 "lifetime_max",
                 "0s",
-                "no token would be believed",
-                "Say 24h",
+                "every token would be rejected",
+                "Use 24h",
             );
         }
         if self.lifetime_max > LIFETIME_MAX {
             let value = format!("{}s", self.lifetime_max.as_secs());
             let reason =
-                "revocations are kept for as long, and a station reads them all at its start";
+                "revocations are kept this long, and a station reads them all when it starts";
             refuse("lifetime_max", &value, reason, "At most 90days");
         }
         let has_secret = self.algorithms.contains(&Algorithm::HS256);
         if self.algorithms.is_empty() || (has_secret && self.algorithms.len() > 1) {
-            let reason = "who has public keys only could not be told from who has a secret";
-            let remedy = "Say some of EdDSA, ES256, RS256, or HS256 alone";
+            let reason = "public keys and secrets must not be mixed";
+            let remedy = "Use any of EdDSA, ES256, RS256, or HS256 alone";
             refuse(
                 "algorithms",
                 &format!("{:?}", self.algorithms),
@@ -235,8 +240,8 @@ impl Issuer {
         for (index, secret) in self.secrets.iter().enumerate() {
             let mut earlier_secrets = self.secrets.iter().take(index);
             if secret.kid.is_empty() || earlier_secrets.any(|other| other.kid == secret.kid) {
-                let reason = "each secret has a name of its own";
-                refuse("secrets", &secret.kid, reason, "Say another kid");
+                let reason = "kid is empty or used twice";
+                refuse("secrets", &secret.kid, reason, "Use a unique kid");
             }
         }
     }
@@ -249,15 +254,15 @@ impl Issuer {
         let url = url.map(|url| ("jwks_url", url.to_string()));
         match (file.or(url), self.secrets.is_empty()) {
             (Some((key, value)), _) if has_secret => {
-                let reason = "a set of public keys holds no secret";
-                refuse(key, &value, reason, "HS256 takes secrets");
+                let reason = "a set of public keys has no secret for HS256";
+                refuse(key, &value, reason, "Use secrets with HS256");
             }
             (_, false) if !has_secret => {
-                let reason = "only HS256 has secrets";
-                refuse("secrets", "", reason, "Say algorithms = [\"HS256\"]");
+                let reason = "only HS256 uses secrets";
+                refuse("secrets", "", reason, "Use algorithms = [\"HS256\"]");
             }
             (None, true) => {
-                let reason = "nothing proves its tokens";
+                let reason = "no keys to verify its tokens";
                 let remedy = "Set jwks_url, jwks_file, or secrets with HS256";
                 refuse("jwks_file", "", reason, remedy);
             }
@@ -267,8 +272,8 @@ impl Issuer {
             return;
         };
         if self.jwks_file.is_some() {
-            let reason = "jwks_file stands beside it, and only one of both can have the keys";
-            refuse("jwks_url", &url.to_string(), reason, "Leave one out");
+            let reason = "jwks_file is set, too; the keys can come from only one of the two";
+            refuse("jwks_url", &url.to_string(), reason, "Remove one");
         }
         if let Err(reason) = address(url) {
             let remedy = "Such as https://host/path";
@@ -280,12 +285,12 @@ impl Issuer {
 /// Reads an address of keys. Between here and a provider without TLS anybody could inject keys of
 /// their own.
 pub(super) fn address(link: &Link) -> Result<Url, &'static str> {
-    let url = Url::parse(link.expose()).map_err(|_| "it is no address")?;
+    let url = Url::parse(link.expose()).map_err(|_| "not a URL")?;
     match url.scheme() {
         "https" => Ok(url),
         "http" if is_loopback(&url) => Ok(url),
         "http" => Err("http is for loopback only"),
-        _ => Err("it is no https:// address"),
+        _ => Err("not an https:// URL"),
     }
 }
 

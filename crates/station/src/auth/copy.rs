@@ -33,7 +33,7 @@ impl Copy {
         if dir.exists() && !dir.is_dir() {
             return Err(KeyError::File {
                 path: dir.into(),
-                reason: "it is no folder".into(),
+                reason: "not a directory".into(),
             });
         }
         let digest = digest([issuer, url.expose()]);
@@ -54,7 +54,7 @@ impl Copy {
         };
         let copy = split(&content).ok_or_else(|| KeyError::File {
             path: self.path.clone(),
-            reason: "it has no date".into(),
+            reason: "it has no date line".into(),
         });
         copy.map(Some)
     }
@@ -75,7 +75,7 @@ impl Copy {
             Ok(()) => "the old copy was removed".to_owned(),
             Err(removal) if removal.kind() == ErrorKind::NotFound => "there is none".to_owned(),
             Err(removal) => format!(
-                "nor can the old copy be removed ({removal}), and keys in it may come back: remove {}",
+                "the old copy cannot be removed either ({removal}), so withdrawn keys may come back: remove {}",
                 self.path.display()
             ),
         };

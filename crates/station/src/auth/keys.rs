@@ -150,7 +150,7 @@ pub(super) fn replace(issuer: &str, keys: &ArcSwap<KeySet>, new_set: KeySet) -> 
     if new_set.is_empty() {
         tracing::warn!(
             issuer,
-            "no key is left: no token of this issuer is believed"
+            "key set is empty: all tokens of this issuer are rejected"
         );
     }
     keys.store(Arc::new(new_set));
@@ -171,7 +171,7 @@ pub(super) fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, KeyError
     if content.len() as u64 > bytes_max {
         return Err(KeyError::File {
             path: path.into(),
-            reason: format!("it has more than {} KiB", bytes_max / 1024),
+            reason: format!("it is larger than {} KiB", bytes_max / 1024),
         });
     }
     Ok(content)
@@ -237,7 +237,7 @@ impl Jwk {
             let (value, bytes) = member(name, value)?;
             match bytes.len() {
                 32 => Ok(value),
-                other => Err(format!("has {other} bytes in {name}, which has 32")),
+                other => Err(format!("has {other} bytes in {name}, not 32")),
             }
         };
         let key = match algorithm {
@@ -284,11 +284,11 @@ fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
     let set: JwkSet = serde_json::from_slice(content).map_err(|error| {
         // The content is not for a log.
         let (line, column) = (error.line(), error.column());
-        format!("it is no JWK set: line {line}, column {column}")
+        format!("not a JWK set: line {line}, column {column}")
     })?;
     if set.keys.len() > KEYS_MAX {
         return Err(format!(
-            "it has {} keys, at most 64 are read",
+            "it has {} keys, at most 64 are allowed",
             set.keys.len()
         ));
     }
@@ -297,10 +297,10 @@ fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
         let wrong = |reason: &str| format!("key {index} {reason}");
         let jwk: Jwk = serde_json::from_value(value)
             // The content is not for a log.
-            .map_err(|_| wrong("has members of other types than a JWK's"))?;
+            .map_err(|_| wrong("has members of the wrong type"))?;
         if jwk.d.is_some() {
             return Err(wrong(
-                "is a private key, which must not be here: make a new one",
+                "is a private key, which must not be published: create a new one",
             ));
         }
         let algorithm = jwk.algorithm().filter(|it| algorithms.contains(it));
@@ -309,7 +309,7 @@ fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
         };
         let is_same = |key: &Key| key.kid == jwk.kid && key.algorithm == algorithm;
         if jwk.kid.is_some() && keys.iter().any(is_same) {
-            return Err(wrong("has the kid of one before it"));
+            return Err(wrong("has the kid of an earlier key"));
         }
         let key = jwk.key(algorithm).map_err(|reason| wrong(&reason))?;
         keys.push(Key {

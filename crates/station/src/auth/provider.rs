@@ -82,10 +82,11 @@ fn builder(url: &Url) -> ClientBuilder {
         .redirect(redirect::Policy::none())
         // Minutes pass between two calls.
         .pool_max_idle_per_host(0);
-    match is_loopback(url) {
+    if is_loopback(url) {
         // A proxy's loopback is another one.
-        true => builder.no_proxy(),
-        false => builder,
+        builder.no_proxy()
+    } else {
+        builder
     }
 }
 
@@ -97,7 +98,7 @@ impl Provider for Https {
         let mut response = request.send().await.map_err(|error| unanswered(&error))?;
         let status = response.status();
         if status.is_server_error() {
-            return Err(ProviderError::Unanswered("the provider has an error"));
+            return Err(ProviderError::Unanswered("the provider reported an error"));
         }
         if status != StatusCode::OK {
             let text = format!("the provider answered {status}");
@@ -129,6 +130,6 @@ fn unanswered(error: &reqwest::Error) -> ProviderError {
     } else if error.is_connect() {
         "the provider cannot be reached"
     } else {
-        "the call to the provider broke off"
+        "the connection to the provider broke"
     })
 }

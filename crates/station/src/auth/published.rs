@@ -90,7 +90,7 @@ impl PublishedKeys {
             Ok(Some((written_at, set))) => match copy_age(written_at, now) {
                 None => warn!(
                     issuer,
-                    "the copy of its keys is of a later date: no key is taken"
+                    "the saved key set has a date in the future: ignoring it"
                 ),
                 Some(age) => match KeySet::parse(&set, &self.algorithms) {
                     Ok(set) => self.restore_keys(set, age),
@@ -157,7 +157,7 @@ impl PublishedKeys {
 
     /// Refusal while keys are too old, or one is missing, and their owner cannot be asked.
     pub(super) fn unavailable(&self) -> Refusal {
-        let text = "the keys of the token's issuer cannot be had at present; try again";
+        let text = "the keys of the token's issuer are unavailable; try again";
         let retry_after = self.refresh.lock().again_after(self.timer.now());
         Refusal::new(Code::Unavailable, text).retry_after(retry_after)
     }
@@ -203,7 +203,7 @@ impl PublishedKeys {
         match answer {
             Ok((set, answer)) => {
                 if replace(&self.issuer, &self.keys, set) == Reload::Reloaded {
-                    info!(issuer = self.issuer, "keys that changed are in use");
+                    info!(issuer = self.issuer, "changed keys reloaded");
                     reloads(&self.issuer, "reloaded").increment(1);
                 }
                 refresh.arrived(answer.fresh_for, now, random);
@@ -226,7 +226,7 @@ impl PublishedKeys {
         let text = error.to_string();
         if previous.as_ref() != Some(&text) {
             let issuer = &self.issuer;
-            warn!(issuer, %error, "keys cannot be read again: those of before stay");
+            warn!(issuer, %error, "key reload failed; keeping the current keys");
         }
         Some(text)
     }
@@ -248,7 +248,7 @@ impl PublishedKeys {
         let issuer = self.issuer.clone();
         Some(spawn_blocking(move || {
             if let Err(error) = copy.write(&set, now) {
-                warn!(issuer, %error, "its keys cannot be copied for a restart");
+                warn!(issuer, %error, "cannot save the key set for a restart");
             }
         }))
     }
@@ -264,7 +264,7 @@ impl PublishedKeys {
             let (issuer, seconds) = (&self.issuer, age.as_secs());
             warn!(
                 issuer,
-                seconds, "its keys grow old: the provider gives no new ones"
+                seconds, "the key set is getting old: the provider does not answer"
             );
         }
     }
@@ -272,6 +272,6 @@ impl PublishedKeys {
 
 /// Refusal while enough others wait for the same keys.
 fn crowded() -> Refusal {
-    let text = "many wait for the keys of the token's issuer already; try again";
+    let text = "too many sign-ins are waiting for the keys of the token's issuer; try again";
     Refusal::new(Code::Unavailable, text).retry_after(FETCH_TIMEOUT)
 }

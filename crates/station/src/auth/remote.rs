@@ -93,12 +93,12 @@ impl RemoteConfig {
     pub(super) fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if self.cert_file.is_some() != self.key_file.is_some() {
-            let reason = "a certificate and its key need each other";
-            problems.refuse("cert_file", "", reason, "Name both files or none");
+            let reason = "a certificate and its key must be set together";
+            problems.refuse("cert_file", "", reason, "Set both files or none");
         }
         if self.lifetime_max.is_zero() || self.lifetime_max > LIFETIME_MAX {
             let value = format!("{}s", self.lifetime_max.as_secs());
-            let reason = "revocations are kept for as long, and no session lives without any";
+            let reason = "revocations are kept this long, and sessions need some lifetime";
             problems.refuse("lifetime_max", value, reason, "From 1s to 90days");
         }
         if let Some(link) = &self.address
@@ -208,12 +208,10 @@ impl Remote {
     fn note_outcome(&self, pass: Pass, is_answered: bool) {
         let mut circuit = self.circuit.lock();
         if is_answered && circuit.answered() {
-            tracing::info!("the service for sign-ins answers again");
+            tracing::info!("station.auth.remote is back");
         }
         if !is_answered && circuit.failed(pass, self.timer.now()) {
-            tracing::warn!(
-                "the service for sign-ins fails again and again: it is asked now and then only"
-            );
+            tracing::warn!("station.auth.remote keeps failing: backing off");
         }
     }
 
@@ -223,7 +221,7 @@ impl Remote {
             tracing::warn!(
                 reason,
                 count,
-                "sign-ins got no answer of station.auth.remote"
+                "no answer from station.auth.remote to sign-ins"
             );
         }
     }
@@ -234,17 +232,17 @@ impl Remote {
         answer: AuthenticateResponse,
         now: Timestamp,
     ) -> Result<Principal, &'static str> {
-        let user = UserId::new(answer.user).map_err(|_| "it named no user")?;
+        let user = UserId::new(answer.user).map_err(|_| "the answer has no valid user")?;
         let issued_at = Timestamp::from_millis(answer.issued_at);
         let expires_at = Timestamp::from_millis(answer.expires_at);
         if answer.issued_at <= 0 || issued_at > now + self.leeway {
-            return Err("it named a time of issue that is none, or to come");
+            return Err("the answer has an invalid or future issued_at");
         }
         if expires_at <= now {
-            return Err("it named an end that is over");
+            return Err("the answer has already expired");
         }
         if expires_at > issued_at + self.lifetime_max {
-            return Err("it named an end beyond lifetime_max");
+            return Err("the answer expires after lifetime_max");
         }
         Ok(Principal {
             user,
@@ -306,9 +304,9 @@ impl Authenticator for Remote {
 /// Refusal that a status stands for; `None` if the status says nothing about the token.
 fn status_refusal(status: &Status) -> Option<Refusal> {
     let (code, text) = match status.code() {
-        tonic::Code::Unauthenticated => (Code::Unauthenticated, "the token is not known"),
+        tonic::Code::Unauthenticated => (Code::Unauthenticated, "unknown token"),
         tonic::Code::PermissionDenied => (Code::Forbidden, "this user may not sign in"),
-        tonic::Code::ResourceExhausted => (Code::RateLimited, "too many sign-ins for now"),
+        tonic::Code::ResourceExhausted => (Code::RateLimited, "too many sign-ins at the moment"),
         _ => return None,
     };
     let words = status.message().chars().filter(|char| !char.is_control());
@@ -328,7 +326,7 @@ fn status_refusal(status: &Status) -> Option<Refusal> {
 fn unavailable() -> Refusal {
     Refusal::new(
         Code::Unavailable,
-        "sign-ins cannot be checked now: try again",
+        "sign-ins cannot be verified now: try again",
     )
 }
 

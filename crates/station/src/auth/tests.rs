@@ -250,10 +250,12 @@ proptest! {
             device: None,
         });
         let ours = number > 0 && audience == "packetboat" && issuer == "packetboat";
-        let expected = match ours {
-            true if end <= -30 => Some(Code::TokenExpired),
-            true if begin <= 30 => None,
-            _ => Some(Code::Unauthenticated),
+        let expected = if ours && end <= -30 {
+            Some(Code::TokenExpired)
+        } else if ours && begin <= 30 {
+            None
+        } else {
+            Some(Code::Unauthenticated)
         };
         prop_assert_eq!(refusal_code(&token), expected);
     }

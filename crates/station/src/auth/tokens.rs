@@ -163,7 +163,7 @@ impl TrustedIssuer {
             .find(header.kid.as_deref(), header.alg)
             .map_err(|no_key| match no_key {
                 NoKey::Unknown => unauthenticated("the token's key is unknown here"),
-                NoKey::Ambiguous => unauthenticated("the token does not say which key signed it"),
+                NoKey::Ambiguous => unauthenticated("the token does not name its key (kid)"),
             })?;
         let token = jsonwebtoken::decode::<T>(token, key, validation).map_err(to_refusal)?;
         Ok(token.claims)
@@ -266,14 +266,14 @@ impl SignedTokens {
         if !problems.is_empty() {
             return Err(KeyError::Settings(problems.to_string()));
         }
-        let issuers = match config.issuers.is_empty() {
-            true if config.remote.is_on() => Vec::new(),
-            true => vec![TrustedIssuer::from_key_file(config)?],
-            false => {
-                let issuers = config.issuers.iter();
-                let issuers = issuers.map(|issuer| TrustedIssuer::new(issuer, config, providers));
-                issuers.collect::<Result<_, _>>()?
-            }
+        let issuers = if !config.issuers.is_empty() {
+            let issuers = config.issuers.iter();
+            let issuers = issuers.map(|issuer| TrustedIssuer::new(issuer, config, providers));
+            issuers.collect::<Result<_, _>>()?
+        } else if config.remote.is_on() {
+            Vec::new()
+        } else {
+            vec![TrustedIssuer::from_key_file(config)?]
         };
         Ok(SignedTokens {
             issuers,
@@ -327,7 +327,7 @@ impl SignedTokens {
         let user = claims
             .sub
             .parse()
-            .map_err(|_| unauthenticated("the token's sub is no user"))?;
+            .map_err(|_| unauthenticated("the token's sub is not a user id"))?;
         issuer.check_times(&claims.times, self.leeway, now)?;
         Ok(Principal {
             user,
@@ -487,7 +487,7 @@ fn restriction<T: std::str::FromStr>(claim: Option<String>) -> Result<Option<T>,
     claim
         .map(|text| text.parse())
         .transpose()
-        .map_err(|_| unauthenticated("the token is for a platform or device that cannot be"))
+        .map_err(|_| unauthenticated("the token is for an invalid platform or device"))
 }
 
 const MISSING_CLAIM_TEXT: &str = "the token lacks one of aud, exp, iss, sub";
@@ -498,7 +498,7 @@ fn describe_error(kind: &ErrorKind) -> &'static str {
         ErrorKind::InvalidAudience => "the token is for another service",
         ErrorKind::InvalidIssuer => "the token comes from somebody else",
         ErrorKind::InvalidAlgorithm | ErrorKind::InvalidAlgorithmName => {
-            "the token is signed in a way that is not accepted here"
+            "the token's signature algorithm is not accepted here"
         }
         ErrorKind::InvalidSignature => "the token's signature is wrong",
         ErrorKind::MissingRequiredClaim(_) => MISSING_CLAIM_TEXT,

@@ -140,7 +140,7 @@ impl Reader {
                 let keys: Vec<_> = ids.iter().map(|id| (user, *id)).collect();
                 let statuses = self.store(stores.messages.status(&keys)).await;
                 if let Err(refusal) = &statuses {
-                    tracing::debug!(?refusal, "statuses without an answer");
+                    tracing::debug!(?refusal, "no answer to a status lookup");
                 }
                 Fact::Statuses(each(statuses, ids.len()))
             }

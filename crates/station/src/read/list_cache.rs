@@ -101,7 +101,7 @@ impl ListCache {
     pub(crate) async fn groups(&self, groups: &[GroupId]) -> Vec<CacheSlot<GroupEntry>> {
         let owners: Vec<CacheKey> = groups.iter().map(|group| CacheKey::Group(*group)).collect();
         let lookups = self.find(&owners).await.into_iter();
-        lookups.map(|lookups| self.group_in(lookups)).collect()
+        lookups.map(|lookup| self.group_in(lookup)).collect()
     }
 
     /// One answer per owner; none if the cache does not answer.
@@ -114,7 +114,7 @@ impl ListCache {
         let silent = std::iter::repeat_with(|| None);
         let lookups = lookups.into_iter().map(Result::ok).chain(silent);
         let lookups: Vec<Option<CacheLookup>> = lookups.take(owners.len()).collect();
-        let failure_count = lookups.iter().filter(|lookups| lookups.is_none()).count();
+        let failure_count = lookups.iter().filter(|lookup| lookup.is_none()).count();
         self.metrics.failures.increment(failure_count as u64);
         lookups
     }

@@ -5,7 +5,7 @@ import { dying, going, told } from './forecast';
 
 test('a forecast in the words of the documentation', () => {
   expect(told({ type: 'deliver' }).name).toBe('would be pushed');
-  expect(told({ type: 'already_there' })).toMatchObject({ tone: 'quiet', name: 'would reach nobody new' });
+  expect(told({ type: 'already_there' })).toMatchObject({ tone: 'quiet', name: 'would change nothing' });
   expect(told({ type: 'fail_again', cause: 'too-large: 2210 bytes, at most 512 are taken' })).toEqual({
     tone: 'bad',
     name: 'would die again',

@@ -17,11 +17,11 @@ export function told(forecast: Forecast): Told {
     case 'store':
       return { tone: 'good', name: 'would wait', text: 'targets without it are offline: stored for them, or found by sync' };
     case 'place':
-      return { tone: 'good', name: 'would get a place', text: 'in its conversation and be delivered' };
+      return { tone: 'good', name: 'would be placed', text: 'in its conversation and delivered' };
     case 'notify':
       return { tone: 'good', name: 'would be notified again', text: 'through the push provider' };
     case 'already_there':
-      return { tone: 'quiet', name: 'would reach nobody new', text: 'delivered to or stored for all targets' };
+      return { tone: 'quiet', name: 'would change nothing', text: 'delivered to or stored for all targets' };
     case 'fail_again':
       return { tone: 'bad', name: 'would die again', text: forecast.cause };
     case 'left_alone':

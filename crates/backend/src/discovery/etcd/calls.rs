@@ -66,7 +66,7 @@ impl Calls {
                         Ok(new) => client.store(Arc::new(new)),
                         Err(error) => tracing::warn!(
                             %error, source = %error.source,
-                            "etcd refuses new credentials; those of before stay"
+                            "etcd rejected the new credentials; keeping the current ones"
                         ),
                     }
                 }
@@ -285,11 +285,12 @@ fn remedy(error: &etcd_client::Error, is_tls: bool) -> Option<String> {
     if let etcd_client::Error::GRpcStatus(status) = error {
         let message = status.message();
         if message.contains("authentication failed") || message.contains("user name is empty") {
-            return Some("etcd.username and etcd.password_file have to be as etcd has them".into());
+            return Some("etcd.username and etcd.password_file must match the user in etcd".into());
         }
         if status.code() == Code::PermissionDenied {
             return Some(
-                "the role of etcd.username has to read and write below etcd.prefix".into(),
+                "the role of etcd.username must be allowed to read and write below etcd.prefix"
+                    .into(),
             );
         }
         return advice("etcd", is_tls, status);

@@ -79,33 +79,33 @@ impl EtcdConfig {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         if self.endpoints.is_empty() {
-            let remedy = "Name a member of the cluster: http://host:2379";
-            problems.refuse("endpoints", "empty", "nobody could be asked", remedy);
+            let remedy = "Set at least one member of the cluster: http://host:2379";
+            problems.refuse("endpoints", "empty", "no endpoint given", remedy);
         }
         for endpoint in (self.endpoints.iter()).filter(|endpoint| !is_endpoint(endpoint)) {
-            let reason = "it is no address of a member";
+            let reason = "not an etcd address";
             let value = if endpoint.contains('@') { "" } else { endpoint };
-            problems.refuse("endpoints", value, reason, "Say http://host:2379");
+            problems.refuse("endpoints", value, reason, "Use http://host:2379");
         }
         self.check_schemes(&mut problems);
         problems.section("tls", self.tls.problems());
         let spans = |time| humantime_serde::re::humantime::format_duration(time);
         if self.lease_ttl < LEASE_TTL_MIN || self.lease_ttl.subsec_nanos() > 0 {
-            let reason = "a slow disk of etcd would end leases of services that are well";
-            let remedy = "Whole seconds, 5 at least: 10s";
+            let reason = "a slow etcd disk would expire the leases of healthy services";
+            let remedy = "Whole seconds, at least 5: 10s";
             problems.refuse("lease_ttl", spans(self.lease_ttl), reason, remedy);
         }
         if self.list_every.is_zero() {
             problems.refuse(
                 "list_every",
                 "0s",
-                "nothing else would be done",
+                "listing would never pause",
                 "Such as 45s",
             );
         }
         if self.attempt_deadline.is_zero() || self.attempt_deadline > self.call_deadline {
-            let reason = "an attempt is a part of a call";
-            let remedy = "Longer than nothing, and no longer than etcd.call_deadline";
+            let reason = "an attempt must fit into a call";
+            let remedy = "More than 0s, and at most etcd.call_deadline";
             problems.refuse(
                 "attempt_deadline",
                 spans(self.attempt_deadline),
@@ -114,7 +114,7 @@ impl EtcdConfig {
             );
         }
         if self.call_deadline >= self.lease_ttl {
-            let reason = "a lease could end while a call renews it";
+            let reason = "a lease could expire while a call renews it";
             let remedy = "Shorter than etcd.lease_ttl: 3s";
             problems.refuse("call_deadline", spans(self.call_deadline), reason, remedy);
         }
@@ -123,7 +123,7 @@ impl EtcdConfig {
             problems.refuse(
                 "username",
                 "",
-                "it and etcd.password_file need each other",
+                "etcd.username and etcd.password_file must be set together",
                 remedy,
             );
         }
@@ -144,12 +144,12 @@ impl EtcdConfig {
             .filter(|endpoint| is_endpoint(endpoint))
         {
             if is_on && endpoint.starts_with("http://") {
-                let reason = "etcd.tls.ca_file asks for TLS";
-                problems.refuse("endpoints", endpoint, reason, "Say https://");
+                let reason = "etcd.tls.ca_file is set, but this address is without TLS";
+                problems.refuse("endpoints", endpoint, reason, "Use https://");
             }
             if !is_on && endpoint.starts_with("https://") {
-                let reason = "nothing says whose certificate is believed";
-                let remedy = "Name the members' roots in etcd.tls.ca_file";
+                let reason = "no root certificates configured";
+                let remedy = "Set etcd.tls.ca_file to the root certificates of the members";
                 problems.refuse("endpoints", endpoint, reason, remedy);
             }
         }
@@ -235,7 +235,7 @@ mod tests {
             config.tls.ca_file = is_on.then(|| "/ca".into());
             config.problems().to_string()
         };
-        assert!(problem_text("http://etcd:2379", true).contains("Say https://"));
+        assert!(problem_text("http://etcd:2379", true).contains("Use https://"));
         assert!(problem_text("https://etcd:2379", false).contains("etcd.tls.ca_file"));
         for (endpoint, is_on) in [
             ("http://etcd:2379", false),

@@ -81,7 +81,7 @@ impl DirectorySnapshot {
             Ok((name, instance)) => {
                 self.instances.insert(name, instance);
             }
-            Err(why) => tracing::warn!(%key, why, "an instance in etcd cannot be read"),
+            Err(why) => tracing::warn!(%key, why, "cannot decode an instance in etcd"),
         }
     }
 

@@ -51,7 +51,7 @@ impl Drop for HeldLease {
         let (calls, lease) = (self.keeper.calls.clone(), self.lease.id);
         let revoke = async move {
             if let Err(error) = calls.revoke(lease).await {
-                tracing::debug!(%error, source = %error.source, lease, "a lease is left to run out");
+                tracing::debug!(%error, source = %error.source, lease, "cannot revoke a lease; it will expire");
             }
         };
         (self.keeper.revocations).spawn_on(revoke, &self.keeper.runtime);
@@ -93,7 +93,7 @@ pub(super) fn keep_alive(
             key = keeper.mark.key,
             lease = keeper.lease.id,
             why,
-            "a lease is lost"
+            "lease lost"
         );
         lost_token.cancel();
     });
@@ -109,7 +109,7 @@ struct Keeper {
 
 impl Keeper {
     async fn wait_until_lost(&self) -> &'static str {
-        const SILENT: &str = "it was not renewed in time";
+        const SILENT: &str = "not renewed in time";
         let mut renewed_at = self.lease.requested_at;
         let mut next_renewal = renewed_at + self.pause();
         loop {
@@ -117,10 +117,10 @@ impl Keeper {
             let renewal = self.calls.renew(self.lease.id);
             match timeout_at(self.expires_at(renewed_at), renewal).await {
                 Ok(Ok(Some(requested_at))) => renewed_at = requested_at,
-                Ok(Ok(None)) => return "etcd says that it has ended",
+                Ok(Ok(None)) => return "expired, says etcd",
                 Ok(Err(error)) => {
                     let source = &error.source;
-                    tracing::debug!(%error, %source, key = self.mark.key, "a lease is not renewed");
+                    tracing::debug!(%error, %source, key = self.mark.key, "lease renewal failed");
                     next_renewal = Instant::now() + self.calls.jitter(RENEWAL_RETRY_PAUSE);
                     continue;
                 }
@@ -130,7 +130,7 @@ impl Keeper {
             // etcd has renewed leases that were gone (fixed in 3.5.23): only the key is proof.
             let check = self.is_marked_otherwise();
             if timeout_at(self.expires_at(renewed_at), check).await == Ok(true) {
-                return "its key is gone, or a later life has it";
+                return "its key was deleted, or another process with the same name has taken it";
             }
         }
     }

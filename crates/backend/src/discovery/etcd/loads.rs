@@ -52,7 +52,7 @@ impl LeaseGuard for EtcdLease {
         if answer.await?.succeeded() {
             Ok(())
         } else {
-            Err(Error::conflict(SEAM, "the lease has ended"))
+            Err(Error::conflict(SEAM, "the lease has expired"))
         }
     }
 }
@@ -62,7 +62,7 @@ pub(super) fn to_loads(prefix: &str, answer: &GetResponse) -> Vec<Load> {
     let loads = answer.kvs().iter().filter_map(|kv| {
         let key = String::from_utf8_lossy(kv.key());
         let load = decode(prefix, &key, kv.value());
-        load.inspect_err(|why| tracing::warn!(%key, why, "a load in etcd cannot be read"))
+        load.inspect_err(|why| tracing::warn!(%key, why, "cannot decode a load report in etcd"))
             .ok()
     });
     loads.collect()

@@ -92,7 +92,7 @@ fn lists<const N: usize>(answers: Vec<TxnOpResponse>) -> Result<[Vec<KeyValue>; 
         .collect();
     lists
         .try_into()
-        .map_err(|_| Error::corrupt(SEAM, "an answer of another shape than its question"))
+        .map_err(|_| Error::corrupt(SEAM, "etcd's answer does not match the request"))
 }
 
 fn number(kv: &KeyValue, prefix: &str) -> Result<u16> {
@@ -100,7 +100,7 @@ fn number(kv: &KeyValue, prefix: &str) -> Result<u16> {
     let number = key.strip_prefix(prefix).and_then(|text| text.parse().ok());
     number
         .filter(|number| *number < NODES)
-        .ok_or_else(|| Error::corrupt(SEAM, format!("{key}: the name is no node number")))
+        .ok_or_else(|| Error::corrupt(SEAM, format!("{key}: the name is not a node number")))
 }
 
 fn parse_time(kv: &KeyValue) -> Result<Timestamp> {
@@ -108,7 +108,10 @@ fn parse_time(kv: &KeyValue) -> Result<Timestamp> {
     let millis = text.and_then(|text| text.parse().ok());
     millis.map(Timestamp::from_millis).ok_or_else(|| {
         let key = String::from_utf8_lossy(kv.key());
-        Error::corrupt(SEAM, format!("{key}: the value is no time in milliseconds"))
+        Error::corrupt(
+            SEAM,
+            format!("{key}: the value is not a time in milliseconds"),
+        )
     })
 }
 
@@ -128,7 +131,7 @@ pub(super) async fn lease(
     for _ in 0..MAX_LEASE_ATTEMPTS {
         let board = NodeBoard::read(keeper, keys).await?;
         let Some((number, past)) = board.choose(entropy) else {
-            let text = "all 1024 node numbers are held; one is free when a station ends";
+            let text = "all 1024 node numbers are in use; one becomes free when a station stops";
             return Err(Error::unavailable(SEAM, text));
         };
         if claim(keeper, keys, &held_lease, &holder, number, past).await? {
@@ -142,7 +145,7 @@ pub(super) async fn lease(
             ));
         }
     }
-    let text = "others took each node number that was free; try again";
+    let text = "other stations took every free node number; try again";
     Err(Error::unavailable(SEAM, text))
 }
 
@@ -287,8 +290,7 @@ impl NodeLease for EtcdNode {
             return Ok(());
         }
         let text = format!(
-            "node number {} is not held any more: its lease has ended, and somebody else may have it; \
-             lease another",
+            "node number {} is no longer leased and may belong to another station; lease another",
             self.number
         );
         Err(Error::conflict(SEAM, text))

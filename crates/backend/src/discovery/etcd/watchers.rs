@@ -120,7 +120,7 @@ impl Watcher {
     async fn watch(&self, snapshot: DirectorySnapshot) {
         let follow = |mut snapshot| async move {
             let Err(error) = self.follow(&mut snapshot).await;
-            tracing::debug!(role = ?self.role, %error, source = %error.source, "a watch ended");
+            tracing::debug!(role = ?self.role, %error, source = %error.source, "watch ended");
         };
         let list = || async {
             let snapshot = self.list_until_answered().await;
@@ -157,12 +157,13 @@ impl Watcher {
         let newer = match list(&self.calls, &self.keys, self.role).await {
             Ok(newer) => newer,
             Err(error) => {
-                tracing::debug!(role = ?self.role, %error, source = %error.source, "not listed");
+                tracing::debug!(role = ?self.role, %error, source = %error.source, "listing failed");
                 return Ok(());
             }
         };
         if newer.revision < snapshot.revision {
-            let text = "etcd went back in time: it was restored, or is another";
+            let text =
+                "etcd went back in time: it was restored from a backup, or it is another cluster";
             return Err(Error::unavailable(SEAM, text));
         }
         *snapshot = newer;
@@ -176,13 +177,15 @@ impl Watcher {
             match list(&self.calls, &self.keys, self.role).await {
                 Ok(snapshot) => {
                     if is_away {
-                        tracing::info!(role = ?self.role, "etcd answers again");
+                        tracing::info!(role = ?self.role, "etcd is back");
                     }
                     return snapshot;
                 }
                 Err(error) if !is_away => {
                     let source = &error.source;
-                    tracing::warn!(role = ?self.role, %error, %source, "etcd is away; who was there last stays");
+                    tracing::warn!(role = ?self.role, %error, %source, "etcd is unreachable; \
+                                                                        keeping the last known \
+                                                                        members");
                     is_away = true;
                 }
                 Err(_) => {}

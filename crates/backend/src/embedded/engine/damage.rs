@@ -114,8 +114,8 @@ pub(super) fn check(dir: &Path) -> Result<Option<DurableMark>> {
         Some(damage) => Err(Error::corrupt(
             SEAM,
             format!(
-                "{}. Nothing was changed. Restore a backup of the directory, or see what can be kept: packetboat \
-                 repair --data {}",
+                "{}. Nothing was changed. Restore a backup of the directory, or see what can be \
+                 saved: packetboat repair --data {}",
                 examination.sentence(damage),
                 dir.display()
             ),
@@ -134,7 +134,7 @@ pub(super) fn cut_torn_write(dir: &Path) -> Result<()> {
         tracing::warn!(
             journal = %path(dir, state.number).display(),
             bytes = state.extent.bytes,
-            "the last write before a crash was torn and is cut off; nobody was told that it was accepted"
+            "removed an incomplete write left by a crash; it had not been acknowledged"
         );
     }
     Ok(())
@@ -163,7 +163,7 @@ fn check_is_store(dir: &Path) -> Result<()> {
     } else {
         Err(Error::conflict(
             SEAM,
-            format!("{} is no directory of data", dir.display()),
+            format!("{} is not a data directory", dir.display()),
         ))
     }
 }
@@ -204,23 +204,22 @@ impl Examination<'_> {
         };
         match damage {
             Damage::Short { journal, durable } => {
-                format!("{}, and {durable} bytes were on the disk", whole(journal))
+                format!(
+                    "{}, but {durable} bytes had been written to disk",
+                    whole(journal)
+                )
             }
             Damage::Unreadable { journal } => {
-                format!("{}, and what follows them is no record", whole(journal))
+                format!("{}, and the next record is unreadable", whole(journal))
             }
             Damage::Gone { journal, durable } => {
                 let durable = durable.map_or_else(String::new, |bytes| {
-                    format!(": {bytes} bytes of it were on the disk")
+                    format!(": {bytes} bytes of it had been written to disk")
                 });
-                format!(
-                    "{} is missing, and it was still needed{durable}",
-                    file(journal)
-                )
+                format!("{} is missing but still needed{durable}", file(journal))
             }
             Damage::Mark => format!(
-                "{} is damaged, which says how much of the journals was on the disk: whether they \
-                 lost something cannot be known",
+                "{} is damaged. It records how much of the journals is on disk, so losses cannot be ruled out",
                 DurableMark::path(self.dir).display()
             ),
         }
@@ -376,7 +375,7 @@ pub(super) fn in_use(dir: &Path) -> Error {
     let dir = dir.display();
     Error::conflict(
         SEAM,
-        format!("another packetboat runs on this directory: {dir}"),
+        format!("another packetboat is using this directory: {dir}"),
     )
 }
 

@@ -286,7 +286,12 @@ async fn a_store_without_a_mark_opens_and_has_one_from_then_on() {
     let error = Engine::examine(crash_copy.path()).unwrap_err();
     assert_eq!(error.kind, Kind::Conflict);
     let error = Engine::repair(crash_copy.path()).unwrap_err();
-    assert!(error.source.to_string().contains("another packetboat runs"));
+    assert!(
+        error
+            .source
+            .to_string()
+            .contains("another packetboat is using")
+    );
     let empty = TempDir::new().unwrap();
     assert_eq!(
         Engine::examine(empty.path()).unwrap_err().kind,

@@ -140,7 +140,7 @@ impl Disk {
         {
             return Err(Error::unavailable(
                 SEAM,
-                "too much waits for the disk; try again later",
+                "too many writes are waiting for the disk; try again later",
             ));
         }
         let (waiter, future) = Waiter::new(on_durable);
@@ -306,11 +306,11 @@ impl DiskState {
                 tracing::error!(
                     %error,
                     data = %self.dir.display(),
-                    "a write to the embedded store failed: it takes no more until this process is started again. Is \
-                     its disk full, or failing? Nothing accepted is lost"
+                    "a write to the embedded store failed; no further writes until a restart. Is \
+                     the disk full or failing? No accepted message is lost"
                 );
                 self.takes_writes.send_replace(false);
-                format!("writing failed, no more writes until a restart: {error}").into()
+                format!("write failed, no further writes until a restart: {error}").into()
             })
             .clone()
     }
@@ -326,14 +326,14 @@ impl DiskState {
             Some(format) => Err(Error::conflict(
                 SEAM,
                 format!(
-                    "{} was written in format {format:?}, this program knows format {FORMAT}",
+                    "{} has format {format:?}, but this program supports format {FORMAT}",
                     dir.display()
                 ),
             )),
             None if is_old => Err(Error::corrupt(
                 SEAM,
                 format!(
-                    "the tables in {} are gone: restore a backup of the directory",
+                    "the tables in {} are missing: restore a backup of the directory",
                     dir.display()
                 ),
             )),
@@ -378,7 +378,8 @@ fn open_error(dir: &Path, error: fjall::Error) -> Error {
         error @ fjall::Error::JournalRecovery(_) => Error::corrupt(
             SEAM,
             format!(
-                "{path}: {error}. Restore a backup of the directory, or see what can be kept: packetboat repair --data {path}"
+                "{path}: {error}. Restore a backup of the directory, or see what can be saved: \
+                 packetboat repair --data {path}"
             ),
         ),
         error => Error::corrupt(SEAM, format!("{path}: {error}")),

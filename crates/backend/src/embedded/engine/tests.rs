@@ -181,7 +181,10 @@ async fn a_second_process_and_another_format_are_refused() {
     let error = Engine::open(dir.path(), EngineOptions::default()).unwrap_err();
     assert_eq!(error.kind, Kind::Conflict);
     assert!(
-        error.source.to_string().contains("another packetboat runs"),
+        error
+            .source
+            .to_string()
+            .contains("another packetboat is using"),
         "{}",
         error.source
     );

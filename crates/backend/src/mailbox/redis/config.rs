@@ -135,14 +135,14 @@ impl RedisConfig {
         let mut problems = Problems::default();
         problems.addresses("addresses", &self.addresses);
         if self.mode == RedisMode::Single && self.addresses.len() > 1 {
-            let reason = "mode \"single\" has one";
-            let remedy = "Name one, or let redis.mode be \"sentinel\" or \"cluster\"";
+            let reason = "mode \"single\" uses one address";
+            let remedy = "Set one, or set redis.mode to \"sentinel\" or \"cluster\"";
             let count = format_args!("{} addresses", self.addresses.len());
             problems.refuse("addresses", count, reason, remedy);
         }
         if self.key_prefix.is_empty() || !self.key_prefix.chars().all(is_plain) {
             let value = format!("{:?}", self.key_prefix);
-            let reason = "keys begin with letters, digits, and . _ - : only";
+            let reason = "key prefixes consist of letters, digits, and . _ - : only";
             problems.refuse("key_prefix", value, reason, "Such as msg");
         }
         for (key, name, file) in [
@@ -154,8 +154,8 @@ impl RedisConfig {
             ),
         ] {
             if name.is_some() && file.is_none() {
-                let reason = "nobody signs in without a password";
-                problems.refuse(key, "", reason, "Name its password file, too");
+                let reason = "a user name needs a password";
+                problems.refuse(key, "", reason, "Set the password file, too");
             }
         }
         problems.section("tls", self.tls.problems());
@@ -164,7 +164,7 @@ impl RedisConfig {
             ("pipeline_max", self.pipeline_max),
         ] {
             if count == 0 {
-                problems.refuse(key, count, "nothing could be asked", "At least 1");
+                problems.refuse(key, count, "no request could be sent", "At least 1");
             }
         }
         for (key, time) in [
@@ -174,7 +174,7 @@ impl RedisConfig {
             ("dedupe_keep", self.dedupe_keep),
         ] {
             if time.is_zero() {
-                problems.refuse(key, "0s", "no server answers at once", "At least 1ms");
+                problems.refuse(key, "0s", "no server answers within 0s", "At least 1ms");
             }
         }
         problems.extend(self.mailbox_config().problems());

@@ -53,7 +53,8 @@ impl<A> Reroutes<A> {
 
     /// One answer per request, in order.
     pub(super) fn answers(self) -> Vec<Result<A>> {
-        let error = || Error::unavailable(SEAM, "sessions of ended boats came again and again");
+        let error =
+            || Error::unavailable(SEAM, "gave up: sessions of ended boats kept coming back");
         let answers = self.answers.into_iter();
         answers
             .map(|answer| answer.unwrap_or_else(|| Err(error())))

@@ -37,7 +37,7 @@ pub(super) fn parse_begin(reply: Value) -> Result<DedupeAnswer, Failure> {
         Some((b'p', first)) => Ok(DedupeAnswer::Pending(first)),
         Some((b'd', first)) => Ok(DedupeAnswer::Done(first)),
         _ => Err(Failure::Reply(format!(
-            "{} bytes that are no send",
+            "{} bytes that do not decode as a send",
             value.len()
         ))),
     }

@@ -46,7 +46,7 @@ pub(super) fn read_all(reply: Value) -> Result<Vec<SessionEntry>, Failure> {
 
 fn read(field: &str, value: &str) -> Result<SessionEntry, Failure> {
     parse(field, value)
-        .ok_or_else(|| Failure::Reply(format!("session {field} is {value:?}, which is none")))
+        .ok_or_else(|| Failure::Reply(format!("session {field} has an invalid value {value:?}")))
 }
 
 fn parse(field: &str, value: &str) -> Option<SessionEntry> {

@@ -151,7 +151,7 @@ impl GroupTables {
             positions.push((seq, id_at(value)?));
         }
         if positions.is_empty() && !entries.is_empty() {
-            let text = format!("group {group}: no row follows {range:?}, but later ones are there");
+            let text = format!("group {group}: no row in {range:?}, but later ones exist");
             return Err(Error::corrupt(SEAM, text));
         }
         Ok(positions)
@@ -198,7 +198,8 @@ impl GroupTables {
         let rows = positions.iter().zip(self.rows(&keys)?);
         rows.map(|(&(seq, id), row)| {
             row.filter(|row| row.seq() == seq).ok_or_else(|| {
-                let text = format!("group {group}: position {seq} names {id}, which is not there");
+                let text =
+                    format!("group {group}: position {seq} refers to {id}, which is missing");
                 Error::corrupt(SEAM, text)
             })
         })

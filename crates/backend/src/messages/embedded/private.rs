@@ -331,7 +331,7 @@ impl PrivateTables {
         }
         if keys.is_empty() && !index.is_empty() {
             let gap =
-                format!("{conversation} of {owner}: no row follows {range:?}, but later ones do");
+                format!("{conversation} of {owner}: no row in {range:?}, but later ones exist");
             return Err(Error::corrupt(SEAM, gap));
         }
         self.near(owner, &keys)?
@@ -491,7 +491,7 @@ fn index_key(conversation: ConversationId, seq: Seq) -> Vec<u8> {
 }
 
 fn parse_seq(index_key: &[u8]) -> Result<u64> {
-    let torn = || Error::corrupt(SEAM, "a key of the index is torn");
+    let torn = || Error::corrupt(SEAM, "corrupt index key");
     let (&length, digits) = index_key
         .get(16..)
         .and_then(<[u8]>::split_first)

@@ -257,7 +257,7 @@ pub(super) fn decode(partition: Partition, offset: u64, row: &Bytes) -> Result<R
         Error::corrupt(
             SEAM,
             format!(
-                "record {}/{}/{offset} cannot be read",
+                "cannot decode record {}/{}/{offset}",
                 partition.topic, partition.number
             ),
         )

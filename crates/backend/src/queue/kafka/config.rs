@@ -220,14 +220,14 @@ impl KafkaConfig {
             ("partitions.notification", self.partitions.notification),
         ] {
             if count == 0 {
-                problems.refuse(key, count, "a topic has partitions", "At least 1");
+                problems.refuse(key, count, "a topic needs partitions", "At least 1");
             }
         }
         if self.record_bytes_max == 0 {
             problems.refuse("record_bytes_max", 0, "no record would fit", "At least 1");
         }
         if self.request_timeout.is_zero() {
-            let reason = "no broker answers at once";
+            let reason = "no broker answers within 0s";
             problems.refuse("request_timeout", "0s", reason, "Such as 10s");
         }
         problems.section("tls", self.tls.problems());
@@ -243,14 +243,14 @@ impl KafkaConfig {
         for (table, name) in names {
             let key = format!("{table}.{name:?}");
             if let Some(setting) = dedicated_setting(name) {
-                let reason = "it has a setting of its own";
-                problems.refuse(&key, "", reason, &format!("Say {setting}"));
+                let reason = "this property has a setting of its own";
+                problems.refuse(&key, "", reason, &format!("Use {setting}"));
             } else if FIXED_PROPERTIES.contains(&name.as_str()) {
-                let reason = "the log's promise rests on it, or a setting of its own has it";
+                let reason = "this property is managed by Packetboat";
                 problems.refuse(&key, "", reason, "Remove it");
             } else if table == "properties" && names_secret(name) {
-                let remedy = "Write it into a file, and name that in kafka.property_files";
-                problems.refuse(&key, "", "a secret does not stand in settings", remedy);
+                let remedy = "Write it to a file, and list the file in kafka.property_files";
+                problems.refuse(&key, "", "secrets do not belong in settings", remedy);
             }
         }
     }
@@ -267,20 +267,26 @@ impl KafkaConfig {
     fn check_replication(&self, problems: &mut Problems) {
         let (copies, in_sync) = (self.replication_factor, self.min_insync_replicas);
         if copies == 0 {
-            problems.refuse("replication_factor", 0, "nothing would be kept", "Say 3");
+            problems.refuse("replication_factor", 0, "nothing would be stored", "Use 3");
         }
         let key = "min_insync_replicas";
         if in_sync == 0 {
-            let reason = "nobody would have what was accepted";
-            problems.refuse(key, in_sync, reason, "Say 2");
+            let reason = "accepted records would not be stored anywhere";
+            problems.refuse(key, in_sync, reason, "Use 2");
         } else if in_sync > copies {
-            let reason = format!("kafka.replication_factor is {copies}: nothing could be accepted");
-            problems.refuse(key, in_sync, &reason, "One less than the copies");
+            let reason =
+                format!("kafka.replication_factor is {copies}: no record could be accepted");
+            problems.refuse(
+                key,
+                in_sync,
+                &reason,
+                "Use one less than kafka.replication_factor",
+            );
         } else if copies >= SAFE_REPLICATION_FACTOR && in_sync == 1 && !self.unsafe_single_copy {
             let reason = format!(
-                "of {copies} copies one would do for a message to count as accepted, and be lost with its broker"
+                "with {copies} copies, a message would count as accepted on one broker, and be lost with it"
             );
-            let remedy = "Say 2, or insist with kafka.unsafe_single_copy = true";
+            let remedy = "Use 2, or override with kafka.unsafe_single_copy = true";
             problems.refuse(key, in_sync, &reason, remedy);
         }
     }
@@ -359,7 +365,7 @@ mod tests {
         assert_eq!(overridden_single, "");
         let safe = refusal(|c| (c.replication_factor, c.min_insync_replicas) = (3, 2));
         assert_eq!(safe, "");
-        assert!(refusal(|c| c.min_insync_replicas = 2).contains("nothing could be accepted"));
+        assert!(refusal(|c| c.min_insync_replicas = 2).contains("no record could be accepted"));
     }
 
     #[test]

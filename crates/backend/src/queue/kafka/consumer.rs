@@ -51,17 +51,20 @@ const SEEK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Remedy for records removed before the group read them.
-const MISSING_RECORDS_REMEDY: &str = "Those records are gone from the log before the group has read them (retention, or a log \
-    that was made anew); nothing is skipped in silence. Decide what to do about them, stop the group's members, \
-    set its offsets to where it is to go on (kafka-consumer-groups --reset-offsets), and start them";
+const MISSING_RECORDS_REMEDY: &str = "These records were removed before the group read them (retention, or a \
+                    recreated topic); nothing is skipped silently. Decide what to do about them, \
+                    stop the group's members, set its offsets to where it should continue \
+                    (kafka-consumer-groups --reset-offsets), and start them";
 
 /// Remedy for a log that is shorter than the group's offsets. Resetting offsets is not enough:
 /// records accepted since then carry versions that the stores have seen, and would be taken for
 /// repeats.
-const TRUNCATED_LOG_REMEDY: &str = "The log lost records that the group has read, and others stand at their offsets now; \
-    nothing is skipped in silence. Stop the group's members, set kafka.epoch_min above the log's epoch and run \
-    `packetboat topics apply`, set the group's offsets to the first lost one (kafka-consumer-groups \
-    --reset-offsets), and start them; docs/operations/cluster.md, *A log that lost its tail*";
+const TRUNCATED_LOG_REMEDY: &str = "The log lost records that the group has read, and other records have \
+                         their offsets now; nothing is skipped silently. Stop the group's members, \
+                         set kafka.epoch_min above the log's epoch and run `packetboat topics \
+                         apply`, set the group's offsets to the first lost one \
+                         (kafka-consumer-groups --reset-offsets), and start them; see \
+                         docs/operations/cluster.md, *A log that lost its tail*";
 
 pub(super) struct KafkaConsumer {
     /// Present until drop. Closing it takes a while and must not happen on the runtime.
@@ -194,7 +197,7 @@ impl KafkaConsumer {
 
     fn client(&self) -> Result<&Arc<Client>> {
         let client = self.client.as_ref();
-        client.ok_or_else(|| Error::conflict(SEAM, "this consumer has left its group"))
+        client.ok_or_else(|| Error::conflict(SEAM, "the consumer has left its group"))
     }
 
     /// Rejoins the group if there are new credentials, or librdkafka does not read a partition.
@@ -214,7 +217,7 @@ impl KafkaConsumer {
             group = self.group,
             has_new_credentials,
             is_stuck = self.is_stuck,
-            "the member joins again"
+            "rejoining the consumer group"
         );
         let (config, layout) = (self.config.clone(), self.layout.clone());
         let (group, renewals) = (self.group.clone(), self.renewals.clone());
@@ -368,7 +371,7 @@ impl KafkaConsumer {
                     tracing::warn!(
                         group = self.group,
                         partitions = ?task.partitions,
-                        "librdkafka does not begin to read what was assigned"
+                        "librdkafka does not start fetching assigned partitions"
                     );
                     self.is_stuck = true;
                 }
@@ -429,7 +432,7 @@ impl KafkaConsumer {
             PartitionFlow::Go => client.resume(&list),
         };
         if let Err(error) = outcome {
-            tracing::debug!(%error, ?partition, ?flow, "the partition's flow stays as it is");
+            tracing::debug!(%error, ?partition, ?flow, "cannot pause or resume a partition");
         }
     }
 
@@ -466,7 +469,11 @@ impl KafkaConsumer {
             let (positions, starts) = (self.assignments.positions(), self.starts());
             let reasons = client.context().misplaced();
             for reason in &reasons {
-                tracing::warn!(group = self.group, reason, "a place in the log is missing");
+                tracing::warn!(
+                    group = self.group,
+                    reason,
+                    "records are missing from the log"
+                );
             }
             let truncated_positions = reasons.iter().filter_map(|reason| truncated_at(reason));
             self.truncations.positions.extend(truncated_positions);
@@ -516,7 +523,7 @@ impl KafkaConsumer {
             tracing::warn!(
                 group = self.group,
                 partitions = ?stopped_partitions,
-                "librdkafka reads them no more, though a missing record is in the log again"
+                "librdkafka has stopped reading partitions, although the missing record is back"
             );
             self.is_stuck = true;
         }
@@ -526,7 +533,7 @@ impl KafkaConsumer {
             self.remind_at = None;
             tracing::info!(
                 group = self.group,
-                "a place in the log was missing for a moment"
+                "records were missing from the log for a moment"
             );
             return Ok(());
         }
@@ -540,7 +547,7 @@ impl KafkaConsumer {
         Err(Error::corrupt(
             SEAM,
             format!(
-                "group {} cannot go on: {}. {remedy}",
+                "group {} cannot continue: {}. {remedy}",
                 self.group,
                 places.join(", ")
             ),

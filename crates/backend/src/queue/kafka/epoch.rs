@@ -34,7 +34,7 @@ pub(super) fn read(client: &Client, meta: &str, timeout: Duration) -> Result<Opt
     let epoch = std::str::from_utf8(newest)
         .ok()
         .and_then(|text| text.parse().ok());
-    let unreadable = || Error::corrupt(SEAM, format!("topic {meta} holds no number as epoch"));
+    let unreadable = || Error::corrupt(SEAM, format!("the epoch in topic {meta} is not a number"));
     epoch.map(Some).ok_or_else(unreadable)
 }
 

@@ -115,9 +115,8 @@ impl ProducerState {
         while answers.iter().any(Option::is_none) {
             let handover = timeout(publish_timeout, self.hand_over(batch, &mut answers)).await;
             let Ok(Some(pending)) = handover else {
-                let why = format!(
-                    "what was published before is not acknowledged within {publish_timeout:?}"
-                );
+                let why =
+                    format!("earlier records were not acknowledged within {publish_timeout:?}");
                 give_up(&mut answers, &why);
                 break;
             };
@@ -201,14 +200,14 @@ impl ProducerState {
         let new = start_generation(&self.config).await?;
         let overdue = Instant::now() - self.config.producer.publish_timeout;
         if is_renewal {
-            tracing::info!("credentials are new: the producer is replaced");
+            tracing::info!("credentials changed: replacing the producer");
             new.warm_up(&self.layout, self.config.request_timeout)
                 .await?;
         } else if !old.is_broken() {
             tracing::warn!(
                 timeout_ms = self.config.producer.publish_timeout.as_millis() as u64,
                 partitions = ?old.waiting_since(overdue),
-                "records were not acknowledged in time: the producer is replaced"
+                "records were not acknowledged in time: replacing the producer"
             );
             // Best effort: healthy partitions should not wait for the new generation to connect.
             let _ = new.warm_up(&self.layout, DRAIN_TIMEOUT).await;
@@ -321,7 +320,9 @@ async fn watch_over(state: Weak<ProducerState>, renewals: Renewals) {
         };
         match state.replace(generation, !cannot_go_on).await {
             Ok(()) => renewal = newest,
-            Err(error) => tracing::warn!(%error, source = %error.source, "no new producer"),
+            Err(error) => {
+                tracing::warn!(%error, source = %error.source, "cannot create a new producer")
+            }
         }
         sleep(REPLACE_PAUSE).await;
     }

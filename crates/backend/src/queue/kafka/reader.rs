@@ -90,8 +90,9 @@ impl Readers {
         let permit = match timeout(request_timeout, self.permits.clone().acquire_owned()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) | Err(_) => {
-                let why =
-                    format!("{MAX_CONCURRENT_QUERIES} others were asking for {request_timeout:?}");
+                let why = format!(
+                    "all {MAX_CONCURRENT_QUERIES} readers were busy for {request_timeout:?}"
+                );
                 return Err(Error::unavailable(SEAM, why));
             }
         };

@@ -28,7 +28,7 @@ pub(super) fn check(record: &NewRecord, bytes_max: usize) -> Result<()> {
     if size > bytes_max {
         return Err(Error::conflict(
             SEAM,
-            format!("a record of {size} bytes, at most {bytes_max} fit"),
+            format!("a record of {size} bytes; at most {bytes_max} fit"),
         ));
     }
     if record.headers.iter().any(|(name, _)| name.contains('\0')) {

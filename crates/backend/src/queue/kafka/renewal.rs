@@ -44,7 +44,7 @@ impl CredentialRenewal {
                         let source = &error.source;
                         tracing::warn!(
                             %error, %source,
-                            "brokers do not take new credentials; clients of before stay"
+                            "brokers rejected the new credentials; keeping the current clients"
                         );
                         sleep(RETRY_INTERVAL).await;
                     }

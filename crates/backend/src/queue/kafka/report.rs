@@ -57,7 +57,7 @@ impl Reporter {
         match &token {
             Ok(_) => self.has_token.store(true, Ordering::Release),
             Err(error) if self.should_log("token", Instant::now()) => {
-                tracing::warn!(target: "librdkafka", %error, "the brokers get no new token");
+                tracing::warn!(target: "librdkafka", %error, "no new token for the brokers");
             }
             Err(_) => {}
         }
@@ -93,7 +93,7 @@ impl Reporter {
         );
         let hint = || {
             format!(
-                "nobody is connected to; where a broker is there, {}",
+                "no broker connection; if a broker is running, {}",
                 ended("kafka", self.is_tls)
             )
         };
@@ -150,14 +150,16 @@ impl ClientContext for Reporter {
 fn remedy(error: &KafkaError, reason: &str) -> Option<&'static str> {
     match error.rdkafka_error_code()? {
         RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed => Some(
-            "kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password_file have to be as the brokers have them",
+            "kafka.sasl.mechanism, kafka.sasl.username and kafka.sasl.password_file must match the brokers",
         ),
         RDKafkaErrorCode::SSL => Some(
-            "kafka.tls.ca_file has to hold the root of the broker's certificate, which has to bear the name that is \
-             dialed; where brokers ask for a certificate, kafka.tls.cert_file has to be one that they trust",
+            "kafka.tls.ca_file must contain the root of the broker's certificate, which must cover \
+             the broker's host name; if brokers ask for a certificate, kafka.tls.cert_file must be \
+             one that they trust",
         ),
         _ if reason.contains("security.protocol") => Some(
-            "brokers may want TLS (kafka.tls.ca_file turns it on), or this port has none (leave kafka.tls out)",
+            "the brokers may require TLS (turn it on with kafka.tls.ca_file), or this port has no \
+             TLS (remove kafka.tls)",
         ),
         _ => None,
     }
@@ -177,7 +179,10 @@ struct KafkaFailure {
 pub(super) fn failed(doing: impl Into<String>, source: KafkaError) -> Error {
     // The value of a property may be a secret under a misspelt name.
     if let KafkaError::ClientConfig(_, reason, name, _) = &source {
-        return Error::conflict(SEAM, format!("the property {name} is refused: {reason}"));
+        return Error::conflict(
+            SEAM,
+            format!("librdkafka rejected the property {name}: {reason}"),
+        );
     }
     let kind = source
         .rdkafka_error_code()

@@ -87,26 +87,32 @@ impl SaslConfig {
         let has_token = self.token_file.is_some();
         let Some(mechanism) = self.mechanism else {
             if has_username || has_password || has_token {
-                let remedy = "Say SCRAM-SHA-512, or what the brokers take";
-                problems.refuse("mechanism", "unset", "nobody signs in", remedy);
+                let remedy = "Use SCRAM-SHA-512, or a mechanism that the brokers accept";
+                problems.refuse(
+                    "mechanism",
+                    "unset",
+                    "credentials are set, but no mechanism",
+                    remedy,
+                );
             }
             return problems;
         };
         let value = mechanism.name();
         if self.by_token() {
             if !has_token || has_username || has_password {
-                let reason = "it has a token, and neither user nor password";
-                let remedy = "Name kafka.sasl.token_file alone";
+                let reason = "it needs a token, and neither user nor password";
+                let remedy = "Set kafka.sasl.token_file only";
                 problems.refuse("mechanism", value, reason, remedy);
             }
         } else if !has_username || !has_password || has_token {
-            let reason = "it has user and password, and no token";
-            let remedy = "Name kafka.sasl.username and kafka.sasl.password_file alone";
+            let reason = "it needs user and password, and no token";
+            let remedy = "Set kafka.sasl.username and kafka.sasl.password_file only";
             problems.refuse("mechanism", value, reason, remedy);
         }
         if !is_tls && matches!(mechanism, SaslMechanism::Plain | SaslMechanism::OauthBearer) {
-            let reason = "whoever is between could read the secret, and sign in with it";
-            let remedy = "Name the brokers' roots in kafka.tls.ca_file, or say SCRAM-SHA-512";
+            let reason = "the secret would be sent in cleartext";
+            let remedy =
+                "Set kafka.tls.ca_file to the brokers' root certificates, or use SCRAM-SHA-512";
             problems.refuse("mechanism", value, reason, remedy);
         }
         problems
@@ -120,7 +126,7 @@ impl SaslConfig {
 pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
     let file = path.display();
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("the token file {file} cannot be read: {error}"))?;
+    let text = text.map_err(|error| format!("cannot read the token file {file}: {error}"))?;
     let token = SecretString::from(text.trim());
     if token.expose_secret().is_empty() {
         return Err(format!("the token file {file} is empty").into());
@@ -132,9 +138,7 @@ pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
         None => now + DEFAULT_TOKEN_LIFETIME,
     };
     if end <= now {
-        return Err(
-            format!("the token in {file} is over: whoever writes it has to renew it").into(),
-        );
+        return Err(format!("the token in {file} has expired: renew it").into());
     }
     Ok(OAuthToken {
         token: token.expose_secret().to_owned(),
@@ -206,7 +210,7 @@ mod tests {
         );
 
         for (text, expected) in [
-            (token(r#"{"exp":1}"#), "is over"),
+            (token(r#"{"exp":1}"#), "has expired"),
             (String::new(), "is empty"),
         ] {
             write(&text);

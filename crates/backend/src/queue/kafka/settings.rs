@@ -137,12 +137,8 @@ fn secure(
 }
 
 fn text(pem: &[u8]) -> Result<&str> {
-    std::str::from_utf8(pem).map_err(|_| {
-        Error::conflict(
-            SEAM,
-            "a file of kafka.tls is not PEM from its first byte to its last",
-        )
-    })
+    std::str::from_utf8(pem)
+        .map_err(|_| Error::conflict(SEAM, "a file of kafka.tls is not valid PEM"))
 }
 
 fn changeable(name: &str) -> Result<&str> {
@@ -150,7 +146,7 @@ fn changeable(name: &str) -> Result<&str> {
         return Err(Error::conflict(
             SEAM,
             format!(
-                "{name} cannot be set among the properties: the log's promise depends on it, or it has a setting of its own"
+                "{name} cannot be set as a property: Packetboat manages it, or it has its own setting"
             ),
         ));
     }

@@ -70,14 +70,12 @@ impl Admin {
         let group = layout.reader();
         let (settings, admin_config) = (settings::client(&config)?, config.clone());
         let (client, admin) = blocking(move || {
-            let admin = match admin_config.sasl.by_token() {
-                // An administrator's client is never polled for a token.
-                true => None,
-                false => Some(
-                    settings
-                        .create_with_context(Reporter::default())
-                        .map_err(|error| failed("starting an administrator", error))?,
-                ),
+            // An administrator's client is never polled for a token.
+            let admin = if admin_config.sasl.by_token() {
+                None
+            } else {
+                let admin = settings.create_with_context(Reporter::default());
+                Some(admin.map_err(|error| failed("starting an administrator", error))?)
             };
             Ok((reader::connect(&admin_config, &group)?, admin))
         })
@@ -97,8 +95,8 @@ impl Admin {
     fn admin(&self) -> Result<&AdminClient<Reporter>> {
         let admin = self.admin.as_ref();
         admin.ok_or_else(|| {
-            let why = "topics are made and set by an administrator who signs in with a password or a certificate, not \
-                       with OAUTHBEARER: let kafka.sasl say so for this command alone";
+            let why = "topics are managed by an administrator with a password or a certificate, \
+                       not with OAUTHBEARER: set kafka.sasl accordingly for this command only";
             Error::conflict(SEAM, why)
         })
     }
@@ -165,9 +163,8 @@ impl Admin {
                 return Err(Error::conflict(
                     SEAM,
                     format!(
-                        "topic {message} is there, but topic {} does not know its epoch any more: set \
-                         epoch_min to a number above every epoch that the stores have seen, and apply \
-                         again",
+                        "topic {message} exists, but its epoch is missing from topic {}: set \
+                         epoch_min above every epoch that the stores have seen, and apply again",
                         self.layout.meta()
                     ),
                 ));
@@ -408,20 +405,20 @@ pub(super) fn check_installed(
     timeout: Duration,
 ) -> Result<u32> {
     let advice =
-        "see `packetboat topics check`, and let `packetboat topics apply` make what is missing";
+        "see `packetboat topics check`, and create what is missing with `packetboat topics apply`";
     for (_, name, count) in layout.topics() {
         let Some(state) = find(client, name, timeout)? else {
             let brokers = config.brokers.join(",");
             return Err(Error::conflict(
                 SEAM,
-                format!("topic {name} is not on the brokers at {brokers}: {advice}"),
+                format!("topic {name} does not exist on the brokers at {brokers}: {advice}"),
             ));
         };
         if state.partitions != count {
             return Err(Error::conflict(
                 SEAM,
                 format!(
-                    "topic {name} was made with {} partitions and cannot be used with {count}, because \
+                    "topic {name} has {} partitions and cannot be used with {count}, as \
                      conversations would get a second writer: set partitions to {}",
                     state.partitions, state.partitions
                 ),
@@ -434,7 +431,7 @@ pub(super) fn check_installed(
         None => None,
     };
     epoch.ok_or_else(|| {
-        let why = format!("topic {meta} does not know the log's epoch: {advice}");
+        let why = format!("the log's epoch is missing from topic {meta}: {advice}");
         Error::conflict(SEAM, why)
     })
 }

@@ -33,7 +33,7 @@ impl NewContent {
     pub(crate) fn of(seam: &'static str, content: &Content) -> Result<NewContent> {
         let bytes = content.data.len();
         if bytes > DATA_MAX {
-            let text = format!("a message of {bytes} bytes; at most {DATA_MAX} are kept");
+            let text = format!("a message of {bytes} bytes; at most {DATA_MAX} can be stored");
             return Err(Error::conflict(seam, text));
         }
         Ok(NewContent {

@@ -189,10 +189,10 @@ impl<K: Key + Display> Positions<K> {
                 entries.push((seq, id));
                 next = seq - 1;
             }
-            match entries.is_empty() {
-                true => next = K::first_position(block) - 1,
-                false if K::to_block(next) == block => break,
-                false => {}
+            if entries.is_empty() {
+                next = K::first_position(block) - 1;
+            } else if K::to_block(next) == block {
+                break;
             }
         }
         Ok(entries)
@@ -235,6 +235,6 @@ fn position(cql: &SeamCql, seq: Seq) -> Option<i64> {
 }
 
 fn hole(cql: &SeamCql, key: impl Display, seq: i64) -> Error {
-    let text = format!("{key}: nothing is at position {seq}, but later ones are there");
+    let text = format!("{key}: position {seq} is missing, but later ones exist");
     Error::corrupt(cql.seam(), text)
 }

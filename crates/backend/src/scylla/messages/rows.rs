@@ -108,7 +108,8 @@ impl<R: ScyllaRow> Rows<R> {
         let rows = places.iter().zip(rows);
         rows.map(|((seq, id), row)| {
             row.filter(|row| row.seq() == *seq).ok_or_else(|| {
-                let text = format!("{conversation}: position {seq} names {id}, which is not there");
+                let text =
+                    format!("{conversation}: position {seq} refers to {id}, which is missing");
                 Error::corrupt(cql.seam(), text)
             })
         })
@@ -185,7 +186,7 @@ fn decode_row<R: ScyllaRow>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Op
     let id = row.id();
     let row = row.whole(owner).ok_or_else(|| {
         let table = R::Owner::ROWS;
-        let text = format!("{table}: row {id} of {owner} has columns that mean nothing");
+        let text = format!("{table}: row {id} of {owner} has invalid columns");
         Error::corrupt(cql.seam(), text)
     });
     row.map(Some)

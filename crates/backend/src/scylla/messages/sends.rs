@@ -53,7 +53,7 @@ impl Sends {
         cql: &SeamCql,
         sends: impl Iterator<Item = StoredSend>,
     ) -> Result<()> {
-        let writes = sends.map(|sends| cql.write(&self.insert, sends.values()));
+        let writes = sends.map(|send| cql.write(&self.insert, send.values()));
         cql.all(writes.collect()).await.map(drop)
     }
 
@@ -63,8 +63,8 @@ impl Sends {
         cql: &SeamCql,
         first_sends: impl Iterator<Item = StoredSend>,
     ) -> Result<Vec<Vec<MessageId>>> {
-        let queries = first_sends.map(|first_sends| async move {
-            let rows: Vec<(i64,)> = cql.rows(&self.by_sender, first_sends.values()).await?;
+        let queries = first_sends.map(|first_send| async move {
+            let rows: Vec<(i64,)> = cql.rows(&self.by_sender, first_send.values()).await?;
             let ids = rows.into_iter().map(|(id,)| columns::id(cql, id));
             ids.collect::<Result<Vec<_>>>()
         });

@@ -251,7 +251,7 @@ fn a_process_has_the_certificate_of_its_own_role() {
     let error = load(&files, "boat", Role::Station).expect_err("a boat's");
     let text = error.to_string();
     assert!(
-        text.contains("says boat boat-1, and this process is a station"),
+        text.contains("is for boat boat-1, but this process is a station"),
         "{text}"
     );
 }
@@ -375,7 +375,7 @@ fn an_identity_has_three_files_and_unlike_roles() {
     assert!(problems_with(Role::Boat, "boat").starts_with("roles.boat is boat"));
     let problems_both = problems_with(Role::Boat, "spiffe://packetboat/packetboat/station/*");
     assert!(
-        problems_both.contains("boat and station would have the same URI"),
+        problems_both.contains("boat and station have the same URI"),
         "{problems_both}"
     );
     assert_eq!(problems_with(Role::Boat, "spiffe://a/ns/b/sa/c"), "");

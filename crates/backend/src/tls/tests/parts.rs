@@ -154,10 +154,10 @@ fn files_of_a_part_fit_each_other() {
         tls.ca_file = Some("/ca".into());
         tls.cert_file = Some("/cert".into());
     });
-    assert!(half.contains("need each other"), "{half}");
+    assert!(half.contains("must be set together"), "{half}");
     let plain = problems(|tls| {
         tls.cert_file = Some("/cert".into());
         tls.key_file = Some("/key".into());
     });
-    assert!(plain.contains("nothing is shown without TLS"), "{plain}");
+    assert!(plain.contains("a client certificate needs TLS"), "{plain}");
 }

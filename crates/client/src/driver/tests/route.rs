@@ -155,12 +155,12 @@ async fn no_edge_takes_tls_away() {
         .await
         .expect_err("an own address without TLS");
     assert!(matches!(error, ConnectError::Plain(_)), "{error}");
-    assert!(reason(config).await.contains("nobody may take TLS away"));
+    assert!(reason(config).await.contains("refused an edge without TLS"));
     assert_eq!(boat.hellos(), 0);
     let wrong = Edge {
         url: "https://boat.example".to_owned(),
         ..list[0].clone()
     };
     let config = over(station(Some(Ok(vec![wrong]))), 1);
-    assert!(reason(config).await.contains("no address of a boat"));
+    assert!(reason(config).await.contains("is not a boat address"));
 }

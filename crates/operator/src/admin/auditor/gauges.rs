@@ -37,9 +37,9 @@ impl Gauges {
     }
 
     /// Sets missing and in-flight messages, summed over all closed minutes that are still open.
-    pub(super) fn open(&self, figures: impl Iterator<Item = MinuteFigures>) {
+    pub(super) fn open(&self, minutes: impl Iterator<Item = MinuteFigures>) {
         let (mut missing_count, mut in_flight) = (0, 0);
-        for figures in figures {
+        for figures in minutes {
             missing_count += figures.missing;
             in_flight += figures.in_flight;
         }

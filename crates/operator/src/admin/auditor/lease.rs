@@ -15,7 +15,7 @@ use crate::admin::log::{Log, Turn};
 
 /// Another process has moved the head: this one's copy of it is stale.
 #[derive(Debug, Error)]
-#[error("another process closes minutes now")]
+#[error("another process has taken over closing audit minutes")]
 pub(super) struct LeaseLoss;
 
 pub(in crate::admin) struct Term {

@@ -45,7 +45,7 @@ async fn a_desk_that_is_busy_says_that_one_may_ask_again() {
         assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
         let error = refusal.error;
         assert!(
-            error.retry && error.message.contains("ask again"),
+            error.retry && error.message.contains("try again"),
             "{error:?}"
         );
     }

@@ -168,7 +168,7 @@ async fn all_shards(mailbox: &dyn MailboxStore, users: Vec<UserId>) -> Result<()
     };
     let count = 1 + errors.count();
     let text = format!(
-        "{count} of {user_count} users cannot be asked for: {}",
+        "lookups fail for {count} of {user_count} sample users: {}",
         first.source
     );
     Err(Error::unavailable("mailbox", text))

@@ -82,7 +82,9 @@ impl Doctor {
 
     async fn write_down(&self, by: &str, user: UserId, mends: &[Mend], reason: &str) -> Result<()> {
         let Some(desk) = &self.parts.desk else {
-            bail!("nobody writes down what is done here: ask a station or a carrier");
+            bail!(
+                "this process has no operations log: use the admin port of a station or a carrier"
+            );
         };
         let mut steps: Vec<String> = mends
             .iter()
@@ -123,7 +125,7 @@ async fn mend_all(backends: &Backends, mends: Vec<Mend>) -> Vec<RepairStep> {
             mend_one(backends, mend).await.err()
         } else {
             Some(anyhow!(
-                "not begun, as the steps before it took {STEPS_WITHIN:?}"
+                "not started: the steps before it took {STEPS_WITHIN:?}"
             ))
         };
         steps.push(RepairStep {
@@ -172,7 +174,9 @@ async fn mend_one(backends: &Backends, mend: Mend) -> Result<()> {
     match outcome {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => bail!("{error}: {}", error.source),
-        Err(_) => bail!("no answer within {ANSWER_TIMEOUT:?}: whether it was done is unknown"),
+        Err(_) => {
+            bail!("no answer within {ANSWER_TIMEOUT:?}: the step may or may not have been done")
+        }
     }
 }
 

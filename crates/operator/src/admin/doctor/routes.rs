@@ -64,7 +64,7 @@ impl Doctor {
         match timeout(TURN_WAIT, self.examination_slot.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => {
-                let text = "another examination goes on: ask again in a moment";
+                let text = "another examination is running: try again in a moment";
                 Err(DeskRefusal::new(StatusCode::TOO_MANY_REQUESTS, text))
             }
         }
@@ -74,13 +74,14 @@ impl Doctor {
 fn parse_user(text: &str) -> Result<UserId, DeskRefusal> {
     let user = text.parse();
     user.map_err(|error: String| {
-        let text = format!("{text:?} is no user: {error}");
+        let text = format!("{text:?} is not a user id: {error}");
         DeskRefusal::new(StatusCode::BAD_REQUEST, text)
     })
 }
 
 fn elsewhere() -> DeskRefusal {
-    let text = "this service does not see the stores: ask the admin port of a station or a carrier";
+    let text =
+        "this process has no access to the stores: use the admin port of a station or a carrier";
     DeskRefusal::new(StatusCode::NOT_FOUND, text)
 }
 
@@ -213,7 +214,7 @@ mod tests {
         let refusal = examine(doctor.clone(), seven()).await;
         let refusal = refusal.expect_err("it is busy");
         assert_eq!(refusal.status, StatusCode::TOO_MANY_REQUESTS);
-        assert!(refusal.error.message.contains("ask again"), "{refusal:?}");
+        assert!(refusal.error.message.contains("try again"), "{refusal:?}");
         drop(turn);
         assert!(examine(doctor.clone(), seven()).await.is_ok());
     }

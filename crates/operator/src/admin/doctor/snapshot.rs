@@ -94,7 +94,7 @@ impl Reader<'_> {
                 .mailbox
                 .sessions(&one, DeniedBoats::default())
                 .await;
-            let silent = || backend::Error::unavailable("mailbox", "it gave no answer");
+            let silent = || backend::Error::unavailable("mailbox", "no answer");
             answers.into_iter().next().unwrap_or_else(|| Err(silent()))
         };
         let sessions = match self.ask(MAIL_UNTIL, query).await {
@@ -104,7 +104,7 @@ impl Reader<'_> {
         let watch_request = self.backends.registry.watch(Role::Boat);
         let instances = match self.ask(MAIL_UNTIL, watch_request).await {
             Ok(instances) => instances,
-            Err(reason) => return self.note_unread("the boats that sessions are on", reason),
+            Err(reason) => return self.note_unread("the boats of the sessions", reason),
         };
         let present = instances.borrow();
         let boats = present.iter().map(|instance| instance.life.clone());
@@ -150,7 +150,7 @@ impl Reader<'_> {
                     Ok(all) => format!("about {}", all.saturating_sub(entries.len() as u64)),
                     Err(_) => "all".to_owned(),
                 };
-                let text = format!("of the mail on {platform} {rest} newer messages");
+                let text = format!("{rest} newer messages in the mail on {platform}");
                 self.extent.omissions.push(text);
                 return entries;
             }
@@ -166,7 +166,7 @@ impl Reader<'_> {
                 if let Err(reason) = self.compare(page).await {
                     let rest = entries.len() - compared_count;
                     let subject =
-                        format!("what history has of {rest} messages that wait on {platform}");
+                        format!("the history rows of {rest} messages that wait on {platform}");
                     self.note_unread::<()>(subject, reason);
                     entries.truncate(compared_count);
                     break;
@@ -293,11 +293,11 @@ impl Reader<'_> {
         let query = self.backends.conversations.get(&keys);
         match self.ask(CONVERSATIONS_UNTIL, query).await {
             Ok(entries) => {
-                let entries = entries.into_iter().map(|entries| entries.map(known));
+                let entries = entries.into_iter().map(|entry| entry.map(known));
                 conversations.into_iter().zip(entries).collect()
             }
             Err(reason) => {
-                let subject = format!("{} more conversations of the newest messages", keys.len());
+                let subject = format!("{} more conversations with recent messages", keys.len());
                 self.note_unread(subject, reason)
             }
         }
@@ -310,7 +310,10 @@ impl Reader<'_> {
         let query = messages.find(Owner::User(self.user), all, Order::Backward, NEWEST);
         match self.ask(CONVERSATIONS_UNTIL, query).await {
             Ok(rows) => rows.iter().map(|row| row.placed.conversation).collect(),
-            Err(reason) => self.note_unread("the newest messages, which the list may lack", reason),
+            Err(reason) => self.note_unread(
+                "the newest messages, which may be missing from the list",
+                reason,
+            ),
         }
     }
 
@@ -361,16 +364,15 @@ impl Reader<'_> {
         self.extent.rows += rows;
         let cut_off = given_up.is_some() || stop.is_some();
         if let Some(last) = given_up {
-            let text = format!("positions of {id} after {last}, as there are too many holes");
+            let text = format!("positions of {id} after {last} (too many holes)");
             self.extent.omissions.push(text);
         }
         if let Some((last, reason)) = stop {
             self.note_unread::<()>(format!("positions of {id} after {last}"), reason);
         }
         if let Some((count, first, reason)) = unscanned {
-            let subject = format!(
-                "what is left of {count} positions of {id} that have no message, from {first} on"
-            );
+            let subject =
+                format!("surviving copies of {count} missing positions of {id}, from {first} on");
             self.note_unread::<()>(subject, reason);
         }
         Conversation {

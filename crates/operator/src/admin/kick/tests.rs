@@ -323,7 +323,7 @@ async fn a_desk_of_a_carrier_says_where_to_ask() {
         let refusal = world.try_kick(question).await.expect_err("refused");
         assert_eq!(refusal.status, StatusCode::FORBIDDEN);
         let text = refusal.error.message;
-        assert!(text.contains("ask the desk of a station"), "{text}");
+        assert!(text.contains("use the admin port of a station"), "{text}");
         assert!(text.contains("carrier carrier-1"), "{text}");
     }
 }

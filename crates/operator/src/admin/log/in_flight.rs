@@ -114,10 +114,8 @@ fn parts(backlogs: &[Vec<MinuteRest>]) -> Vec<(Partition, Range<u64>)> {
     let mut parts: Vec<(Partition, Range<u64>)> = Vec::new();
     for number in 0..partitions {
         let partition = message_partition(number);
-        let of_partition = backlogs.iter().filter_map(|backlogs| backlogs.get(number));
-        let mut ranges: Vec<_> = of_partition
-            .map(|backlogs| backlogs.offsets.clone())
-            .collect();
+        let of_partition = backlogs.iter().filter_map(|backlog| backlog.get(number));
+        let mut ranges: Vec<_> = of_partition.map(|rest| rest.offsets.clone()).collect();
         ranges.retain(|range| !range.is_empty());
         ranges.sort_unstable_by_key(|range| range.start);
         for range in ranges {

@@ -201,31 +201,33 @@ impl Damage {
     pub const fn advice(&self) -> &'static str {
         match self {
             Damage::SessionOfAbsentBoat { .. } => {
-                "unknown means alive: nobody removes it on that ground. If the boat has ended, carriers find out at the next \
-                 delivery and store the message; the next sign-in on the platform replaces the session"
+                "nothing: the boat may be alive without its lease. If it is gone, carriers notice \
+                 at the next delivery and store the message, and the next sign-in on the platform \
+                 replaces the session"
             }
-            Damage::MailBodiless { .. } => "nothing: the page reads it from history",
+            Damage::MailBodiless { .. } => "nothing: the body is read from history",
             Damage::MailStuck { .. } => {
-                "the device does not acknowledge, or its boat does not serve it: look at the boat's log, or end the session \
-                 (a kickout); the device fetches all at its next sign-in"
+                "the device does not acknowledge, or its boat does not serve it: check the boat's \
+                 log, or end the session (packetboat kick); the device fetches its mail at the \
+                 next sign-in"
             }
             Damage::Hole { .. } | Damage::MailUnknown { .. } => {
-                "neither side has the row: packetboat trace ID says what was known of the message; restore the store's \
-                 copy, or accept that the conversation cannot be read over this position"
+                "neither side has the row: packetboat trace ID shows what is known of the message. \
+                 Restore the row from a backup, or accept that reading stops at this position"
             }
             Damage::HeadBehind { .. } => {
-                "stop the carriers, restore the head from a backup of the store: the next message would get a position that \
-                 is taken"
+                "stop the carriers and restore the head from a backup: the next message would get \
+                 a position that is taken"
             }
             Damage::RegisterAhead { .. } => {
-                "registers only grow: what comes up to there counts as read or received. Was the store restored from an \
-                 older copy?"
+                "no repair: registers only grow, and new messages up to there count as read or \
+                 received. Was the store restored from an older backup?"
             }
             Damage::SessionOfEndedLife { .. }
             | Damage::MailLost { .. }
             | Damage::MailMisplaced { .. }
             | Damage::MailUnreadable { .. }
-            | Damage::ListBehind { .. } => "run it with --repair",
+            | Damage::ListBehind { .. } => "run the command with --repair",
         }
     }
 }
@@ -238,7 +240,8 @@ impl fmt::Display for Damage {
                 newer_life: later,
             } => write!(
                 f,
-                "session {} on {} is registered with life {} of {}, which has ended: life {} is there",
+                "session {} on {} is registered with incarnation {} of {}, which has ended: the \
+                 current incarnation is {}",
                 session.session,
                 session.platform,
                 session.life.incarnation,
@@ -247,7 +250,8 @@ impl fmt::Display for Damage {
             ),
             Damage::SessionOfAbsentBoat { session } => write!(
                 f,
-                "session {} on {} is registered with {}, which is not in discovery: it has ended, or lives without its lease",
+                "session {} on {} is registered with {}, which is not in discovery: it has \
+                 stopped, or lost its lease",
                 session.session, session.platform, session.life.boat
             ),
             Damage::MailUnknown { .. }
@@ -262,7 +266,7 @@ impl fmt::Display for Damage {
                 last,
             } if first == last => write!(
                 f,
-                "position {first} of {conversation} has no message: no page goes over it, for ever"
+                "position {first} of {conversation} has no message: clients cannot read past it"
             ),
             Damage::Hole {
                 conversation,
@@ -270,7 +274,7 @@ impl fmt::Display for Damage {
                 last,
             } => write!(
                 f,
-                "positions {first} to {last} of {conversation} have no messages: no page goes over them, for ever"
+                "positions {first} to {last} of {conversation} have no messages: clients cannot read past them"
             ),
             Damage::HeadBehind {
                 conversation,
@@ -278,8 +282,8 @@ impl fmt::Display for Damage {
                 last,
             } => write!(
                 f,
-                "{conversation} goes to position {last}, but its head says {head}: the next message would get a position \
-                 that is taken"
+                "{conversation} ends at position {last}, but its head is {head}: the next message \
+                 would get a position that is taken"
             ),
             Damage::ListBehind {
                 conversation,
@@ -287,8 +291,8 @@ impl fmt::Display for Damage {
                 last,
             } => write!(
                 f,
-                "the conversation list shows {conversation} up to position {listed}, history goes to {last}: devices that \
-                 sync do not see the rest"
+                "the conversation list has {conversation} up to position {listed}, history up to \
+                 {last}: syncing devices miss the rest"
             ),
             Damage::ListBehind {
                 conversation,
@@ -296,8 +300,8 @@ impl fmt::Display for Damage {
                 last,
             } => write!(
                 f,
-                "the conversation list does not have {conversation}, history has it up to position {last}: devices that \
-                 sync do not see it"
+                "the conversation list lacks {conversation}, history has it up to position {last}: \
+                 syncing devices miss it"
             ),
             Damage::RegisterAhead {
                 conversation,
@@ -311,7 +315,7 @@ impl fmt::Display for Damage {
                 };
                 write!(
                     f,
-                    "{conversation} counts as {state} up to position {at}, and ends at {last}"
+                    "{conversation} is marked {state} up to position {at}, but ends at {last}"
                 )
             }
         }
@@ -328,12 +332,13 @@ impl Damage {
                 seq,
             } => write!(
                 f,
-                "message {message} waits for {platform}, and history does not have it at position {seq} of \
-                 {conversation}: whoever syncs does not get it"
+                "message {message} waits for {platform}, but history lacks it at position {seq} of \
+                 {conversation}: syncing devices miss it"
             ),
             Damage::MailLost { platform, message } => write!(
                 f,
-                "message {message} waits for {platform} without a body, and history does not have it: nobody can get it"
+                "message {message} waits for {platform} without a body, and history lacks it: it \
+                 cannot be delivered"
             ),
             Damage::MailMisplaced {
                 platform,
@@ -347,14 +352,14 @@ impl Damage {
             ),
             Damage::MailUnreadable { platform, message } => write!(
                 f,
-                "message {message} waits for {platform} with a body that is no frame: the device cannot read it"
+                "message {message} waits for {platform} with an unreadable body: the device cannot decode it"
             ),
             Damage::MailBodiless { platform, message } => {
                 write!(f, "message {message} waits for {platform} without a body")
             }
             Damage::MailStuck { platform, since } => write!(
                 f,
-                "mail waits for {platform} since {}, though a session is there all the time",
+                "mail for {platform} has been waiting since {} although the device is connected",
                 date(*since)
             ),
             _ => Ok(()),

@@ -26,35 +26,33 @@ pub enum Mend {
 impl fmt::Display for Mend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Mend::Disconnect(key) => write!(f, "remove session {} of that life", key.session),
+            Mend::Disconnect(key) => {
+                write!(f, "remove session {} of that incarnation", key.session)
+            }
             Mend::Acknowledge(target, message) => write!(
                 f,
-                "take message {message} out of the mailbox of {}, as an acknowledgement does; what history has comes \
-                 with the next sync",
+                "remove message {message} from the mailbox of {}, as an acknowledgement would; if \
+                 history has it, it comes with the next sync",
                 target.platform
             ),
             Mend::WriteRows(rows) => match &rows[..] {
                 [row] => write!(
                     f,
-                    "write the row of position {} again, from what is left of it",
+                    "rewrite the row of position {} from the surviving copy",
                     row.seq()
                 ),
-                rows => write!(
-                    f,
-                    "write {} rows again, from what is left of them",
-                    rows.len()
-                ),
+                rows => write!(f, "rewrite {} rows from the surviving copies", rows.len()),
             },
             Mend::WriteHead(conversation, head) => {
                 write!(
                     f,
-                    "set the head of {conversation} to position {}, unless a writer was there since",
+                    "set the head of {conversation} to position {}, unless a writer changed it since",
                     head.seq
                 )
             }
             Mend::WriteListed(row) => write!(
                 f,
-                "list {} up to position {}, unless a writer was there since",
+                "list {} up to position {}, unless a writer changed it since",
                 row.conversation, row.end.seq
             ),
         }

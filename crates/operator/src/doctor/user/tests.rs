@@ -474,10 +474,10 @@ fn unreadable_data_is_worse_than_data_not_reached() {
     assert_eq!(verdicts, [warning, warning, failure]);
     assert_eq!(
         late.to_string(),
-        "the head of p:1:2: not looked at, as it took too long"
+        "the head of p:1:2: not examined: took too long"
     );
     assert_eq!(
         corrupt.to_string(),
-        "the head of p:1:2: cannot be read: heads: corrupt: no head"
+        "the head of p:1:2: unreadable: heads: corrupt: no head"
     );
 }

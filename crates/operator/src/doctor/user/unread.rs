@@ -41,14 +41,14 @@ impl Unread {
     pub const fn advice(&self) -> &'static str {
         match self.reason {
             UnreadReason::Late => {
-                "there is more than one examination looks at, or the store is slow: ask again when it has less to do"
+                "too much data for one examination, or the store is slow: try again at a quieter time"
             }
             UnreadReason::Failed(_) => {
-                "packetboat doctor says which part is away: ask again when it answers"
+                "packetboat doctor shows which part is down: try again when it is back"
             }
             UnreadReason::Corrupt(_) => {
-                "services cannot read it either. Stop the carriers, and restore it from a backup of the store; no repair \
-                 touches what it cannot read"
+                "services cannot read it either. Stop the carriers and restore it from a backup; \
+                 repairs never touch unreadable data"
             }
         }
     }
@@ -58,9 +58,9 @@ impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = &self.subject;
         match &self.reason {
-            UnreadReason::Late => write!(f, "{subject}: not looked at, as it took too long"),
-            UnreadReason::Failed(reason) => write!(f, "{subject}: not looked at: {reason}"),
-            UnreadReason::Corrupt(reason) => write!(f, "{subject}: cannot be read: {reason}"),
+            UnreadReason::Late => write!(f, "{subject}: not examined: took too long"),
+            UnreadReason::Failed(reason) => write!(f, "{subject}: not examined: {reason}"),
+            UnreadReason::Corrupt(reason) => write!(f, "{subject}: unreadable: {reason}"),
         }
     }
 }

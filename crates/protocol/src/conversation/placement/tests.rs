@@ -277,9 +277,11 @@ impl World {
             | (Placement::CheckRow, Bug::PlacesRepeats) => PlaceRuling::Place(head.next_position()),
             (Placement::Redelivery | Placement::CheckRow, bug) => {
                 let row = self.rows.get(&id).copied();
-                match row.is_some_and(|row| row.version > record) {
-                    true if bug == Bug::LaterRowsOvertake => PlaceRuling::Overtaken,
-                    _ => head.compare(record, row),
+                let is_later = row.is_some_and(|row| row.version > record);
+                if is_later && bug == Bug::LaterRowsOvertake {
+                    PlaceRuling::Overtaken
+                } else {
+                    head.compare(record, row)
                 }
             }
         }

@@ -131,16 +131,16 @@ fn the_mailbox_overrules_the_ledger() {
         (Some(MailLocation::Waits), "not fetched yet"),
         (
             Some(MailLocation::Acknowledged),
-            "and a device acknowledged it since, of which the ledger has not heard yet",
+            "acknowledged by a device since, not yet in the ledger",
         ),
         (
             Some(MailLocation::Absent),
-            "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it \
-             or keeps it no longer; history should have it for the next sync",
+            "no longer in the mailbox: fetched without a ledger entry, lost, or expired; history \
+             should have it for the next sync",
         ),
         (
             None,
-            "and whether it still waits is not known: the mailbox does not answer",
+            "the mailbox does not answer, so it is unknown whether it still waits",
         ),
     ] {
         let mailboxes = location
@@ -148,7 +148,8 @@ fn the_mailbox_overrules_the_ledger() {
             .into_iter()
             .collect();
         let verdict = life.verdict(&mailboxes);
-        let expected = format!("stored offline for 2/web after 100 ms, told by webhook, {phrase}");
+        let expected =
+            format!("stored offline for 2/web after 100 ms, notified by webhook, {phrase}");
         assert_eq!(verdict[1], expected);
         assert_eq!(verdict[2], "delivered to 3/web after 104 ms");
     }
@@ -178,7 +179,7 @@ fn a_push_without_outcome_is_open_and_a_retry_too() {
     assert_eq!(life(&entries).open(), [OpenObligation::Target(web)]);
     assert_eq!(
         verdict(&life(&entries))[1],
-        "open for 2/web: waits in retry-2 for attempt 1"
+        "in flight to 2/web: waits in retry-2 for attempt 1"
     );
     entries.push(entry(
         5,

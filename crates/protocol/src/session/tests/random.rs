@@ -339,7 +339,7 @@ impl World {
     fn actions(&mut self) -> Vec<Action> {
         let max = self.limits.outgoing_bytes_max as usize;
         if self.planted_bug == Some(PlantedBug::PagesCount) && self.unwritten >= max {
-            let refusal = Refusal::new(Code::Slow, "too much waits to be read by you");
+            let refusal = Refusal::new(Code::Slow, "too many frames are waiting for you to read");
             self.session.close(refusal, self.now);
         }
         let mut actions = drain_actions(&mut self.session);

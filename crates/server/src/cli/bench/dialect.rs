@@ -148,7 +148,7 @@ impl Dialect {
                     body,
                     ack: AckOf::Number(n),
                 }),
-                _ => bail!("the floor said something strange"),
+                _ => bail!("unexpected data from the floor server"),
             },
         }
     }

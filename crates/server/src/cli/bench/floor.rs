@@ -72,7 +72,7 @@ struct Floor {
 impl FloorServer {
     pub(super) fn run(self) -> Result<ExitCode> {
         let file =
-            File::create(self.data.join("floor.wal")).context("making the write-ahead file")?;
+            File::create(self.data.join("floor.wal")).context("creating the write-ahead file")?;
         let floor = Arc::new(Floor::default());
         let flusher = floor.clone();
         std::thread::spawn(move || flusher.flush_for_ever(file));
@@ -147,7 +147,7 @@ impl Floor {
                 .and_then(|()| file.sync_data())
                 .is_err()
             {
-                errln!("floor: the write-ahead file cannot be written");
+                errln!("floor: cannot write the write-ahead file");
                 std::process::exit(1);
             }
             let connections = lock(&self.connections);

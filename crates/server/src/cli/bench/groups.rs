@@ -44,15 +44,15 @@ async fn group_command(
     arguments: &[String],
     members: &[String],
 ) -> Result<GroupId> {
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    let mut command = Command::new(std::env::current_exe().context("finding this binary")?);
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }
     command.arg("group").args(arguments).args(members);
     let output = command.stderr(Stdio::inherit()).output().await?;
-    let answer: Answer = serde_json::from_slice(&output.stdout).context("making a group")?;
+    let answer: Answer = serde_json::from_slice(&output.stdout).context("creating a group")?;
     if answer.status != "done" {
-        bail!("a group was not made: {}", answer.status);
+        bail!("cannot create a group: {}", answer.status);
     }
     Ok(GroupId::new(answer.group)?)
 }

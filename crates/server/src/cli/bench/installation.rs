@@ -57,7 +57,7 @@ impl Installation {
     /// Starts all services in one process, in a new folder, on free ports, with `prefix` before its
     /// command.
     pub(super) fn embedded(data: &Path, prefix: &[&str]) -> Result<Installation> {
-        let dir = tempfile::tempdir_in(data).context("making a data folder")?;
+        let dir = tempfile::tempdir_in(data).context("creating a data directory")?;
         let dir = dir.keep();
         let dir = dir.to_str().context("a folder name that is text")?;
         let all = ["all", "--data", dir, "--output", "json"];
@@ -129,7 +129,7 @@ impl Installation {
         let websocket = websockets.find_map(|url| url);
         Ok(Installation {
             servers,
-            websocket: websocket.context("nobody takes clients")?,
+            websocket: websocket.context("no process accepts clients")?,
         })
     }
 

@@ -37,7 +37,7 @@ pub(super) struct Server {
 impl Server {
     /// Runs this same program with `args` and waits for its first line of standard output.
     pub(super) fn start(args: &[&str], environment: &[(&str, String)]) -> Result<Server> {
-        let program = std::env::current_exe().context("finding this program")?;
+        let program = std::env::current_exe().context("finding this binary")?;
         let mut child = Command::new(program)
             .args(args)
             .envs(
@@ -112,7 +112,7 @@ pub(super) fn cpu_time(pid: u32) -> Result<Duration> {
     let fields = stat.rsplit_once(") ").context("an odd /proc/stat")?.1;
     let mut times = fields.split(' ').skip(11).map(str::parse::<f64>);
     let (Some(Ok(user)), Some(Ok(system))) = (times.next(), times.next()) else {
-        bail!("an odd /proc/stat: {stat}");
+        bail!("cannot parse /proc/stat: {stat}");
     };
     Ok(Duration::from_secs_f64((user + system) / TICKS_PER_SECOND))
 }
@@ -126,7 +126,7 @@ fn resident(status: &Path) -> Result<u64> {
     let kib: u64 = line
         .split_whitespace()
         .nth(1)
-        .context("an odd VmRSS")?
+        .context("cannot parse VmRSS")?
         .parse()?;
     Ok(kib * 1024)
 }

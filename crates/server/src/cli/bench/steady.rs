@@ -79,7 +79,7 @@ impl Steady {
             bail!("at least one pair and one boat are needed");
         }
         let settings = Settings::load(config)?;
-        let state = tempfile::tempdir().context("making a folder for the clients' state")?;
+        let state = tempfile::tempdir().context("creating a directory for the clients' state")?;
         let (stop_sending, stop_listening) = (CancellationToken::new(), CancellationToken::new());
         let books: Vec<Arc<Book>> = users.iter().map(|_| Arc::default()).collect();
         let people = Arc::new(People::new(&self, users, settings, state.path())?);
@@ -135,7 +135,7 @@ impl Steady {
             () = sleep(self.seconds) => Ok(()),
             Some(result) = tasks.join_next() => {
                 result??;
-                bail!("a client ended before its time")
+                bail!("a client ended early")
             }
         }
     }

@@ -102,7 +102,7 @@ impl Screen {
         let skip = self.talk.messages.len().saturating_sub(room);
         let mut lines: Vec<Line<'_>> = self.talk.messages[skip..].iter().map(said).collect();
         if skip == 0 && self.talk.has_more {
-            let more = "PageUp loads what was said before";
+            let more = "PageUp loads older messages";
             lines.insert(0, Line::styled(more, Style::default().fg(Color::DarkGray)));
         }
         let messages = Paragraph::new(lines)

@@ -244,7 +244,7 @@ impl Talk {
         let mut of_them = self.messages.iter().rev();
         let last = of_them.find(|line| !line.marks.hidden && is_meant(line));
         let Some(subject) = last.and_then(ChatLine::id) else {
-            return Ok(Some("there is no such message here".to_owned()));
+            return Ok(Some("no such message here".to_owned()));
         };
         let (kind, text) = match command {
             ChatCommand::Edit(text) => (ChangeKind::Edit, text),
@@ -379,7 +379,7 @@ impl Talk {
             }
             Some(Event::State(state)) => {
                 if let ConnectionState::Closed(reason) = &state {
-                    bail!("the connection ended: {reason}");
+                    bail!("connection lost: {reason}");
                 }
                 self.state = state;
                 Ok(News::State)
@@ -499,7 +499,7 @@ fn between(me: UserId, with: Recipient) -> Result<ConversationId> {
         Recipient::User(peer) => ConversationId::private(me, peer),
         Recipient::Group(group) => Some(ConversationId::Group(group)),
     };
-    conversation.with_context(|| format!("a chat needs somebody else: {me} is yourself"))
+    conversation.with_context(|| format!("you are user {me}: name another user to chat with"))
 }
 
 /// Parses a user number, or a group as the list names it.

@@ -73,7 +73,7 @@ impl Edit {
         if !self.yes {
             tables::changed(&draft)?;
             if !may_ask() {
-                bail!("nothing is done: say --yes where nobody can be asked");
+                bail!("nothing was changed: confirm with --yes when there is no terminal");
             }
             if !is_yes("Keep this edit?")? {
                 return Ok(ExitCode::FAILURE);
@@ -105,19 +105,19 @@ impl Edit {
 /// Text of the editor: remarks, then the envelope.
 fn render_page(envelope: &Envelope) -> String {
     let mut remarks = vec![format!(
-        "{}, a {}. Lines that begin with # are left out.",
+        "{}, a {}. Lines that begin with # are ignored.",
         envelope.letter, envelope.schema
     )];
     if let Some(reason) = &envelope.flaw {
         remarks.push(format!("A carrier would refuse it as it is: {reason}"));
     }
     for field in &envelope.unknown_fields {
-        remarks.push(format!(
-            "This program does not know the field {field}; see --drop-unknown."
-        ));
+        remarks.push(format!("Unknown field {field}; see --drop-unknown."));
     }
     if let Some(raw) = &envelope.raw {
-        remarks.push("The bytes are none. Write a whole one to replace them:".to_owned());
+        remarks.push(
+            "The bytes cannot be decoded. Write a complete envelope to replace them:".to_owned(),
+        );
         remarks.push(raw.clone());
     }
     // A line break within a remark would make its rest a part of the envelope.
@@ -144,7 +144,7 @@ fn in_editor(text: &str) -> Result<String> {
     let editor = set("VISUAL").or_else(|| set("EDITOR"));
     open(&editor.unwrap_or_else(|| EDITOR.to_owned()), file.path())?;
     // Read by path: many editors replace the file.
-    std::fs::read_to_string(file.path()).context("reading what the editor wrote")
+    std::fs::read_to_string(file.path()).context("reading the edited file")
 }
 
 /// Runs the editor, which may carry arguments, as in `code --wait`.
@@ -155,7 +155,7 @@ fn open(editor: &str, file: &Path) -> Result<()> {
     let status =
         status.with_context(|| format!("starting {program} (VISUAL, EDITOR or --file)"))?;
     if !status.success() {
-        bail!("{program} ended with {status}: nothing is done");
+        bail!("{program} exited with {status}: nothing was changed");
     }
     Ok(())
 }

@@ -122,7 +122,7 @@ fn before_now(ago: Duration) -> Time {
 
 fn reason(name: &str) -> Result<DeadReason, String> {
     let names = || DeadReason::ALL.map(DeadReason::name).join(", ");
-    DeadReason::from_name(name).ok_or_else(|| format!("no such reason; there are {}", names()))
+    DeadReason::from_name(name).ok_or_else(|| format!("unknown reason; use one of {}", names()))
 }
 
 fn topic(name: &str) -> Result<Kind, String> {

@@ -74,7 +74,7 @@ pub(super) fn one(detail: &LetterDetail) -> Result<()> {
     if let Some(at) = detail.letter.discarded_at.filter(|_| detail.letter.gone) {
         let at = utc(at);
         outln!(
-            "{:18} discarded on {at}: its time is over, and what it holds is not shown",
+            "{:18} discarded on {at}: past its retention, so its content is not shown",
             ""
         )?;
     }
@@ -135,11 +135,11 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
     }
     for share in &plan.forecasts {
         let text = match &share.forecast {
-            Forecast::Deliver => "would be pushed to somebody who is there".to_owned(),
-            Forecast::Store => "would wait for who is absent, or be found by sync".to_owned(),
-            Forecast::Place => "would get a place and be delivered".to_owned(),
-            Forecast::Notify => "would be told to a provider again".to_owned(),
-            Forecast::AlreadyThere => "would reach nobody new: all have it".to_owned(),
+            Forecast::Deliver => "would be pushed to a connected device".to_owned(),
+            Forecast::Store => "would wait for an absent device, or be found by sync".to_owned(),
+            Forecast::Place => "would be placed and delivered".to_owned(),
+            Forecast::Notify => "would be sent to the push provider again".to_owned(),
+            Forecast::AlreadyThere => "would change nothing: all recipients have it".to_owned(),
             Forecast::FailAgain { cause } => format!("would die again: {cause}"),
             Forecast::LeftAlone { outcome } => outcome.text().to_owned(),
         };
@@ -162,7 +162,7 @@ pub(super) fn outcomes(outcomes: &List<LetterOutcome>) -> Result<()> {
 
 pub(super) fn tasks(tasks: &List<Task>) -> Result<()> {
     if tasks.items.is_empty() {
-        outln!("Nothing was asked for.")?;
+        outln!("No tasks.")?;
         return Ok(());
     }
     let mut table = TextTable::new(&["task", "does", "by", "at", "done", "is", "about", "why"]);
@@ -229,7 +229,7 @@ pub(super) fn changed(result: &EditResult) -> Result<()> {
         None => outln!("A carrier would read it.")?,
     }
     if result.done {
-        outln!("The letter holds this now; a redrive sends it.")?;
+        outln!("Saved; a redrive sends it.")?;
     }
     Ok(())
 }
@@ -242,63 +242,69 @@ fn words(action: &Action) -> String {
             selection,
             why: reason,
             ..
-        } => format!("began {task}: {} {selection}. {reason}", work.name()),
+        } => format!("started {task}: {} {selection}. {reason}", work.name()),
         Action::Chosen { task, letters } => {
-            format!("chose {} letters for {task}", letters.len())
+            format!("selected {} letters for {task}", letters.len())
         }
         Action::Claimed { task, claims } => {
-            format!("takes {} letters of {task}", claims.len())
+            format!("claimed {} letters of {task}", claims.len())
         }
         Action::Done { task, outcomes } => {
-            format!("did {} letters of {task}", outcomes.len())
+            format!("finished {} letters of {task}", outcomes.len())
         }
         Action::Paused {
             task, why: reason, ..
         } => format!("paused {task}: {reason}"),
         Action::DiedAgain { task, letters, .. } => {
-            format!("sees that {} letters of {task} died again", letters.len())
+            format!("found that {} letters of {task} died again", letters.len())
         }
         Action::Resumed { task } => format!("resumed {task}"),
         Action::Cancelled { task } => format!("cancelled {task}"),
         Action::Looked {
             letter,
             why: reason,
-        } => format!("read what is in {letter}: {reason}"),
+        } => format!("read the content of {letter}: {reason}"),
         Action::Exported {
             from,
             letters,
             why: reason,
         } => {
-            format!("takes {letters} letters with what is in them, from {from} on: {reason}")
+            format!("exported {letters} letters with their content, from {from} on: {reason}")
         }
         Action::Imported {
             letters,
             why: reason,
         } => {
-            format!("puts {} letters back: {reason}", letters.len())
+            format!("requested import of {} letters: {reason}", letters.len())
         }
         Action::Edited {
             letter,
             fields,
             why: reason,
             ..
-        } => format!("edits {letter}: {}. {reason}", fields.join(", ")),
+        } => format!("edited {letter}: {}. {reason}", fields.join(", ")),
         Action::Forgotten { letters } => {
-            format!("forgets {} letters that the log has dropped", letters.len())
+            format!(
+                "dropped the marks of {} letters that the log no longer has",
+                letters.len()
+            )
         }
         Action::Repaired {
             user,
             steps,
             why: reason,
         } => {
-            format!("repairs user {user}: {}. {reason}", steps.join("; "))
+            format!(
+                "requested repair of user {user}: {}. {reason}",
+                steps.join("; ")
+            )
         }
         Action::Drained { boat, cancel, pace } => {
             let pace = pace.map_or_else(String::new, |pace| format!(", {pace} clients a second"));
             if *cancel {
-                format!("lets {boat} take clients again")
+                format!("requested to cancel the drain of {boat}")
             } else {
-                format!("empties {boat}{pace}")
+                format!("requested a drain of {boat}{pace}")
             }
         }
         Action::SignedOut {
@@ -313,20 +319,21 @@ fn words(action: &Action) -> String {
             if let Some(outcome) = outcome {
                 return format!("signed user {user} out{on}: {outcome}");
             }
-            let tokens = revoked_before.map_or("", |_| " and revokes the tokens until now");
-            format!("signs user {user} out{on}{tokens}: {reason}")
+            let tokens =
+                revoked_before.map_or("", |_| " and revocation of all tokens issued so far");
+            format!("requested sign-out of user {user}{on}{tokens}: {reason}")
         }
     }
 }
 
 pub(super) fn unpacked(result: &ImportResult) -> Result<()> {
     outln!(
-        "{} letters are back, {} were there already",
+        "{} letters imported, {} already present",
         result.imported.len(),
         result.present.len()
     )?;
     for id in &result.refused {
-        outln!("{id} is not taken by the log: it is too large, most likely")?;
+        outln!("{id} was refused by the log, most likely because it is too large")?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ pub(super) fn print(report: &Report) -> Result<()> {
         findings(&process.findings)?;
     }
     if !report.findings.is_empty() {
-        outln!("all together")?;
+        outln!("all processes")?;
         findings(&report.findings)?;
     }
     let all = report
@@ -26,14 +26,14 @@ pub(super) fn print(report: &Report) -> Result<()> {
     let count = |verdict| all.iter().filter(|one| one.verdict == verdict).count();
     let (warnings, failures) = (count(CheckVerdict::Warning), count(CheckVerdict::Failure));
     match (failures, warnings) {
-        (0, 0) => outln!("ok: {} checks, nothing to do", all.len())?,
+        (0, 0) => outln!("ok: {} checks, no problems", all.len())?,
         (0, warnings) => outln!(
-            "ok: nothing failed, {warnings} of {} checks warn",
+            "ok: no failures, {warnings} of {} checks with warnings",
             all.len()
         )?,
         (failures, warnings) => {
             outln!(
-                "FAILED: {failures} of {} checks, and {warnings} warn",
+                "FAILED: {failures} of {} checks; {warnings} with warnings",
                 all.len()
             )?;
         }

@@ -71,7 +71,7 @@ impl User {
         }
         print(&report.before)?;
         if report.steps.is_empty() {
-            outln!("nothing to mend")?;
+            outln!("nothing to repair")?;
             return Ok(());
         }
         for RepairStep { step, error } in &report.steps {
@@ -87,7 +87,7 @@ impl User {
 
 async fn in_time<A: DeserializeOwned>(answer: impl Future<Output = Result<A>>) -> Result<A> {
     let result = timeout(CHECK_TIMEOUT, answer).await;
-    result.context("no answer in time: ask again")?
+    result.context("no answer in time: try again")?
 }
 
 fn print(report: &UserReport) -> Result<()> {
@@ -108,16 +108,16 @@ fn print(report: &UserReport) -> Result<()> {
         outln!("{verdict} {kind}: {}", finding.observation)?;
         match (&finding.repair, &finding.advice) {
             (Some(repair), _) => outln!("  → --repair would {repair}")?,
-            (None, Some(advice)) => outln!("  → not by --repair: {advice}")?,
+            (None, Some(advice)) => outln!("  → cannot be repaired by --repair: {advice}")?,
             (None, None) => {}
         }
     }
     more(report.differences.truncated)?;
     for text in &report.omissions {
-        outln!("NOT LOOKED AT: {text}")?;
+        outln!("NOT EXAMINED: {text}")?;
     }
     if report.differences.total() == 0 {
-        outln!("ok: nothing contradicts itself")?;
+        outln!("ok: no inconsistencies")?;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// within a runtime.
 pub(super) fn connect(config: &Config, link: &Link) -> Result<(Channel, Dialer)> {
     let url = link.expose();
-    let wrong = || format!("log.otlp.endpoint {link:?} is no address");
+    let wrong = || format!("log.otlp.endpoint {link:?} is not an address");
     let (scheme, host) = url.split_once("://").with_context(wrong)?;
     // Our own dialer speaks TLS, not the library's.
     let endpoint = Endpoint::from_shared(format!("http://{host}")).with_context(wrong)?;
@@ -79,7 +79,8 @@ impl Dialer {
         };
         let config = tls.client_config(&[b"h2"], SystemClock.now());
         let config = config.map_err(io::Error::other)?;
-        let config = config.ok_or_else(|| io::Error::other("log.otlp.tls names no roots"))?;
+        let config =
+            config.ok_or_else(|| io::Error::other("log.otlp.tls has no root certificates"))?;
         let name = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
         let handshake = TlsConnector::from(config).connect(name, stream);

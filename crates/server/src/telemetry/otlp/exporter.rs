@@ -54,7 +54,7 @@ pub(crate) fn start(config: &Config) -> Result<Option<trace::Collector>> {
     RUNNING
         .set(exporter)
         .ok()
-        .context("the exporter runs already")?;
+        .context("the exporter is already running")?;
     Ok(sink.map(|sink| trace::Collector::new(sink)))
 }
 
@@ -160,7 +160,10 @@ async fn reload_headers(headers: Headers) {
         let result = headers.reload();
         if let (Err(error), false) = (&result, is_known) {
             let error = format!("{error:#}");
-            tracing::warn!(error, "headers for the collector stay as they were");
+            tracing::warn!(
+                error,
+                "cannot reload the collector's headers; keeping the current ones"
+            );
         }
         is_known = result.is_err();
     }
@@ -207,7 +210,9 @@ fn queue(
     resource: &Resource,
     stop: &CancellationToken,
 ) -> Result<Arc<Queue>> {
-    let link = config.traces().context("no collector of spans")?;
+    let link = config
+        .traces()
+        .context("cannot reach the collector for spans")?;
     let (channel, dialer) = connect(config, link)?;
     let retry = RetryPolicy::recommended()
         .with_max_retries(usize::MAX)
@@ -222,7 +227,7 @@ fn queue(
         .with_retry_policy(retry)
         .with_interceptor(headers.clone())
         .build()
-        .context("making the exporter of spans")?;
+        .context("creating the span exporter")?;
     inner.set_resource(resource);
     let pending_count = Arc::new(AtomicUsize::new(0));
     let exporter = PatientExporter {
@@ -325,26 +330,26 @@ impl Health {
         if let Ok(outcome) = timeout(limit, &mut export).await {
             return outcome;
         }
-        self.failed("it is tried again and again");
+        self.failed("no success yet, retrying");
         export.await
     }
 
     pub(super) fn succeeded(&self) {
         if self.turn(false) {
-            tracing::info!(what = self.signal, "the collector takes them again");
+            tracing::info!(what = self.signal, "export to the collector works again");
         }
     }
 
     pub(super) fn failed(&self, error: &str) {
         if self.turn(true) {
             let connection = self.dialer.trouble();
-            let connection = connection.as_deref().unwrap_or("stands");
+            let connection = connection.as_deref().unwrap_or("up");
             let signal = self.signal;
             tracing::warn!(
                 what = signal,
                 error,
                 connection,
-                "the collector does not take them"
+                "cannot export to the collector"
             );
         }
     }

@@ -111,7 +111,7 @@ impl Numbers {
                 let error = format!("{:?}: {}", status.code(), status.message());
                 self.health.failed(&error);
             }
-            Err(_) => self.health.failed("it takes too long"),
+            Err(_) => self.health.failed("export timed out"),
         }
     }
 }

@@ -203,7 +203,7 @@ fn a_public_key_is_no_secret() {
         let token = jsonwebtoken::encode(&header, &issuer_claims("id"), &key).expect("signable");
         let refusal = refusal_text(&tokens, &token).expect("a forgery");
         assert!(
-            refusal.contains("signed in a way that is not accepted"),
+            refusal.contains("signature algorithm is not accepted"),
             "{refusal}"
         );
     }
@@ -287,7 +287,7 @@ fn a_token_without_kid_means_the_only_key() {
     let refusal = refusal_text(&two, &no_kid);
     assert_eq!(
         refusal.as_deref(),
-        Some("the token does not say which key signed it")
+        Some("the token does not name its key (kid)")
     );
 }
 
@@ -364,7 +364,7 @@ fn keys_that_change_are_read_again() {
     assert!(
         results[0]
             .as_ref()
-            .is_err_and(|error| error.contains("it is no JWK set"))
+            .is_err_and(|error| error.contains("not a JWK set"))
     );
     assert_eq!(results[1], Ok(Reload::Reloaded));
     assert_eq!(beliefs(), (true, true));
@@ -413,7 +413,7 @@ fn secret_proves_tokens_of_any_kid_and_is_reread() {
         let outcome = tokens.reload().remove(0).map_err(|error| error.to_string());
         let path = file.display().to_string();
         assert!(
-            outcome.is_err_and(|text| text.starts_with(&path)),
+            outcome.is_err_and(|text| text.contains(&path)),
             "{content:.20}"
         );
         assert_eq!(beliefs(), (false, true));
@@ -483,7 +483,7 @@ fn a_set_of_keys_is_read_with_care() {
     ];
     for key in passed_over {
         let key_error = read(json!([key])).expect_err("no key");
-        assert!(key_error.contains("has no key for tokens"), "{key_error}");
+        assert!(key_error.contains("has no keys for"), "{key_error}");
         let tokens = read(json!([key, good])).expect("a key");
         assert!(
             is_believed(&tokens, &pair.sign(&issuer_claims("id"))),
@@ -501,7 +501,7 @@ fn a_set_of_keys_is_read_with_care() {
             json!([good, with("d", "c2VjcmV0".into())]),
             "key 1 is a private key",
         ),
-        (json!([good, good]), "key 1 has the kid of one before it"),
+        (json!([good, good]), "key 1 has the kid of an earlier key"),
         (json!([with("x", "AAAA".into())]), "key 0 has 3 bytes in x"),
         (
             json!([with("x", "?".into())]),
@@ -510,12 +510,12 @@ fn a_set_of_keys_is_read_with_care() {
         (json!([with("y", Value::Null)]), "key 0 lacks y"),
         (
             json!([with("kid", 7.into())]),
-            "key 0 has members of other types",
+            "key 0 has members of the wrong type",
         ),
         (json!([weak]), "bits; RSA keys have 2048 to 4096"),
         (json!([long]), "key 0 has 4097 bits"),
         (json!(vec![good.clone(); 65]), "it has 65 keys, at most 64"),
-        (json!("c2VjcmV0"), "it is no JWK set: line 1"),
+        (json!("c2VjcmV0"), "not a JWK set: line 1"),
         (
             json!([{"kty": "RSA", "n": text(n), "e": "AQ"}]),
             "has an e that is no RSA exponent",
@@ -607,14 +607,14 @@ fn settings_of_issuers_make_sense() {
                 it.jwks_file = None;
                 it.jwks_url = Some("ftp://user:hunter2@id.example/keys".into());
             },
-            "issuers[0].jwks_url is ftp://(redacted)@id.example/keys: it is no https://",
+            "issuers[0].jwks_url is ftp://(redacted)@id.example/keys: not an https://",
         ),
         (
             |it, _| {
                 it.jwks_file = None;
                 it.jwks_url = Some("id.example/keys".into());
             },
-            "issuers[0].jwks_url is id.example/keys: it is no address",
+            "issuers[0].jwks_url is id.example/keys: not a URL",
         ),
     ];
     for (change, key) in cases {

@@ -489,5 +489,5 @@ fn a_folder_of_copies_is_a_folder() {
     let error = SignedTokens::open(&config)
         .expect_err("refused")
         .to_string();
-    assert!(error.ends_with("it is no folder"), "{error}");
+    assert!(error.ends_with("not a directory"), "{error}");
 }

@@ -138,7 +138,7 @@ async fn the_service_says_whose_a_token_is_and_each_status_has_its_code() {
     let (door, service) = door().await;
     for (token, code, text) in [
         ("unknown", Code::Unauthenticated, "signed out there"),
-        ("mute", Code::Unauthenticated, "the token is not known"),
+        ("mute", Code::Unauthenticated, "unknown token"),
         ("locked", Code::Forbidden, "locked"),
         ("often", Code::RateLimited, &*"x".repeat(256)),
     ] {

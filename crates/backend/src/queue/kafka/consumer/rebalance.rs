@@ -155,10 +155,10 @@ pub(super) fn apply_assignment<C: ConsumerContext>(
         consumer.incremental_unassign(list)
     };
     if let Err(error) = outcome {
-        tracing::info!(%error, assigned = is_assigned, "an assignment is cleared");
+        tracing::info!(%error, assigned = is_assigned, "assignment cleared");
         // librdkafka must not be left waiting for an answer, whatever the change was.
         if let Err(error) = consumer.unassign() {
-            tracing::warn!(%error, "an assignment could not be cleared");
+            tracing::warn!(%error, "cannot clear the assignment");
         }
     }
 }

@@ -54,7 +54,7 @@ impl fmt::Display for OffsetGap {
         )?;
         if self.is_truncated {
             f.write_str(
-                " after it lost its tail, so that records accepted since stand before that",
+                " after it lost its tail, so records accepted since then have lower offsets",
             )?;
         }
         Ok(())
@@ -95,9 +95,9 @@ fn report_late_start(group: &str, topic: &str, partition: i32, first: u64) {
         topic,
         partition,
         first,
-        "no committed offset, and the log has lost its beginning: harmless for a new group. Where the group was \
-         away for longer than offsets.retention.minutes, records before the first one were dropped unread, and \
-         all that are left are read again"
+        "no committed offset, and the log no longer starts at 0: harmless for a new group. If the \
+         group was away for longer than offsets.retention.minutes, older records were removed \
+         unread, and the remaining ones are read again"
     );
 }
 
@@ -124,7 +124,7 @@ pub(super) fn seek(
         !partition.is_some_and(|partition| stopped_partitions.contains(&partition))
     });
     if let Some(error) = unread.filter_map(|element| element.error().err()).next() {
-        tracing::debug!(%error, "a partition is not read yet");
+        tracing::debug!(%error, "cannot read a partition yet");
         return Ok(None);
     }
     let places = results.iter().filter_map(|element| {

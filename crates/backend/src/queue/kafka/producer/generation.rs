@@ -233,7 +233,7 @@ impl Drop for Generation {
 
 /// Error of a record that follows a failed one in its partition.
 pub(super) fn failed_before() -> Error {
-    Error::unavailable(SEAM, "a record before it in the same partition failed")
+    Error::unavailable(SEAM, "an earlier record in the same partition failed")
 }
 
 fn send(

@@ -95,7 +95,7 @@ impl fmt::Display for Difference {
                 actual,
             } => write!(
                 f,
-                "topic {topic} is on {actual} brokers, not {expected}; kafka-reassign-partitions adds some"
+                "topic {topic} is on {actual} brokers, not {expected}; add some with kafka-reassign-partitions"
             ),
             Difference::Setting {
                 topic,
@@ -107,7 +107,7 @@ impl fmt::Display for Difference {
                 write!(f, "topic {topic}: {name} is {actual}, not {expected}")
             }
             Difference::Epoch { topic } => {
-                write!(f, "topic {topic} does not know the log's epoch")
+                write!(f, "topic {topic} lacks the log's epoch")
             }
         }
     }
@@ -133,13 +133,13 @@ impl fmt::Display for Change {
                 let actual = actual.as_deref().unwrap_or("not set");
                 write!(f, "topic {topic}: {name} set from {actual} to {expected}")
             }
-            Change::Set(difference) => write!(f, "mended: {difference}"),
+            Change::Set(difference) => write!(f, "fixed: {difference}"),
             Change::Epoch { from: None, to } => write!(f, "the log's epoch is {to}"),
             Change::Epoch {
                 from: Some(from),
                 to,
             } => write!(f, "the log's epoch was raised from {from} to {to}"),
-            Change::Left(difference) => write!(f, "left as it is: {difference}"),
+            Change::Left(difference) => write!(f, "not changed: {difference}"),
         }
     }
 }

@@ -41,12 +41,12 @@ async fn the_steps_of_a_repair_end_together() {
     assert_eq!(steps.len(), 100, "each is reported");
     let errors: Vec<String> = steps.into_iter().filter_map(|step| step.error).collect();
     assert_eq!(errors.len(), 100);
-    let begun_count = errors.iter().filter(|error| !error.contains("not begun"));
+    let begun_count = errors.iter().filter(|error| !error.contains("not started"));
     let begun_count = begun_count.count();
     assert!((10..=20).contains(&begun_count), "{begun_count}");
     assert!(
         errors[begun_count..]
             .iter()
-            .all(|error| error.contains("not begun"))
+            .all(|error| error.contains("not started"))
     );
 }

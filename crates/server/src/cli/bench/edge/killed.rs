@@ -46,7 +46,7 @@ pub(super) async fn killed(run: &mut Run<'_>) -> Result<()> {
     let scraper = Scraper::new(&server.health())?;
     while scraper.look().await?.sum(DENIED, "") < boats as f64 {
         if start.elapsed() > KILL_TIMEOUT {
-            bail!("boats that were killed still count as alive after {KILL_TIMEOUT:?}");
+            bail!("killed boats still count as alive after {KILL_TIMEOUT:?}");
         }
         sleep(LOOK_EVERY).await;
     }
@@ -79,7 +79,7 @@ pub(super) async fn killed(run: &mut Run<'_>) -> Result<()> {
     while scraper.look().await?.sum(STORED, "") < target {
         if start.elapsed() > KILL_TIMEOUT {
             bail!(
-                "of {recipient_count} messages to users who are gone some are not in their mailboxes"
+                "some of {recipient_count} messages to absent users are missing from their mailboxes"
             );
         }
         sleep(LOOK_EVERY).await;

@@ -64,7 +64,7 @@ impl People {
     pub(super) async fn wait_for_receivers(&self) -> Result<()> {
         let all = self.present.acquire_many(self.pairs());
         let all = timeout(SIGN_IN, all).await;
-        all.context("the receivers could not sign in in time")??
+        all.context("the receivers did not sign in in time")??
             .forget();
         Ok(())
     }
@@ -210,7 +210,7 @@ async fn accepted(
         match ticket.accepted().await {
             Ok(id) => return Ok(id.to_string()),
             Err(refusal) if matches!(*client.state().borrow(), ConnectionState::Closed(_)) => {
-                bail!("a sender was sent away: {refusal}")
+                bail!("a sender was disconnected: {refusal}")
             }
             Err(refusal) => {
                 errln!("message {number} is sent again: {refusal}");
@@ -244,7 +244,7 @@ async fn show(
                 book.count_shown(number, latency);
             }
             Some(Event::State(ConnectionState::Closed(reason))) => {
-                bail!("a receiver was sent away: {reason}")
+                bail!("a receiver was disconnected: {reason}")
             }
             Some(Event::Reset(_)) => book.reset(),
             Some(Event::Gap {
@@ -253,7 +253,7 @@ async fn show(
                 to,
                 ..
             }) => {
-                bail!("{conversation}: {from} to {to} will not be shown")
+                bail!("{conversation}: {from} to {to} were skipped")
             }
             Some(_) => {}
             None => bail!("a receiver's client ended"),
