@@ -251,7 +251,7 @@ fn a_request_that_cannot_be_is_refused() {
     ]);
     assert_eq!(log.0.admit(&request(1, Pace::default())), Ok(()));
     let full = log.0.admit(&request(2, Pace::default())).expect_err("full");
-    assert!(full.text.contains("3 at most"), "{full}");
+    assert!(full.text.contains("at most 3"), "{full}");
 }
 
 #[test]

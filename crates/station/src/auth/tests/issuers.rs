@@ -526,7 +526,7 @@ fn a_set_of_keys_is_read_with_care() {
         ),
         (
             json!([{"kty": "x", "text": "x".repeat(256 * 1024)}]),
-            "more than 256 KiB",
+            "larger than 256 KiB",
         ),
     ];
     for (keys, reason) in cases {
