@@ -23,7 +23,7 @@ impl Version {
     };
 
     /// A number above zero that orders as versions do, for offsets below 2^42; the reverse is
-    /// [`from_mark`](Version::of_mark).
+    /// [`from_mark`](Version::from_mark).
     pub const fn mark(self) -> u64 {
         let epoch = (self.epoch as u64).saturating_mul(1 << MARK_OFFSET_BITS);
         epoch.saturating_add(self.offset).saturating_add(1)
