@@ -31,7 +31,7 @@ debian() {
   ) 9>"$real/apt.lock"
 }
 apt_get() {
-  # An installation that was interrupted is ended first: it would make each later one fail.
+  # Finishes an interrupted installation first; otherwise every later one fails.
   dpkg --configure -a >/dev/null
   timeout 120 apt-get update -qq && timeout 300 apt-get install -y -qq --no-install-recommends "$@"
 }

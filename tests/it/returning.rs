@@ -165,7 +165,7 @@ async fn a_list_costs_the_same_however_long_it_is() {
     let list = fetch_list(&mut wire, quiet_version).await;
     assert!(reads(&faults) <= costs[0]);
     let mut conversations = list.conversations.iter().map(|row| row.conversation);
-    assert!(conversations.any(|conversations| conversations == conversation(1, 2)));
+    assert!(conversations.any(|id| id == conversation(1, 2)));
     cluster.stop().await;
 }
 

@@ -80,9 +80,9 @@ impl World {
         self.copies.fill(owner, token, coverage, copy)
     }
 
-    pub(crate) fn invalidate_entries(&mut self, outdated: &[Invalidation]) {
-        for outdated in outdated {
-            self.copies.invalidate(outdated);
+    pub(crate) fn invalidate_entries(&mut self, invalidations: &[Invalidation]) {
+        for invalidation in invalidations {
+            self.copies.invalidate(invalidation);
         }
     }
 

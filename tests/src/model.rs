@@ -294,8 +294,8 @@ impl Talk {
             .map_or(Seq::ZERO, |group| group.since(user));
         let base = read.max(self.cleared(user)).max(joined_seq);
         let messages = self.messages.iter().map(|message| &message.message);
-        let unread = messages.filter(|messages| {
-            messages.from != user && messages.seq > base && messages.marks.recalled.is_none()
+        let unread = messages.filter(|message| {
+            message.from != user && message.seq > base && message.marks.recalled.is_none()
         });
         unread.count() as u64
     }

@@ -134,7 +134,7 @@ impl BoatProbe {
                 Some((life, answer)) = probes.next(), if !probes.is_empty() => {
                     self.handle_answer(&life, answer);
                 }
-                // Ahead of `report_unknown`, which may always have something.
+                // Ahead of `unknown_lives`, which may always have something.
                 _ = probe_tick.tick() => {
                     let room = MAX_CONCURRENT_PROBES.saturating_sub(probes.len());
                     for life in self.liveness.due(self.clock.now(), room) {

@@ -81,7 +81,7 @@ async fn a_message_moves_no_version_of_what_its_owners_did() {
     read.expect("writes");
     let versions = async || {
         let list_rows = conversations.get(&keys).await.expect("reads").into_iter();
-        let list_rows = list_rows.map(|list_rows| list_rows.expect("a row"));
+        let list_rows = list_rows.map(|list_row| list_row.expect("a row"));
         list_rows
             .map(|list_rows| (list_rows.row.version, list_rows.touched))
             .collect::<Vec<_>>()

@@ -126,7 +126,7 @@ async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
         offset: 11,
         ..effects[0].source
     }));
-    effects.into_iter().for_each(|effects| settler.add(effects));
+    effects.into_iter().for_each(|work| settler.add(work));
     let settle_times = drive(&mut settler, TEN_MINUTES).await;
     let offsets: Vec<u64> = settle_times.keys().copied().collect();
     assert_eq!(offsets, (1..=11).collect::<Vec<_>>());

@@ -103,8 +103,8 @@ const LETTERS: Calls = Calls::to("queue")
 /// Parts that never answer these calls, until the fault ends.
 fn hanging_parts(desk: &Desk, calls: &[Calls]) -> (Arc<Faults>, Parts) {
     let faults = Arc::new(Faults::default());
-    for calls in calls {
-        faults.begin(*calls, Fault::Hang);
+    for call in calls {
+        faults.begin(*call, Fault::Hang);
     }
     let (hook, parts) = (faults.hook(), desk.parts());
     let parts = Parts {

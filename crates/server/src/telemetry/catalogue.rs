@@ -29,7 +29,7 @@ const METRICS: &[Metric] = &[
     metric(Gauge, "audit_in_flight", "Messages of closed minutes that are still in flight"),
     metric(Gauge, "audit_lag_seconds", "Age of the newest closed minute"),
     metric(Counter, "audit_minutes_total", "Minutes closed by this process"),
-    metric(Gauge, "audit_missing", "Messages of closed minutes that are missing"),
+    metric(Gauge, "audit_missing", "Messages of closed minutes that are neither settled nor in flight"),
     metric(Counter, "boat_accept_pauses_total", "Pauses in accepting, because the system gave no socket"),
     metric(Counter, "boat_connection_turns_total", "Loop turns for a connection that had work: bytes, a push or a timer"),
     metric(Gauge, "boat_connections", "Client sockets, admitted or not, by transport"),

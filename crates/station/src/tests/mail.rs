@@ -330,10 +330,10 @@ impl World {
             self.place(1, 2, 1, "first").await,
             self.place(3, 2, 1, "second").await,
         ];
-        for entries in &entries {
-            self.store(entries).await;
+        for entry in &entries {
+            self.store(entry).await;
         }
-        entries.map(|entries| entries.message.id)
+        entries.map(|entry| entry.message.id)
     }
 
     /// Makes a stored value unreadable; returns what it was.

@@ -241,9 +241,9 @@ async fn a_boat_that_hangs_keeps_back_its_own_receipts_only() {
     for seq in 1..=100 {
         entries.push(world.place(1, 2, seq, "x").await);
     }
-    for entries in &entries {
+    for entry in &entries {
         world
-            .acknowledge(&[receipt_item(2, ReceiptKind::Read, &[entries])])
+            .acknowledge(&[receipt_item(2, ReceiptKind::Read, &[entry])])
             .await;
     }
     let to_other = world.place(3, 2, 1, "hello").await;

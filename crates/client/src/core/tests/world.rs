@@ -355,7 +355,7 @@ fn ids_shown(messages: &[(Placed, Option<MessageMarks>)]) -> Vec<MessageId> {
 }
 
 fn ids(entries: &[Placed]) -> Vec<MessageId> {
-    entries.iter().map(|entries| entries.message.id).collect()
+    entries.iter().map(|entry| entry.message.id).collect()
 }
 
 fn begin(device: &DeviceId, platform: Platform, snapshot: Snapshot) -> Core {

@@ -196,10 +196,10 @@ fn a_public_key_is_no_secret() {
         rsa.pair.public_key_pem().into_bytes(),
         rsa.pair.der_bytes().to_vec(),
     ];
-    for public in public {
+    for public_key in public {
         let mut header = Header::new(Algorithm::HS256);
         header.kid = Some("rsa".into());
-        let key = EncodingKey::from_secret(&public);
+        let key = EncodingKey::from_secret(&public_key);
         let token = jsonwebtoken::encode(&header, &issuer_claims("id"), &key).expect("signable");
         let refusal = refusal_text(&tokens, &token).expect("a forgery");
         assert!(

@@ -225,9 +225,9 @@ async fn a_flood_waits_in_a_bounded_number_and_the_rest_is_told_at_once() {
         }
     }
     let waits = advance_until(sign_ins).await;
-    let prompt = waits.iter().filter(|waits| **waits < SECOND).count();
+    let prompt = waits.iter().filter(|wait| **wait < SECOND).count();
     assert_eq!(prompt, 1);
-    assert!(waits.iter().all(|waits| *waits < 4 * SECOND));
+    assert!(waits.iter().all(|wait| *wait < 4 * SECOND));
     assert_eq!(service.calls(), 256);
     // The circuit is open now: nobody waits.
     assert_eq!(refusal_for(&door, "good").await.code, Code::Unavailable);
