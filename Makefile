@@ -44,7 +44,7 @@ settings: ## write docs/operations/{settings,metrics,limits,api}.md and openapi.
 	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says the_page_of_metrics_is_the_table the_page_of_limits_is_the_table the_schema_of_the_api_is_what_the_program_answers the_page_of_the_api_has_the_table_of_routes
 
 bench: ## the load generator against floor and server, in release
-	@cargo run --release --locked --package server --bin packetboat -- bench all
+	@cargo run --release --locked --package bench -- all
 
 coverage: ## which requirement lines no test cites yet
 	@scripts/coverage

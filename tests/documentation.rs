@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bench::Bench;
 use clap::{CommandFactory, Parser};
 use operator::doctor::Check;
 use operator::doctor::user::{Damage, Unread};
@@ -337,9 +338,30 @@ fn arguments(line: &str) -> Vec<String> {
 
 fn assert_understood(place: &str, line: &str) {
     let arguments = arguments(line);
-    if let Err(error) = Cli::try_parse_from(&arguments) {
+    let outcome = if line.starts_with("bench ") {
+        Bench::try_parse_from(&arguments).map(drop)
+    } else {
+        Cli::try_parse_from(&arguments).map(drop)
+    };
+    if let Err(error) = outcome {
         assert!(!error.use_stderr(), "{place}: {arguments:?}: {error}");
     }
+}
+
+/// Both programs, each with its name and a space.
+fn programs() -> [(&'static str, clap::Command); 2] {
+    [
+        ("packetboat ", Cli::command()),
+        ("bench ", Bench::command()),
+    ]
+}
+
+/// A command that a line shows, from the name of its program on.
+fn command_in(line: &str) -> Option<String> {
+    programs().into_iter().find_map(|(program, _)| {
+        let (_, rest) = line.split_once(program)?;
+        Some(format!("{program}{}", rest.trim_start_matches("-- ")))
+    })
 }
 
 /// Checks code blocks; in prose a command may be named without its arguments.
@@ -349,19 +371,20 @@ fn every_command_that_a_page_shows_is_understood() {
     for (path, page) in pages() {
         let lines = page.split("```").skip(1).step_by(2).flat_map(str::lines);
         // A part's own tool may name its user.
-        for line in
-            lines.filter(|line| line.contains("packetboat ") && !line.starts_with("redis-cli "))
-        {
-            let command = line.split_once("packetboat ").expect("it is there").1;
-            let command = command.trim_start_matches("-- ");
-            assert_understood(&path, &format!("packetboat {command}"));
+        let lines = lines.filter(|line| !line.starts_with("redis-cli "));
+        for command in lines.filter_map(command_in) {
+            assert_understood(&path, &command);
             command_count += 1;
         }
-        for line in quoted(&page).filter(|quoted| quoted.starts_with("packetboat ")) {
-            let mut commands = Cli::command();
-            let name = line.split(' ').nth(1).expect("a command");
-            let is_known = commands.find_subcommand_mut(name).is_some();
-            assert!(is_known, "{path}: {line}");
+        for line in quoted(&page) {
+            for (program, command) in programs() {
+                let Some(rest) = line.strip_prefix(program) else {
+                    continue;
+                };
+                let name = rest.split(' ').next().expect("a command");
+                let is_known = command.find_subcommand(name).is_some();
+                assert!(is_known, "{path}: {line}");
+            }
         }
     }
     assert!(command_count > 10, "{command_count}");
@@ -369,12 +392,13 @@ fn every_command_that_a_page_shows_is_understood() {
 
 #[test]
 fn every_example_of_the_help_is_understood() {
-    for command in Cli::command().get_subcommands_mut() {
+    let mut commands: Vec<_> = Cli::command().get_subcommands().cloned().collect();
+    commands.push(Bench::command());
+    for mut command in commands {
         let help = command.render_long_help().to_string();
         let examples = help.split("Examples:").nth(1).unwrap_or_default();
-        for line in examples.lines().filter(|line| line.contains("packetboat ")) {
-            let example = line.split_once("packetboat ").expect("it is there").1;
-            assert_understood(command.get_name(), &format!("packetboat {example}"));
+        for example in examples.lines().filter_map(command_in) {
+            assert_understood(command.get_name(), &example);
         }
     }
 }
@@ -418,7 +442,7 @@ fn connection_count_of_a_boat_is_published_with_its_limit() {
     let section = section.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(Settings::default().boat.fit_files(20_000), 18_976);
     for words in [
-        "packetboat bench edge storm --memory --connections 18976",
+        "bench edge storm --memory --connections 18976",
         "one boat held **18,976 connections at a time**",
         "a machine that allows a process 20,000 files",
         "On this machine the files decide",

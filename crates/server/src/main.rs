@@ -14,9 +14,9 @@ fn main() -> ExitCode {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(usage) => return cli::show_usage(&usage),
+        Err(usage) => return cli::show_usage("packetboat", &usage),
     };
     let result = cli::run(cli);
     server::telemetry::end();
-    result.unwrap_or_else(|error| cli::fail(&error))
+    result.unwrap_or_else(|error| cli::fail("packetboat", &error))
 }

@@ -83,7 +83,7 @@ struct OwnTokens {
 impl OwnTokens {
     fn sign(&self) -> Result<String> {
         let settings = Settings::load(self.config.as_deref())?;
-        token::sign(&settings, self.user, Some(self.platform), None, token::OWN)
+        token::sign_own(&settings, self.user, Some(self.platform), None)
     }
 }
 
@@ -97,7 +97,7 @@ impl TokenSource for OwnTokens {
 
 /// Trusted roots, if the address asks for TLS.
 #[derive(Clone, Debug, Args)]
-pub(super) struct Trust {
+pub struct Trust {
     /// File of PEM certificates that sign those of the boats. Default: those the operating system
     /// trusts.
     #[arg(long, value_name = "FILE")]
@@ -106,7 +106,7 @@ pub(super) struct Trust {
 
 impl Trust {
     /// TLS settings for `url`; `None` for an address without TLS.
-    pub(super) fn of(&self, url: &str) -> Result<Option<Arc<rustls::ClientConfig>>> {
+    pub fn of(&self, url: &str) -> Result<Option<Arc<rustls::ClientConfig>>> {
         let address: Address = url.parse()?;
         self.where_secure(&address, address.is_secure())
     }

@@ -2,7 +2,6 @@
 
 mod all;
 mod audit;
-pub mod bench;
 mod certs;
 mod chat;
 mod config;
@@ -41,7 +40,11 @@ use anyhow::Result;
 use backend::discovery::Role;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+pub use self::connection::Trust;
+pub use self::numbers::{seconds, whole};
 use self::terminal::{PrintError, errln};
+pub use self::terminal::{complain, print_line, print_lines};
+pub use self::token::sign_own;
 use crate::compose::{Around, Bare};
 use crate::settings::{SettingsError, environment};
 
@@ -118,8 +121,6 @@ pub enum Command {
     Keys(keys::KeysArgs),
     /// Show or check the settings.
     Config(config::Config),
-    /// Measure connections and private chat, against a bare floor.
-    Bench(bench::Bench),
 }
 
 /// Format of results.
@@ -137,7 +138,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 
 /// Like `run`, with the services' external parts decorated by `around`.
 pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
-    environment::check(set_variables(), &variables(&Cli::command()))?;
+    check_environment()?;
     let file = cli.config.as_deref();
     match cli.command {
         Command::All(command) => command.run(file, around),
@@ -168,8 +169,12 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Certs(command) => command.run(),
         Command::Keys(command) => command.run(),
         Command::Config(command) => on_runtime(command.run(file)),
-        Command::Bench(command) => command.run(file),
     }
+}
+
+/// Refuses variables of the environment that are neither settings nor flags.
+pub fn check_environment() -> Result<(), SettingsError> {
+    environment::check(set_variables(), &variables(&Cli::command()))
 }
 
 /// Environment variables, as far as they are text.
@@ -199,23 +204,23 @@ fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCod
 }
 
 /// Shows help, the version, or a mistake of usage; the exit code is clap's.
-pub fn show_usage(usage: &clap::Error) -> ExitCode {
+pub fn show_usage(program: &str, usage: &clap::Error) -> ExitCode {
     match usage.print() {
-        Err(error) if !usage.use_stderr() => fail(&PrintError::from(error).into()),
+        Err(error) if !usage.use_stderr() => fail(program, &PrintError::from(error).into()),
         _ => u8::try_from(usage.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
     }
 }
 
-/// Says why a command failed. A reader of its output who left needs no words.
-pub fn fail(error: &anyhow::Error) -> ExitCode {
+/// Says why a command of `program` failed. A reader of its output who left needs no words.
+pub fn fail(program: &str, error: &anyhow::Error) -> ExitCode {
     if let Some(code) = terminal::code_without_reader(error) {
         return code;
     }
     if error.chain().any(|cause| cause.is::<SettingsError>()) {
         // A line for each problem.
-        terminal::complain_lines(&format!("packetboat: {error:#}\n"));
+        terminal::complain_lines(&format!("{program}: {error:#}\n"));
     } else {
-        errln!("packetboat: {error:#}");
+        errln!("{program}: {error:#}");
     }
     exit_code(error)
 }

@@ -9,23 +9,11 @@ use clap::builder::RangedU64ValueParser;
 /// Longest time: a hundred years, which can be added to the present time.
 const TIME_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Shortest time of a measurement.
-const MEASURED_MIN: Duration = Duration::from_secs(1);
-
-/// Least and greatest number of things per second.
-const RATES: RangeInclusive<f64> = 0.001..=1e9;
-
 /// Parses seconds, such as `60` or `0.5`.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok();
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     within(time).ok_or_else(|| format!("seconds, from 0 to {}", TIME_MAX.as_secs()))
-}
-
-/// Parses seconds that are long enough to measure in.
-pub(super) fn long(text: &str) -> Result<Duration, String> {
-    let time = seconds(text).ok().filter(|time| *time >= MEASURED_MIN);
-    time.ok_or_else(|| format!("seconds, from 1 to {}", TIME_MAX.as_secs()))
 }
 
 /// Parses a time such as `90s` or `7days`.
@@ -34,14 +22,8 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     within(Some(time)).ok_or_else(|| "at most a hundred years".to_owned())
 }
 
-/// Parses a number of things per second.
-pub(super) fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| RATES.contains(rate));
-    rate.ok_or_else(|| format!("{} to {} per second", RATES.start(), RATES.end()))
-}
-
 /// Parses a whole number within these bounds.
-pub(super) fn whole<T>(bounds: RangeInclusive<u64>) -> RangedU64ValueParser<T>
+pub fn whole<T>(bounds: RangeInclusive<u64>) -> RangedU64ValueParser<T>
 where
     T: TryFrom<u64> + Clone + Send + Sync,
 {
@@ -78,14 +60,6 @@ mod tests {
         assert_eq!(span("7days"), Ok(Duration::from_secs(7 * 86_400)));
         for text in ["500years", "7", ""] {
             assert!(span(text).is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn a_rate_is_a_positive_number() {
-        assert_eq!(rate("0.5"), Ok(0.5));
-        for text in ["0", "-1", "NaN", "inf", "1e300", ""] {
-            assert!(rate(text).is_err(), "{text:?}");
         }
     }
 }

@@ -34,35 +34,38 @@ pub(super) fn code_without_reader(error: &anyhow::Error) -> Option<ExitCode> {
 }
 
 /// Prints one line: a line break within the text is shown, not made.
+#[macro_export]
 macro_rules! outln {
-    ($($text:tt)*) => { $crate::cli::terminal::print_line(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::cli::print_line(format_args!($($text)*)) };
 }
 
 /// Prints text of several lines. Parts of others go through `visible` first.
+#[macro_export]
 macro_rules! out {
-    ($($text:tt)*) => { $crate::cli::terminal::print_lines(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::cli::print_lines(format_args!($($text)*)) };
 }
 
 /// Writes one line to standard error. A failure could be reported nowhere.
+#[macro_export]
 macro_rules! errln {
-    ($($text:tt)*) => { $crate::cli::terminal::complain(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::cli::complain(format_args!($($text)*)) };
 }
 
 pub(crate) use {errln, out, outln};
 
 /// For `outln!`.
-pub(crate) fn print_line(text: fmt::Arguments<'_>) -> Result<(), PrintError> {
+pub fn print_line(text: fmt::Arguments<'_>) -> Result<(), PrintError> {
     let line = format!("{}\n", visible(&text.to_string()));
     write(&mut io::stdout().lock(), &line)
 }
 
 /// For `out!`.
-pub(crate) fn print_lines(text: fmt::Arguments<'_>) -> Result<(), PrintError> {
+pub fn print_lines(text: fmt::Arguments<'_>) -> Result<(), PrintError> {
     write(&mut io::stdout().lock(), &visible_lines(&text.to_string()))
 }
 
 /// For `errln!`.
-pub(crate) fn complain(text: fmt::Arguments<'_>) {
+pub fn complain(text: fmt::Arguments<'_>) {
     complain_lines(&format!("{}\n", visible(&text.to_string())));
 }
 

@@ -15,14 +15,12 @@ use super::numbers::span;
 use super::terminal::outln;
 use crate::settings::Settings;
 
-/// Life of tokens that a command signs for itself, unless their issuer allows less.
-pub(super) const OWN: Lifetime = Lifetime::AtMost(Duration::from_secs(24 * 3600));
-
+const DAY: Duration = Duration::from_secs(24 * 3600);
 const THIRTY_DAYS: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Lifetime of a token.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Lifetime {
+enum Lifetime {
     /// At most this long, and no longer than the issuer allows.
     AtMost(Duration),
     Exactly(Duration),
@@ -65,8 +63,18 @@ impl TokenArgs {
     }
 }
 
+/// Signs a token that a command uses itself: for a day, unless its issuer allows less.
+pub fn sign_own(
+    settings: &Settings,
+    user: UserId,
+    platform: Option<Platform>,
+    device: Option<&DeviceId>,
+) -> Result<String> {
+    sign(settings, user, platform, device, Lifetime::AtMost(DAY))
+}
+
 /// Signs a token for `user` with a secret of the settings.
-pub(super) fn sign(
+fn sign(
     settings: &Settings,
     user: UserId,
     platform: Option<Platform>,

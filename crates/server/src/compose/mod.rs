@@ -29,12 +29,12 @@ pub use system::System;
 
 /// Connects the message store alone, as the settings have it.
 #[cfg(feature = "cluster")]
-pub(crate) async fn messages(settings: &Settings) -> anyhow::Result<Arc<dyn MessageStore>> {
+pub async fn messages(settings: &Settings) -> anyhow::Result<Arc<dyn MessageStore>> {
     cluster::messages(settings).await
 }
 
 /// Fails: this program was built without the real parts.
 #[cfg(not(feature = "cluster"))]
-pub(crate) async fn messages(_: &Settings) -> anyhow::Result<Arc<dyn MessageStore>> {
+pub async fn messages(_: &Settings) -> anyhow::Result<Arc<dyn MessageStore>> {
     anyhow::bail!("this binary was built without Kafka, Redis, etcd and ScyllaDB")
 }

@@ -107,8 +107,9 @@ A station counts for itself: with several, a user reaches at worst as many times
 it has sessions, if these are fewer. Of a conversation's rate each of three stations or more takes twice its share,
 together double at most, and one send at once each, however small the burst. Sessions that return after their store was
 away are not counted again. Beside its rate each has a burst, which passes at once after a rest. Load tests raise the
-rows that they would meet, as `packetboat bench` does for the servers that it starts; `bench steady`, which meets a
-running installation, stays below `user_sends_per_second` a pair, or that installation's settings are raised:
+rows that they would meet, as [the load generator](../benchmarks.md) does for the servers that it starts. Its
+`bench steady`, which meets a running installation, stays below `user_sends_per_second` a pair, or that installation's
+settings are raised:
 
 ```
 PACKETBOAT_STATION__USER_SENDS_PER_SECOND=1000000

@@ -44,7 +44,7 @@ impl Chat {
         let boats = [fleet.boat("boat-1"), fleet.boat("boat-2")];
         let rate = std::env::var("PACKETBOAT_CAMPAIGN_RATE");
         let rate = rate.unwrap_or_else(|_| RATE.to_owned());
-        let mut command = fleet.command(&["bench", "steady", "--pairs", "60", "--rate", &rate]);
+        let mut command = fleet.bench(&["steady", "--pairs", "60", "--rate", &rate]);
         command.args(["--url", &boats[0], "--url", &boats[1]]);
         command.args(["--seconds", "100000", "--settle", "120", "--output", "json"]);
         let chat = Chat(Process::start(&mut command));

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::door::Door;
 use crate::ports::free_ports;
-use crate::process::{Process, packetboat, run};
+use crate::process::{Process, bench, packetboat, run};
 use crate::real;
 
 /// The services of a fleet.
@@ -171,7 +171,15 @@ impl Fleet {
 
     /// A command with the settings of this fleet.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = packetboat(&["--config"]);
+        self.with_settings(packetboat(&["--config"]), arguments)
+    }
+
+    /// A command of the load generator.
+    pub fn bench(&self, arguments: &[&str]) -> Command {
+        self.with_settings(bench(&["--config"]), arguments)
+    }
+
+    fn with_settings(&self, mut command: Command, arguments: &[&str]) -> Command {
         command
             .arg(self.dir.path().join("packetboat.toml"))
             .args(arguments);

@@ -2,7 +2,6 @@
 
 mod all;
 mod auditing;
-mod benching;
 #[cfg(feature = "otlp")]
 mod canary;
 mod certificate;

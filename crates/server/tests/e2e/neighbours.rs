@@ -7,8 +7,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::all::All;
-use crate::door::Door;
-use crate::process::{Process, WAIT_TIMEOUT, within};
+use crate::process::{Process, WAIT_TIMEOUT, bench, within};
 
 pub const PAIRS: u32 = 4;
 /// Messages per second over all pairs.
@@ -32,7 +31,7 @@ impl Chat {
     pub fn beside(all: &All) -> Chat {
         let old_sends = all.metric("boat_sends_total");
         let sessions = all.metric("boat_sessions") + 2 * u64::from(PAIRS);
-        let chat = Chat::over(all, &[&all.websocket, all.tcp()], 1_000_000);
+        let chat = Chat::over(&[&all.websocket, all.tcp()], 1_000_000);
         within(WAIT_TIMEOUT, || {
             all.metric("boat_sends_total") > old_sends + 4
         });
@@ -44,9 +43,9 @@ impl Chat {
     }
 
     /// Starts a chat of users from `first_user` on.
-    pub fn over(door: &Door, urls: &[&str], first_user: u32) -> Chat {
+    pub fn over(urls: &[&str], first_user: u32) -> Chat {
         let (pairs, rate) = (PAIRS.to_string(), RATE.to_string());
-        let mut command = door.user(&["bench", "steady", "--pairs", &pairs, "--rate", &rate]);
+        let mut command = bench(&["steady", "--pairs", &pairs, "--rate", &rate]);
         for url in urls {
             command.args(["--url", url]);
         }

@@ -70,7 +70,7 @@ impl Bench<'_> {
         self.first += 1_000;
         let boats = [self.fleet.boat("boat-1"), self.fleet.boat("boat-2")];
         let seconds = MEASURED.as_secs().to_string();
-        let mut command = self.fleet.command(&["bench", "steady", "--rate", RATE]);
+        let mut command = self.fleet.bench(&["steady", "--rate", RATE]);
         command.arg("--users").arg(&users).args(["--away", "0"]);
         command.args(["--url", &boats[0], "--url", &boats[1]]);
         command.args(["--seconds", &seconds, "--settle", "20", "--output", "json"]);
@@ -101,7 +101,7 @@ impl Bench<'_> {
 /// A chat over all partitions and shards, from before the first fault until after the last.
 fn whole_chat(fleet: &Fleet) -> Process {
     let boats = [fleet.boat("boat-1"), fleet.boat("boat-2")];
-    let mut command = fleet.command(&["bench", "steady", "--pairs", "40", "--rate", "10"]);
+    let mut command = fleet.bench(&["steady", "--pairs", "40", "--rate", "10"]);
     command.args(["--url", &boats[0], "--url", &boats[1]]);
     command.args(["--seconds", "100000", "--settle", "180", "--output", "json"]);
     Process::start(&mut command)

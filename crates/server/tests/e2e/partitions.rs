@@ -16,7 +16,7 @@ fn survives(clients: bool, boat: bool) {
     let neighbours = Chat::beside(&all);
     let sessions = all.metric("boat_sessions");
     let relay = Relay::to(&all.websocket);
-    let chat = Chat::over(&all, &[&relay.url], 2_000_000);
+    let chat = Chat::over(&[&relay.url], 2_000_000);
     within(WAIT_TIMEOUT, || {
         all.metric("boat_sessions") == sessions + 2 * u64::from(PAIRS)
     });
@@ -61,7 +61,7 @@ fn a_network_that_delays_and_cuts_loses_nothing() {
     let neighbours = Chat::beside(&all);
     let relay = Relay::to(&all.websocket);
     relay.worsen();
-    let chat = Chat::over(&all, &[&relay.url], 2_000_000);
+    let chat = Chat::over(&[&relay.url], 2_000_000);
     let old_count = all.metric("boat_connections_accepted_total");
     within(WAIT_TIMEOUT, || {
         all.metric("boat_connections_accepted_total") > old_count + 3 * u64::from(PAIRS)

@@ -2,6 +2,7 @@
 //! killed.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -17,9 +18,21 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Polling interval.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A command without the variables of the tests' own environment.
+/// A command of the program.
 pub fn packetboat(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_packetboat"));
+    command(Path::new(env!("CARGO_BIN_EXE_packetboat")), arguments)
+}
+
+/// A command of the load generator, which Cargo builds beside the program with the whole workspace
+/// or with `--package bench`.
+pub fn bench(arguments: &[&str]) -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_packetboat")).with_file_name("bench");
+    command(&program, arguments)
+}
+
+/// A command without the variables of the tests' own environment.
+fn command(program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.args(arguments);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

@@ -16,7 +16,7 @@ const SECONDS: &str = "40";
 
 /// CPU time of the services for one message of a steady chat, with new users in each round.
 fn spent(fleet: &Fleet, round: usize) -> Duration {
-    let mut chat = fleet.command(&["bench", "steady", "--pairs", "60", "--rate", RATE]);
+    let mut chat = fleet.bench(&["steady", "--pairs", "60", "--rate", RATE]);
     for boat in ["boat-1", "boat-2"] {
         chat.args(["--url", &fleet.boat(boat)]);
     }

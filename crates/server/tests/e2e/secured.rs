@@ -116,7 +116,7 @@ fn a_new_password_of_redis_refuses_nothing() {
     let own = password.folder.path().join("redis/password");
     let fleet = Fleet::with_other_settings("cluster", &password_file, &own.display().to_string());
     let urls = ["boat-1", "boat-2"].map(|name| fleet.boat(name));
-    let chat = Chat::over(&fleet, &[&urls[0], &urls[1]], 1_000_000);
+    let chat = Chat::over(&[&urls[0], &urls[1]], 1_000_000);
     let delivered_count = || count_at(&fleet.admins(), DELIVERED);
     for line in runbook("A new password of Redis") {
         password.type_line(line);

@@ -7,9 +7,8 @@ use anyhow::Result;
 use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
 use serde::Serialize;
-
-use crate::cli::Output;
-use crate::cli::terminal::{out, outln};
+use server::cli::Output;
+use server::{out, outln};
 
 /// Upper bound of recorded latencies, in milliseconds: longer ones count as this long.
 const LATENCY_MAX: u64 = 3_600_000;

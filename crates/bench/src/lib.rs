@@ -9,6 +9,7 @@ mod groups;
 mod installation;
 mod ledger;
 mod load;
+mod numbers;
 mod pages;
 mod process;
 mod report;
@@ -16,21 +17,21 @@ mod sign_in;
 mod steady;
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use server::cli::{self, Cli, Output, whole};
+use server::errln;
+use server::settings::Settings;
 
 use self::dialect::Dialect;
 use self::installation::{Also, Installation};
 use self::load::{Load, LoadPace};
+use self::numbers::{long, rate};
 use self::report::{Chat, Idle, Report};
-use super::Output;
-use super::numbers::{long, rate, whole};
-use super::terminal::errln;
-use crate::settings::Settings;
 
 /// Concurrent sign-ins while a load is set up.
 const SIGN_INS: usize = 64;
@@ -40,20 +41,31 @@ const COUNTS: RangeInclusive<u64> = 1..=1_000_000_000;
 const BODY_BYTES: RangeInclusive<u64> = 0..=(16 << 20);
 const ROUNDS: RangeInclusive<u64> = 1..=1_000_000;
 
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  packetboat bench idle --connections 10000
-  packetboat bench chat --pairs 1000 --seconds 10 --output json
-  packetboat bench edge connect herd --connections 18000
-  packetboat bench steady --pairs 100 --rate 200 --seconds 60")]
+/// Measure connections, chats, groups and pages, against a bare floor.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bench",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "Examples:
+  bench idle --connections 10000
+  bench chat --pairs 1000 --seconds 10 --output json
+  bench edge connect herd --connections 18000
+  bench steady --pairs 100 --rate 200 --seconds 60"
+)]
 pub struct Bench {
     #[command(subcommand)]
     what: BenchCommand,
 
+    /// Settings file (TOML). Also: environment PACKETBOAT_SECTION__KEY, which wins over the file.
+    #[arg(long, global = true, env = "PACKETBOAT_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
     /// Data folder of server and floor; the same disk for both. Default: a folder in the working
     /// directory, removed at the end.
     #[arg(long, global = true, value_name = "DIR")]
-    data: Option<std::path::PathBuf>,
+    data: Option<PathBuf>,
 
     #[arg(long, global = true, value_enum, default_value_t)]
     output: Output,
@@ -89,9 +101,12 @@ enum BenchCommand {
     /// Serve as the floor alone (used by the others).
     #[command(hide = true)]
     FloorServer(floor::FloorServer),
+    /// Run a command of `packetboat` (used by the others).
+    #[command(hide = true)]
+    Packetboat(ProgramArguments),
     /// Run a server whose ledger keeps nothing (used by the others).
     #[command(hide = true)]
-    WithoutLedger(ledger::WithoutLedger),
+    WithoutLedger(ProgramArguments),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -121,11 +136,31 @@ struct ChatArgs {
     also: Vec<Also>,
 }
 
+/// Command line of `packetboat`.
+#[derive(Clone, Debug, Args)]
+struct ProgramArguments {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl ProgramArguments {
+    fn parse(self) -> Cli {
+        let program = std::iter::once("packetboat".to_owned());
+        Cli::parse_from(program.chain(self.arguments))
+    }
+}
+
 impl Bench {
-    pub(super) fn run(self, config: Option<&Path>) -> Result<ExitCode> {
+    /// Runs one command to its end.
+    pub fn run(self) -> Result<ExitCode> {
+        cli::check_environment()?;
+        let config = self.config.as_deref();
         match self.what {
             BenchCommand::FloorServer(floor) => return floor.run(),
-            BenchCommand::WithoutLedger(command) => return command.run(),
+            BenchCommand::Packetboat(arguments) => return cli::run(arguments.parse()),
+            BenchCommand::WithoutLedger(arguments) => {
+                return ledger::run_without_ledger(arguments.parse());
+            }
             BenchCommand::Steady(steady) => {
                 rlimit::increase_nofile_limit(u64::MAX)
                     .context("raising the limit of open files")?;
@@ -193,6 +228,7 @@ impl Bench {
                 | BenchCommand::EdgeClients(_)
                 | BenchCommand::Edge(_)
                 | BenchCommand::Group(_)
+                | BenchCommand::Packetboat(_)
                 | BenchCommand::WithoutLedger(_)
                 | BenchCommand::Steady(_)
                 | BenchCommand::Ledger(_)
@@ -218,7 +254,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// Measures resident memory before and after `connections` sign-ins.
 async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle> {
-    let server = Installation::embedded(data, &[])?;
+    let server = Installation::embedded(data, "packetboat")?;
     let dialect = Dialect::packetboat(settings);
     // Warm-up: threads, tables and caches of the first connections are not charged to later ones.
     let first = sign_in::sign_in_all(&server.websocket, &dialect, 100).await?;
@@ -285,7 +321,7 @@ async fn one_run(
             (Installation::on_real_parts(config)?, args.also.as_slice())
         }
         Dialect::Packetboat { .. } => {
-            let server = Installation::embedded(place.data, &[])?;
+            let server = Installation::embedded(place.data, "packetboat")?;
             (server, args.also.as_slice())
         }
     };
@@ -298,4 +334,58 @@ async fn one_run(
         duration,
     };
     load::run(&server, also, dialect, load).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::TypeId;
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Bench::command().debug_assert();
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_meant_is_a_mistake_of_usage() {
+        let numbers = [
+            TypeId::of::<u64>(),
+            TypeId::of::<u32>(),
+            TypeId::of::<usize>(),
+            TypeId::of::<i64>(),
+            TypeId::of::<f64>(),
+            TypeId::of::<Duration>(),
+        ];
+        let mut count = 0;
+        for command in Bench::command().get_subcommands() {
+            let flags = command.get_arguments();
+            for flag in flags.filter(|it| {
+                numbers
+                    .iter()
+                    .any(|of| it.get_value_parser().type_id() == *of)
+            }) {
+                count += 1;
+                let probe = clap::Arg::new("number").value_parser(flag.get_value_parser().clone());
+                let probe = clap::Command::new("bench").arg(probe.allow_hyphen_values(true));
+                for text in [
+                    "18446744073709551615",
+                    "-9223372036854775807",
+                    "1e300",
+                    "NaN",
+                ] {
+                    let outcome = probe.clone().try_get_matches_from(["bench", text]);
+                    assert!(
+                        outcome.is_err(),
+                        "{}: {} takes {text}",
+                        command.get_name(),
+                        flag.get_id()
+                    );
+                }
+            }
+        }
+        assert!(count > 20, "they are there: {count}");
+    }
 }

@@ -127,7 +127,7 @@ impl Member {
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
-        command.args(["bench", "edge-clients", "--url", url]);
+        command.args(["edge-clients", "--url", url]);
         if let Some(file) = ca_file {
             command.arg("--ca-file").arg(file);
         }

@@ -21,9 +21,8 @@ use axum::routing::any;
 use bytes::{BufMut, Bytes, BytesMut};
 use clap::Args;
 use futures_util::{SinkExt, StreamExt};
+use server::{errln, outln};
 use tokio::sync::mpsc;
-
-use crate::cli::terminal::{errln, outln};
 
 pub(super) const HELLO: u8 = 0;
 pub(super) const SEND: u8 = 1;
@@ -47,7 +46,7 @@ pub(super) fn parse(frame: &Bytes) -> Option<(u8, u64, Bytes)> {
 }
 
 #[derive(Debug, Args)]
-pub struct FloorServer {
+pub(super) struct FloorServer {
     /// Folder of the write-ahead file.
     #[arg(long)]
     data: std::path::PathBuf,

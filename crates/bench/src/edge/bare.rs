@@ -22,13 +22,12 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use protocol::frame::{ClientFrame, ServerFrame, Welcome};
 use protocol::{SessionId, UserId};
+use server::outln;
+use server::settings::Settings;
 use station::auth::{Authenticator, Client, SignedTokens};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
-
-use crate::cli::terminal::outln;
-use crate::settings::Settings;
 
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// As in a boat.
@@ -36,7 +35,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKLOG: u32 = 4096;
 
 #[derive(Debug, Args)]
-pub struct BareAccept {
+pub(crate) struct BareAccept {
     /// Serve TLS with this certificate.
     #[arg(long, requires = "key_file")]
     cert_file: Option<PathBuf>,
@@ -45,7 +44,7 @@ pub struct BareAccept {
 }
 
 impl BareAccept {
-    pub(in crate::cli::bench) async fn run(self, settings: &Settings) -> Result<ExitCode> {
+    pub(crate) async fn run(self, settings: &Settings) -> Result<ExitCode> {
         let tls = match self.cert_file.clone().zip(self.key_file.clone()) {
             None => None,
             Some((cert_file, key_file)) => {

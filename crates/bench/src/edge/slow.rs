@@ -14,10 +14,10 @@ use super::metrics::{ScrapedMetrics, Scraper};
 use super::orders::Kind;
 use super::report::Figure;
 use super::{Door, FIRST_OF_CROWD, Part, Run};
-use crate::cli::bench::dialect::Dialect;
-use crate::cli::bench::groups::create_group;
-use crate::cli::bench::installation::Installation;
-use crate::cli::bench::sign_in::{say, sign_in};
+use crate::dialect::Dialect;
+use crate::groups::create_group;
+use crate::installation::Installation;
+use crate::sign_in::{say, sign_in};
 
 /// Members of a group, few enough that missed messages are kept for them; the slow clients share as
 /// many groups as it takes.

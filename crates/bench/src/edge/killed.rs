@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 use super::metrics::Scraper;
 use super::report::Figure;
 use super::{Door, FIRST_OF_CROWD, Part, Run, redis};
-use crate::cli::bench::dialect::Dialect;
-use crate::cli::bench::sign_in::{say, sign_in};
+use crate::dialect::Dialect;
+use crate::sign_in::{say, sign_in};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Longer than a lease, and the time for which its end is in doubt.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use comfy_table::{Table, presets};
 use serde::Serialize;
+use server::cli::Output;
+use server::{out, outln};
 
 use super::dialect::Dialect;
 use super::load::LoadResult;
-use crate::cli::Output;
-use crate::cli::terminal::{out, outln};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {

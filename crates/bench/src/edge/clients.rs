@@ -11,6 +11,8 @@ use clap::Args;
 use client::core::{Limits, reconnect_pause};
 use futures_util::StreamExt;
 use rand::random;
+use server::outln;
+use server::settings::Settings;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -18,15 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::{ConnectTarget, Link, LinkLoss};
 use super::orders::{Answer, Kind, Order};
-use crate::cli::bench::dialect::Dialect;
-use crate::cli::terminal::outln;
-use crate::settings::Settings;
+use crate::dialect::Dialect;
 
 /// Time limit of a herd: a slower one has lost clients.
 const HERD_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Args)]
-pub struct EdgeClients {
+pub(crate) struct EdgeClients {
     /// Addresses to connect to; each connection picks one at random.
     #[arg(long, required = true)]
     url: Vec<String>,
@@ -48,7 +48,7 @@ struct Clients {
 }
 
 impl EdgeClients {
-    pub(in crate::cli::bench) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
+    pub(crate) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let settings = Settings::load(config)?;
         let targets = self.url.iter();
         let targets = targets.map(|url| ConnectTarget::new(url, self.ca_file.as_deref()));

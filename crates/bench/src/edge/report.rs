@@ -3,10 +3,10 @@
 use anyhow::Result;
 use comfy_table::{Table, presets};
 use serde::Serialize;
+use server::cli::Output;
+use server::{errln, out, outln};
 
 use super::Part;
-use crate::cli::Output;
-use crate::cli::terminal::{errln, out, outln};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {

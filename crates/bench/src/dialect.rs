@@ -8,10 +8,10 @@ use protocol::id::Uuid;
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
 use protocol::{DeviceId, Message, Options, Platform, Recipient, SendId, UserId};
+use server::cli;
+use server::settings::Settings;
 
 use super::floor;
-use crate::cli::token;
-use crate::settings::Settings;
 
 /// First number of the load's users; partners differ in the lowest bit.
 const FIRST_USER: u64 = 1 << 40;
@@ -77,7 +77,7 @@ impl Dialect {
             return Ok(floor::frame(floor::HELLO, user, &[]));
         };
         let device = DeviceId::new("bench").context("a device name")?;
-        let token = token::sign(settings, Dialect::user(user)?, None, None, token::OWN)?;
+        let token = cli::sign_own(settings, Dialect::user(user)?, None, None)?;
         Ok(api::codec::encode_client(&ClientFrame::Hello(Hello {
             version: frame::VERSION,
             token,

@@ -1,4 +1,4 @@
-//! Groups created as a user creates them: by the commands of this program.
+//! Groups created as a user creates them: by commands of `packetboat`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -45,10 +45,11 @@ async fn group_command(
     members: &[String],
 ) -> Result<GroupId> {
     let mut command = Command::new(std::env::current_exe().context("finding this binary")?);
+    command.args(["packetboat", "group"]).args(arguments);
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }
-    command.arg("group").args(arguments).args(members);
+    command.args(members);
     let output = command.stderr(Stdio::inherit()).output().await?;
     let answer: Answer = serde_json::from_slice(&output.stdout).context("creating a group")?;
     if answer.status != "done" {

@@ -13,6 +13,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use server::cli::{Output, Trust, seconds, whole};
+use server::errln;
+use server::settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -21,12 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::book::{Book, SteadyResult};
 use self::people::People;
-use crate::cli::Output;
-use crate::cli::bench::{BODY_BYTES, COUNTS};
-use crate::cli::connection::Trust;
-use crate::cli::numbers::{rate, seconds, whole};
-use crate::cli::terminal::errln;
-use crate::settings::Settings;
+use crate::numbers::rate;
+use crate::{BODY_BYTES, COUNTS};
 
 /// Interval of progress lines on standard error.
 const SAY_EVERY: Duration = Duration::from_secs(5);

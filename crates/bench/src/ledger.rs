@@ -10,20 +10,20 @@ use anyhow::{Result, bail};
 use async_trait::async_trait;
 use backend::Backends;
 use backend::ledger::LedgerStore;
-use clap::{Args, Parser};
+use clap::Args;
 use protocol::MessageId;
 use protocol::ledger::LedgerEntry;
 use serde::Serialize;
+use server::cli::{Cli, Command, Output, run_around, whole};
+use server::compose::Around;
+use server::settings::Settings;
+use server::{errln, outln};
 
 use super::dialect::Dialect;
 use super::installation::Installation;
 use super::load::{self, Load, LoadPace};
+use super::numbers::long;
 use super::{BODY_BYTES, COUNTS, ROUNDS};
-use crate::cli::numbers::{long, whole};
-use crate::cli::terminal::{errln, outln};
-use crate::cli::{Cli, Command, Output, run_around};
-use crate::compose::Around;
-use crate::settings::Settings;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Ledger {
@@ -42,21 +42,11 @@ pub(super) struct Ledger {
 }
 
 /// Runs a command whose services keep no ledger: traces and audits find nothing there.
-#[derive(Clone, Debug, Args)]
-pub(super) struct WithoutLedger {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<String>,
-}
-
-impl WithoutLedger {
-    pub(super) fn run(self) -> Result<ExitCode> {
-        let program = std::iter::once("packetboat".to_owned());
-        let cli = Cli::parse_from(program.chain(self.arguments));
-        if !matches!(cli.command, Command::All(_)) {
-            bail!("only `all`, and never on data that anybody needs");
-        }
-        run_around(cli, &NoLedger)
+pub(super) fn run_without_ledger(cli: Cli) -> Result<ExitCode> {
+    if !matches!(cli.command, Command::All(_)) {
+        bail!("only `all`, and never on data that anybody needs");
     }
+    run_around(cli, &NoLedger)
 }
 
 struct NoLedger;
@@ -110,9 +100,12 @@ impl Ledger {
         };
         let mut shares = Vec::new();
         for round in 1..=self.rounds {
-            let with = self.one(settings, data, &[], &mut cost.clean).await?;
-            let prefix = ["bench", "without-ledger"];
-            let without = self.one(settings, data, &prefix, &mut cost.clean).await?;
+            let with = self
+                .one(settings, data, "packetboat", &mut cost.clean)
+                .await?;
+            let without = self
+                .one(settings, data, "without-ledger", &mut cost.clean)
+                .await?;
             errln!("round {round}: {with:.1} µs with the ledger, {without:.1} without");
             cost.with.push(with);
             cost.without.push(without);
@@ -140,10 +133,10 @@ impl Ledger {
         &self,
         settings: &Settings,
         data: &Path,
-        prefix: &[&str],
+        program: &str,
         clean: &mut bool,
     ) -> Result<f64> {
-        let server = Installation::embedded(data, prefix)?;
+        let server = Installation::embedded(data, program)?;
         let duration = self.seconds;
         let load = Load {
             pairs: self.pairs,

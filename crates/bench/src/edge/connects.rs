@@ -6,8 +6,8 @@ use super::crowd::Crowd;
 use super::orders::Kind;
 use super::report::Figure;
 use super::{Door, Part, Run};
-use crate::cli::bench::installation::Installation;
-use crate::cli::bench::report::median;
+use crate::installation::Installation;
+use crate::report::median;
 
 /// Warm-up connections: they bring up threads, tables and caches, which are not charged to later
 /// ones.

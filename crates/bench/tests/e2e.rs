@@ -1,15 +1,20 @@
-//! `packetboat bench edge`, too small for meaningful figures: each part runs.
+//! `bench edge`, too small for meaningful figures: each part runs.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::process::{packetboat, run};
-
 /// Command that runs parts at their smallest size.
 fn small(parts: &[&str]) -> Command {
-    let mut command = packetboat(&["bench", "edge"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("PACKETBOAT_") || text.starts_with("OTEL_") {
+            command.env_remove(&name);
+        }
+    }
+    command.arg("edge");
     let numbers = "--connections 40 --cycles 60 --slow 12 --pairs 2 --rate 20 --seconds 1";
     command.args(parts).args(numbers.split(' '));
     command.args("--rounds 1 --settle 0.3 --memory --output json".split(' '));
@@ -31,8 +36,10 @@ fn small(parts: &[&str]) -> Command {
 fn figures(parts: &[&str]) -> BTreeMap<(String, String), Value> {
     let data = tempfile::tempdir().expect("a directory");
     let mut command = small(parts);
-    let report = run(command.arg("--data").arg(data.path())).ok();
-    let report = &report.json_lines()[0];
+    let output = command.arg("--data").arg(data.path()).stdin(Stdio::null());
+    let output = output.output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a JSON line");
     assert_eq!(report["failed"], 0, "{report}");
     let figures = report["figures"].as_array().expect("figures");
     let text = |value: &Value| value.as_str().expect("text").to_owned();

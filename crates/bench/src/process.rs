@@ -48,7 +48,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("starting packetboat {}", args.join(" ")))?;
+            .with_context(|| format!("starting bench {}", args.join(" ")))?;
         let mut line = String::new();
         if let Some(output) = child.stdout.as_mut() {
             BufReader::new(output)
@@ -67,10 +67,7 @@ impl Server {
             Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                bail!(
-                    "packetboat {} did not start: it said {line:?}",
-                    args.join(" ")
-                );
+                bail!("bench {} did not start: it said {line:?}", args.join(" "));
             }
         }
     }

@@ -12,17 +12,17 @@ use client::core::{CatchUp, ConnectionState, Origin, ShownMessage};
 use client::{Client, ClientConfig, Event, Events, SendTicket, store};
 use protocol::message::Content;
 use protocol::{DeviceId, Platform, Recipient, UserId};
+use server::cli;
+use server::errln;
+use server::settings::Settings;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::super::SIGN_INS;
 use super::Steady;
 use super::book::Book;
 use super::users::Pair;
-use crate::cli::terminal::errln;
-use crate::cli::token;
-use crate::settings::Settings;
+use crate::SIGN_INS;
 
 /// Open sends of one sender; at this bound the sender waits.
 const OPEN_MAX: usize = 4096;
@@ -75,13 +75,7 @@ impl People {
 
     async fn sign_in(&self, user: UserId, platform: Platform) -> Result<(Client, Events)> {
         let device = DeviceId::new(&format!("bench-{user}"))?;
-        let token = token::sign(
-            &self.settings,
-            user,
-            Some(platform),
-            Some(&device),
-            token::OWN,
-        )?;
+        let token = cli::sign_own(&self.settings, user, Some(platform), Some(&device))?;
         let urls = &self.plan.url;
         let index = user.get() as usize / 2 % urls.len();
         let mut config = ClientConfig::new(&urls[index], token, platform, device);

@@ -14,6 +14,9 @@ use futures_util::{SinkExt, StreamExt};
 use hdrhistogram::Histogram;
 use protocol::{GroupId, Recipient};
 use serde::Serialize;
+use server::cli::{Output, whole};
+use server::settings::Settings;
+use server::{errln, out, outln};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -26,10 +29,7 @@ use super::load::LATENCY_MAX_US;
 use super::report::median;
 use super::sign_in::{Socket, binary, sign_in, sign_in_all};
 use super::{BODY_BYTES, COUNTS, Place, ROUNDS};
-use crate::cli::Output;
-use crate::cli::numbers::{long, whole};
-use crate::cli::terminal::{errln, out, outln};
-use crate::settings::Settings;
+use crate::numbers::long;
 
 /// Time after which a message counts as lost.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -99,7 +99,7 @@ impl Group {
                     url: url.clone(),
                     process: Also::new("server", pid),
                 },
-                _ => MeasuredServer::Own(Installation::embedded(place.data, &[])?),
+                _ => MeasuredServer::Own(Installation::embedded(place.data, "packetboat")?),
             };
             let dialect = Dialect::packetboat(settings);
             self.round(place.config, &side, &dialect, &mut rounds)

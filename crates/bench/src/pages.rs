@@ -20,15 +20,14 @@ use protocol::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
+use server::cli::{Output, whole};
+use server::compose::{Environment, messages};
+use server::settings::Settings;
+use server::{errln, outln};
 use tokio::time::Instant;
 
 use super::report::median;
 use super::{BODY_BYTES, COUNTS, ROUNDS};
-use crate::cli::Output;
-use crate::cli::numbers::whole;
-use crate::cli::terminal::{errln, outln};
-use crate::compose::{Environment, messages};
-use crate::settings::Settings;
 
 /// Messages of one page.
 const PAGE: usize = 100;

@@ -7,8 +7,8 @@ use tokio::time::sleep;
 
 use super::report::Figure;
 use super::{Part, Run};
-use crate::cli::bench::installation::Installation;
-use crate::cli::bench::load::{Load, LoadPace, run_beside};
+use crate::installation::Installation;
+use crate::load::{Load, LoadPace, run_beside};
 
 const BODY_BYTES: usize = 200;
 

@@ -8,9 +8,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use server::settings::load_limits;
 
 use super::process::{Server, cpu_time};
-use crate::settings::load_limits;
 
 /// User and system time so far, by name of the service or part.
 pub(super) type Cpu = BTreeMap<String, Duration>;
@@ -50,18 +50,17 @@ impl FromStr for Also {
 impl Installation {
     pub(super) fn floor(data: &Path) -> Result<Installation> {
         let data = data.to_str().context("a folder name that is text")?;
-        let floor = Server::start(&["bench", "floor-server", "--data", data], &[])?;
+        let floor = Server::start(&["floor-server", "--data", data], &[])?;
         Installation::of([("floor", floor)])
     }
 
-    /// Starts all services in one process, in a new folder, on free ports, with `prefix` before its
-    /// command.
-    pub(super) fn embedded(data: &Path, prefix: &[&str]) -> Result<Installation> {
+    /// Starts all services in one process, in a new folder, on free ports; `program` is
+    /// `packetboat` or `without-ledger`.
+    pub(super) fn embedded(data: &Path, program: &str) -> Result<Installation> {
         let dir = tempfile::tempdir_in(data).context("creating a data directory")?;
         let dir = dir.keep();
         let dir = dir.to_str().context("a folder name that is text")?;
-        let all = ["all", "--data", dir, "--output", "json"];
-        Installation::all(&[prefix, &all].concat(), &[])
+        Installation::all(&[program, "all", "--data", dir, "--output", "json"], &[])
     }
 
     /// Starts all services in one process with these arguments, on free ports, with more settings.
@@ -179,7 +178,8 @@ fn member(
 ) -> Result<Server> {
     let config = config.to_str().context("a file name that is text")?;
     let (name, free) = (format!("bench-{service}-{number}"), free());
-    let mut arguments = vec!["--config", config, service, "--output", "json"];
+    let mut arguments = vec!["packetboat", service, "--config", config];
+    arguments.extend(["--output", "json"]);
     arguments.extend(["--name", &name, "--admin", &free, "--health", &free]);
     if matches!(service, "boat" | "station") {
         arguments.extend(["--listen", &free]);

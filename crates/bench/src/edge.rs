@@ -25,6 +25,8 @@ use anyhow::{Context, Result};
 use backend::tls::CertificateFiles;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use server::cli::{Output, seconds, whole};
+use server::settings::Settings;
 use tokio::time::sleep;
 
 pub(super) use self::bare::BareAccept;
@@ -35,9 +37,7 @@ use self::report::Report;
 use super::dialect::Dialect;
 use super::installation::Installation;
 use super::{COUNTS, Place, ROUNDS};
-use crate::cli::Output;
-use crate::cli::numbers::{long, rate, seconds, whole};
-use crate::settings::Settings;
+use crate::numbers::{long, rate};
 
 /// First number of a crowd's users; users who chat have lower ones.
 const FIRST_OF_CROWD: u64 = 1_000_000;
@@ -168,7 +168,7 @@ impl Edge {
             place,
             dialect: Dialect::packetboat(settings),
             certificate: certificate::make(place.data)?,
-            redis: redis_servers(settings),
+            redis: settings.redis.addresses.clone(),
             report: Report::default(),
         };
         for part in Part::ALL {
@@ -188,17 +188,6 @@ impl Edge {
             ExitCode::FAILURE
         })
     }
-}
-
-#[cfg(feature = "cluster")]
-fn redis_servers(settings: &Settings) -> Vec<String> {
-    settings.redis.addresses.clone()
-}
-
-/// None: this build has no real parts.
-#[cfg(not(feature = "cluster"))]
-fn redis_servers(_: &Settings) -> Vec<String> {
-    Vec::new()
 }
 
 impl Run<'_> {
@@ -226,12 +215,13 @@ impl Run<'_> {
             return Installation::fleet(config, boats, &settings);
         }
         if self.args.memory {
-            return Installation::all(&["all", "--memory", "--output", "json"], &settings);
+            let arguments = ["packetboat", "all", "--memory", "--output", "json"];
+            return Installation::all(&arguments, &settings);
         }
         let folder = tempfile::tempdir_in(self.place.data).context("making a data folder")?;
         let folder = folder.keep();
         let folder = folder.to_str().context("a folder name that is text")?;
-        let arguments = ["all", "--data", folder, "--output", "json"];
+        let arguments = ["packetboat", "all", "--data", folder, "--output", "json"];
         Installation::all(&arguments, &settings)
     }
 
@@ -246,7 +236,7 @@ impl Run<'_> {
         let (cert_file, key_file) = files.context("a folder name that is text")?;
         let config = self.place.config.and_then(Path::to_str);
         let config: Vec<_> = config.iter().flat_map(|file| ["--config", file]).collect();
-        let plain = [&config[..], &["bench", "bare-accept"]].concat();
+        let plain = [&config[..], &["bare-accept"]].concat();
         let tls = ["--cert-file", &cert_file, "--key-file", &key_file];
         let count = self.args.boats.unwrap_or(1);
         match door {
