@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::Timestamp;
+use crate::pause::Backoff;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -45,31 +46,26 @@ pub struct AcceptBackoff {
 struct Trouble {
     start: Timestamp,
     last: Timestamp,
-    next: Duration,
+    backoff: Backoff,
 }
 
 impl AcceptBackoff {
     pub fn failed(&mut self, now: Timestamp) -> Pause {
-        let trouble = self.present(now).unwrap_or(Trouble {
+        let mut trouble = self.present(now).unwrap_or(Trouble {
             start: now,
             last: now,
-            next: PAUSE_MIN,
+            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
         });
-        self.trouble = Some(Trouble {
-            last: now,
-            next: (trouble.next * 2).min(PAUSE_MAX),
-            ..trouble
-        });
+        trouble.last = now;
+        let length = trouble.backoff.failed();
+        self.trouble = Some(trouble);
         let warn = self
             .warned_at
             .is_none_or(|at| now.since(at) >= WARN_INTERVAL);
         if warn {
             self.warned_at = Some(now);
         }
-        Pause {
-            length: trouble.next,
-            warn,
-        }
+        Pause { length, warn }
     }
 
     pub fn accepted(&mut self) {

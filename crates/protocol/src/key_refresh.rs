@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::Timestamp;
+use crate::pause::{between, doubled};
 
 /// Interval between fetches, unless the provider names one.
 const PERIOD: Duration = Duration::from_secs(600);
@@ -211,20 +212,13 @@ impl KeyRefresh {
 /// Period within ten percent of the mean, and within the bounds.
 fn period(fresh_for: Option<Duration>, random: u64) -> Duration {
     let mean = fresh_for.unwrap_or(PERIOD).clamp(PERIOD_MIN, PERIOD_MAX);
-    let min_period = mean - mean / 10;
-    (min_period + below(mean / 5, random)).clamp(PERIOD_MIN, PERIOD_MAX)
+    let tenth = mean / 10;
+    between(mean - tenth, mean + tenth, random).clamp(PERIOD_MIN, PERIOD_MAX)
 }
 
 fn pause(failures: u32, random: u64) -> Duration {
-    let doubled = PAUSE_MIN.saturating_mul(2_u32.saturating_pow(failures));
-    let max_pause = doubled.min(PAUSE_MAX);
-    max_pause - below(max_pause / 2, random)
-}
-
-/// A random duration up to `end`.
-fn below(end: Duration, random: u64) -> Duration {
-    let millis = u64::try_from(end.as_millis()).unwrap_or(u64::MAX);
-    Duration::from_millis(random % millis.saturating_add(1))
+    let max_pause = doubled(PAUSE_MIN, failures, PAUSE_MAX);
+    max_pause - between(Duration::ZERO, max_pause / 2, random)
 }
 
 /// Age of a copy by the time of day; `None` if its date is too far ahead.

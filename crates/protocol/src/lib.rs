@@ -39,6 +39,7 @@ pub mod message;
 pub mod message_row;
 pub mod notify;
 pub mod origin;
+pub mod pause;
 pub mod presence;
 pub mod proxy;
 pub mod read_pace;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::pause::between;
 use crate::{Code, Refusal, Timestamp, UserId};
 
 /// Revoked users that a station can hold. More of them are an incident that calls for new keys.
@@ -64,8 +65,7 @@ pub struct Pause {
 impl Pause {
     /// Draws a pause, by a random number.
     pub fn draw(self, random: u64) -> Duration {
-        let width = (self.around * 2).as_millis() as u64 + 1;
-        self.mean - self.around + Duration::from_millis(random % width)
+        between(self.mean - self.around, self.longest(), random)
     }
 
     pub fn longest(self) -> Duration {

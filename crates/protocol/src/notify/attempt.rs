@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::Timestamp;
 use crate::ledger::DeadReason;
+use crate::pause::{between, doubled};
 
 /// Limits of a notification's attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,13 +77,8 @@ impl NotifyLimits {
                 NextAttempt::GiveUp(DeadReason::MaxRetries)
             }
             NotifyFailure::Unavailable | NotifyFailure::Throttled => {
-                let doublings = attempts.saturating_sub(1).min(31);
-                let delay = self
-                    .delay
-                    .saturating_mul(1 << doublings)
-                    .min(self.delay_max);
-                let share = 0.5 + 0.5 * (chance as f64 / u64::MAX as f64);
-                let own_delay = delay.mul_f64(share);
+                let delay = doubled(self.delay, attempts.saturating_sub(1), self.delay_max);
+                let own_delay = between(delay / 2, delay, chance);
                 NextAttempt::Again {
                     delay: retry_after.map_or(own_delay, |retry_after| {
                         retry_after.max(own_delay).min(self.age_max)
@@ -117,16 +113,28 @@ mod tests {
 
     #[test]
     fn delays_double_up_to_their_bound() {
-        let delays: Vec<u64> = (1..8).map(|n| delay(n, None, u64::MAX).as_secs()).collect();
-        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60]);
-        assert_eq!(delay(3, None, 0), Duration::from_secs(2));
+        let delays = (1..8).map(|n| (0..=30_000).map(move |chance| delay(n, None, chance)));
+        let longest: Vec<u64> = (delays.clone().filter_map(Iterator::max))
+            .map(|delay| delay.as_millis() as u64)
+            .collect();
+        assert_eq!(
+            longest,
+            [1, 2, 4, 8, 16, 32, 60].map(|seconds| seconds * 1000)
+        );
+        let shortest: Vec<u64> = (delays.filter_map(Iterator::min))
+            .map(|delay| delay.as_millis() as u64)
+            .collect();
+        assert_eq!(
+            shortest,
+            [1, 2, 4, 8, 16, 32, 60].map(|seconds| seconds * 500)
+        );
     }
 
     #[test]
     fn a_provider_may_ask_for_more_but_not_for_ever() {
         let hour = Duration::from_secs(3600);
         assert_eq!(delay(1, Some(hour), 0), hour);
-        assert_eq!(delay(7, Some(Duration::ZERO), u64::MAX).as_secs(), 60);
+        assert_eq!(delay(7, Some(Duration::ZERO), 30_000).as_secs(), 60);
         assert_eq!(delay(1, Some(Duration::MAX), 0), limits().age_max);
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{BoatLife, DeniedBoats};
 use crate::Timestamp;
+use crate::pause::doubled;
 
 /// Time without a lease before a life is asked.
 pub const LEASE_GRACE: Duration = Duration::from_secs(2);
@@ -161,8 +162,8 @@ impl BoatLiveness {
             }
             Some(Belief::Denied(inquiry)) if inquiry.next == Next::Answer => {
                 inquiry.silences = inquiry.silences.saturating_add(1);
-                let backoff = DENIED_PAUSE.saturating_mul(1 << inquiry.silences.min(8));
-                inquiry.next = Next::At(now + backoff.min(DENIED_PAUSE_MAX));
+                let pause = doubled(DENIED_PAUSE, inquiry.silences, DENIED_PAUSE_MAX);
+                inquiry.next = Next::At(now + pause);
             }
             _ => {}
         }

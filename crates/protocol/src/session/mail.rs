@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Page, PageItem};
 use crate::mailbox::MailCursor;
+use crate::pause::doubled;
 use crate::{MessageId, Refusal, Timestamp};
 
 /// Recently acknowledged ids: their removal may still be under way while a page is read again.
@@ -114,10 +115,10 @@ impl MailDrain {
     /// Addition to the next pause: it doubles, as long as nothing comes. The counted pauses are not
     /// those of pages that failed as a whole, which cost one call each.
     fn further_pause(&mut self) -> Duration {
-        let seconds = 1u64.checked_shl(self.pause_count).unwrap_or(u64::MAX);
+        let first = Duration::from_secs(1);
+        let pause = doubled(first, self.pause_count, PAUSE_MAX);
         self.pause_count = self.pause_count.saturating_add(1);
-        let pause = Duration::from_secs(seconds).min(PAUSE_MAX);
-        pause - Duration::from_secs(1)
+        pause - first
     }
 
     /// Next message to push that the client has not just acknowledged.

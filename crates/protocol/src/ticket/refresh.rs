@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::pause::between;
 use crate::{Code, Refusal, Timestamp, UserId};
 
 /// Minimum time between two refreshes of a session.
@@ -18,11 +19,8 @@ pub fn refresh_in(life_left: Duration, jitter: u64) -> Duration {
     let millis = u64::try_from(life_left.as_millis()).unwrap_or(u64::MAX);
     let middle = millis / 100 * REFRESH_AFTER;
     let either_side = middle / 100 * REFRESH_JITTER;
-    let offset = match either_side {
-        0 => 0,
-        _ => jitter % (2 * either_side + 1),
-    };
-    Duration::from_millis(middle - either_side + offset)
+    let [least, most] = [middle - either_side, middle + either_side].map(Duration::from_millis);
+    between(least, most, jitter)
 }
 
 /// User of a token, and its issue time, if known.
