@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::frame::{ClientFrame, Welcome};
+use protocol::pause::{between, doubled};
 use protocol::{Code, Refusal, Timestamp};
 
 use super::credentials::Credentials;
@@ -307,11 +308,11 @@ pub fn reconnect_pause(
     jitter: u64,
     limits: &Limits,
 ) -> Duration {
-    let max_backoff = (limits.backoff)
-        .saturating_mul(1 << failures.min(16))
+    let max_backoff = doubled(limits.backoff, failures, limits.backoff_max);
+    let max_backoff = max_backoff
         .max(hint.unwrap_or_default())
         .min(limits.backoff_max);
-    Duration::from_millis(jitter % (max_backoff.as_millis() as u64 + 1))
+    between(Duration::ZERO, max_backoff, jitter)
 }
 
 #[cfg(test)]

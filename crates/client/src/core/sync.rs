@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use protocol::change::MessageMarks;
 use protocol::frame::{HistoryPage, HistoryRange, ListPage, Summary, SyncQuery};
+use protocol::pause::doubled;
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, Timestamp};
 
 use super::list::is_left;
@@ -523,6 +524,5 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(120);
 
 /// One second, doubled with each failure, up to `longest`.
 fn pause(failures: u32, longest: Duration) -> Duration {
-    let doubled = Duration::from_secs(1) * (1 << failures.saturating_sub(1).min(10));
-    doubled.min(longest)
+    doubled(Duration::from_secs(1), failures.saturating_sub(1), longest)
 }
