@@ -11,6 +11,7 @@ use backend::queue::{NewRecord, Producer};
 use metrics::Counter;
 use protocol::keys::control_key;
 use protocol::mailbox::replaced_session_refusal;
+use protocol::pause::Backoff;
 use protocol::presence::SessionKey;
 use protocol::record::{KickoutTask, Task, Work};
 use protocol::{Code, Refusal, UserId};
@@ -84,15 +85,14 @@ impl KickoutQueue {
             .into_iter()
             .map(|request| self.record(request))
             .collect();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, PAUSE_MAX);
         for attempt in 1..=self.attempts.max(1) {
             pending = self.publish_once(pending).await;
             if pending.is_empty() {
                 return;
             }
             if attempt < self.attempts {
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                sleep(backoff.failed()).await;
             }
         }
         metrics::counter!("station_kickouts_given_up_total").increment(pending.len() as u64);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use protocol::access::Role;
+use protocol::pause::between;
 use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
@@ -123,8 +124,8 @@ impl RenewedChannel {
 
 /// Spreads an age by ten percent: processes that began together do not all reconnect in one moment.
 fn spread(age: Duration) -> Duration {
-    let share = RandomState::new().hash_one(()) % 2001;
-    age.mul_f64(0.9 + share as f64 / 10_000.0)
+    let random = RandomState::new().hash_one(());
+    between(age - age / 10, age + age / 10, random)
 }
 
 impl Path {

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
+use protocol::pause::doubled;
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::call::Call;
 use super::failure::{Failure, Reaction};
@@ -24,7 +25,7 @@ use crate::mailbox::ServerId;
 
 /// Maximum number of attempts per call.
 const MAX_ATTEMPTS: u32 = 8;
-/// Pause before the second attempt; doubles with each further one.
+/// Pause before the second attempt; doubles with each further one, up to the deadline.
 const RETRY_PAUSE: Duration = Duration::from_millis(4);
 /// Timeout of connecting at start, long enough for slow servers: many processes start at once, and
 /// each handshake costs time.
@@ -224,8 +225,8 @@ impl Pool {
                 self.search(deadline).await;
             }
             if needs_pause {
-                let pause = Instant::now() + RETRY_PAUSE * 2_u32.pow(attempt);
-                sleep_until(pause.min(deadline)).await;
+                let time_left = deadline.saturating_duration_since(Instant::now());
+                sleep(doubled(RETRY_PAUSE, attempt, time_left)).await;
             }
         }
         let mut failures: HashMap<usize, Failure> = HashMap::new();

@@ -30,6 +30,7 @@ use protocol::ledger::minute::{
     Amendment, ChainLink, ClosedMinute, MINUTE, MinuteFigures, MinuteReading, MinuteRow,
     MinuteVerdict, OffsetRange, minute_start,
 };
+use protocol::pause::doubled;
 use protocol::{MessageId, Timestamp};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -52,8 +53,8 @@ const MESSAGES_PER_LOOK: usize = 100_000;
 /// Pause after a look, as a multiple of the look's duration: with a long backlog, each look reads
 /// all of it.
 const REST: u32 = 4;
-/// Doublings of the interval, at most, before a failed round is tried again: one per failure.
-const DOUBLED: u32 = 5;
+/// Intervals before a failed round is tried again, at most; they double with each failure.
+const INTERVALS_MAX: u32 = 32;
 /// Interval between removals of old minutes.
 const FORGET_EVERY: Duration = Duration::from_secs(3600);
 /// Time before the start of the chain that is removed once more, in case a removal broke off.
@@ -173,7 +174,7 @@ impl Auditor {
                     _ => {}
                 }
                 failures = if round.is_err() { failures + 1 } else { 0 };
-                sleep(interval * 2_u32.pow(failures.min(DOUBLED))).await;
+                sleep(doubled(interval, failures, interval * INTERVALS_MAX)).await;
             }
         };
         stop.run_until_cancelled(async { tokio::join!(lag_loop, round_loop) })

@@ -10,6 +10,7 @@ use etcd_client::{
     Certificate, Client, ConnectOptions, GetOptions, GetResponse, Identity, TlsOptions, Txn,
     TxnResponse, WatchOptions, WatchStream,
 };
+use protocol::pause::{Backoff, between};
 use secrecy::ExposeSecret;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -164,8 +165,7 @@ impl Calls {
 
     /// Random duration between two thirds and four thirds of `mean`.
     pub(super) fn jitter(&self, mean: Duration) -> Duration {
-        let span = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX) * 2 / 3;
-        mean * 2 / 3 + Duration::from_micros(self.entropy.next() % span.max(1))
+        between(mean * 2 / 3, mean * 4 / 3, self.entropy.next())
     }
 
     async fn repeat<T, F>(&self, attempt: impl Fn(Client) -> F) -> Result<T>
@@ -173,7 +173,7 @@ impl Calls {
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let deadline = Instant::now() + self.call_deadline;
-        let mut mean = RETRY_PAUSE;
+        let mut backoff = Backoff::new(RETRY_PAUSE, RETRY_PAUSE_MAX);
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
             let attempt_timeout = self.attempt_deadline.min(remaining);
@@ -184,12 +184,11 @@ impl Calls {
                 Ok(Err(error)) => classify(error),
                 Err(_) => Error::unavailable(SEAM, format!("no answer within {attempt_timeout:?}")),
             };
-            let pause = self.jitter(mean);
+            let pause = self.jitter(backoff.failed());
             if error.kind != Kind::Unavailable || Instant::now() + pause >= deadline {
                 return Err(error);
             }
             sleep(pause).await;
-            mean = (mean * 2).min(RETRY_PAUSE_MAX);
         }
     }
 }

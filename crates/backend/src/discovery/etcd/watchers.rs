@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use etcd_client::WatchStream;
 use parking_lot::Mutex;
+use protocol::pause::Backoff;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -26,6 +27,7 @@ use crate::{Error, Result};
 /// `LIST_RETRY_PAUSE_MAX`.
 const LIST_RETRY_PAUSE: Duration = Duration::from_millis(500);
 const LIST_RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
+const LIST_BACKOFF: Backoff = Backoff::new(LIST_RETRY_PAUSE, LIST_RETRY_PAUSE_MAX);
 
 /// The watchers of a registry.
 pub(super) struct Watchers {
@@ -172,7 +174,7 @@ impl Watcher {
     }
 
     async fn list_until_answered(&self) -> DirectorySnapshot {
-        let (mut mean, mut is_away) = (LIST_RETRY_PAUSE, false);
+        let (mut backoff, mut is_away) = (LIST_BACKOFF, false);
         loop {
             match list(&self.calls, &self.keys, self.role).await {
                 Ok(snapshot) => {
@@ -190,8 +192,7 @@ impl Watcher {
                 }
                 Err(_) => {}
             }
-            sleep(self.calls.jitter(mean)).await;
-            mean = (mean * 2).min(LIST_RETRY_PAUSE_MAX);
+            sleep(self.calls.jitter(backoff.failed())).await;
         }
     }
 
@@ -229,8 +230,8 @@ async fn follow_and_list<S, F, L>(
 /// Ends of watches in a row.
 #[derive(Default)]
 struct WatchEnds {
-    /// Mean pause after the next watch that does not last.
-    next: Duration,
+    /// Mean pauses after further watches that do not last.
+    backoff: Option<Backoff>,
 }
 
 impl WatchEnds {
@@ -240,11 +241,15 @@ impl WatchEnds {
     /// without a pause would load every member.
     fn pause_after(&mut self, duration: Duration) -> Duration {
         if duration >= LIST_RETRY_PAUSE_MAX {
-            self.next = Duration::ZERO;
+            self.backoff = None;
         }
-        let pause = self.next;
-        self.next = (pause * 2).clamp(LIST_RETRY_PAUSE, LIST_RETRY_PAUSE_MAX);
-        pause
+        match &mut self.backoff {
+            Some(backoff) => backoff.failed(),
+            None => {
+                self.backoff = Some(LIST_BACKOFF);
+                Duration::ZERO
+            }
+        }
     }
 }
 
