@@ -11,6 +11,7 @@ use std::time::Duration;
 use backend::discovery::{Registration, Role};
 use backend::{Error, Result};
 use protocol::drain::{PUBLISH_INTERVAL, ROOM_INTERVAL};
+use protocol::pause::Backoff;
 use protocol::{Code, Refusal};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -108,8 +109,9 @@ pub(crate) async fn call_registry<T>(
 }
 
 async fn regain(boat: &Boat, lease: &BoatLease) -> Registration {
-    let mut pause = RETRY_PAUSE;
+    let mut backoff = Backoff::new(RETRY_PAUSE, RETRY_PAUSE_MAX);
     loop {
+        let pause = backoff.failed();
         let request = (boat.registry).register(Role::Boat, &boat.config.name, &lease.address);
         match call_registry(&boat.config, request).await {
             Ok(registration) => return registration,
@@ -123,7 +125,6 @@ async fn regain(boat: &Boat, lease: &BoatLease) -> Registration {
             close_all(boat);
         }
         sleep(jittered(&*boat.entropy, pause)).await;
-        pause = (pause * 2).min(RETRY_PAUSE_MAX);
     }
 }
 

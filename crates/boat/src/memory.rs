@@ -6,13 +6,13 @@ use std::time::Duration;
 use backend::memory::MemoryReader;
 use metrics::{Counter, Gauge, counter, gauge};
 use protocol::memory_pressure::{MemoryPressure, Pressure, SAMPLE_INTERVAL, memory_ceiling};
+use protocol::pause::between;
 use protocol::{Code, Refusal};
 use tokio::time::sleep;
 use tracing::warn;
 
 use crate::boat::{Boat, Shortage};
 use crate::connection::Connection;
-use crate::reregister::random_below;
 
 /// Upper bound of the random wait advised to clients that are sent away.
 const MAX_RETURN_DELAY: Duration = Duration::from_secs(30);
@@ -89,7 +89,8 @@ pub(crate) fn refusal(boat: &Boat) -> Refusal {
 }
 
 fn wait(boat: &Boat) -> Duration {
-    Duration::from_secs(1) + random_below(&*boat.entropy, MAX_RETURN_DELAY)
+    let least = Duration::from_secs(1);
+    between(least, least + MAX_RETURN_DELAY, boat.entropy.next())
 }
 
 fn send_arriving_away(boat: &Boat) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::station::{Disconnect, Reassert, ReassertOutcome, Reasserted};
 use backend::clock::Entropy;
 use protocol::mailbox::{ReassertAnswer, replaced_session_refusal};
+use protocol::pause::between;
 use protocol::presence::{LossDetector, RESYNC_INTERVAL, SessionKey, syncs_restored};
 use protocol::revocation::closing;
 use protocol::{Code, Refusal};
@@ -266,12 +267,5 @@ fn is_token_verdict(outcome: &ReassertOutcome) -> bool {
 
 /// Random duration between half of `mean` and one and a half times `mean`.
 pub(crate) fn jittered(entropy: &dyn Entropy, mean: Duration) -> Duration {
-    mean / 2 + random_below(entropy, mean)
-}
-
-pub(crate) fn random_below(entropy: &dyn Entropy, end: Duration) -> Duration {
-    match u64::try_from(end.as_micros()) {
-        Ok(micros) if micros > 0 => Duration::from_micros(entropy.next() % micros),
-        Ok(_) | Err(_) => Duration::ZERO,
-    }
+    between(mean / 2, mean * 3 / 2, entropy.next())
 }

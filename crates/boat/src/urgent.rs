@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use protocol::Timestamp;
+use protocol::pause::Backoff;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -72,18 +73,17 @@ impl UrgentAssertions {
 
 /// Asserts queued connections, until dropped.
 pub(crate) async fn assert_urgent(boat: Arc<Boat>) {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(FIRST_PAUSE, MAX_PAUSE);
     let mut queue = VecDeque::new();
     loop {
         if queue.is_empty() {
-            pause = FIRST_PAUSE;
+            backoff.succeeded();
             queue.extend(boat.urgent.next().await);
         }
-        sleep(jittered(&*boat.entropy, pause)).await;
-        pause = match assert_each(&boat, &mut queue).await {
-            0 => (pause * 2).min(MAX_PAUSE),
-            _ => FIRST_PAUSE,
-        };
+        sleep(jittered(&*boat.entropy, backoff.failed())).await;
+        if assert_each(&boat, &mut queue).await > 0 {
+            backoff.succeeded();
+        }
     }
 }
 
