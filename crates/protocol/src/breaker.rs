@@ -1,4 +1,4 @@
-//! Circuit breaker per partition of the log. A partition that does not answer while others do is
+//! Circuit breakers of the partitions of the log. A partition that does not answer while others do is
 //! away: its senders learn that at once, instead of waiting for a deadline together with every
 //! other send of their batch.
 
@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Timestamp;
+use crate::circuit::{Circuit, CircuitLimits, Pass};
 
 /// A partition is away once a record has waited this long in it while another partition
 /// acknowledged one.
@@ -14,36 +15,30 @@ pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of the probes that test whether a partition is back.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Permission to publish to a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
-    /// Granted; the sender waits for the answer.
-    Open,
-    /// Granted; the sender does not wait, since no answer is expected.
-    Probe,
-    /// Denied for this long.
-    Closed(Duration),
-}
+const LIMITS: CircuitLimits = CircuitLimits {
+    failures_max: 1,
+    pause_min: PROBE_INTERVAL,
+    pause_max: PROBE_INTERVAL,
+};
 
 /// The partitions of one topic, as one publisher sees them. Times are monotonic.
 #[derive(Debug, Default)]
 pub struct Breakers {
     /// The last acknowledgement of each partition.
     last_acks: BTreeMap<u32, Timestamp>,
-    /// Partitions that are away, each with the time of its next probe.
-    unavailable: BTreeMap<u32, Timestamp>,
+    /// Open circuits of partitions that are away.
+    unavailable: BTreeMap<u32, Circuit>,
 }
 
 impl Breakers {
-    pub fn passage(&mut self, partition: u32, now: Timestamp) -> Passage {
-        match self.unavailable.get_mut(&partition) {
-            None => Passage::Open,
-            Some(probe_at) if *probe_at <= now => {
-                *probe_at = now + PROBE_INTERVAL;
-                Passage::Probe
-            }
-            Some(probe_at) => Passage::Closed(probe_at.since(now)),
-        }
+    /// Permission to publish to a partition. Nobody waits for the answer of a probe, since none is
+    /// expected.
+    ///
+    /// # Errors
+    /// The time until the next permitted call.
+    pub fn pass(&mut self, partition: u32, now: Timestamp) -> Result<Pass, Duration> {
+        let circuit = self.unavailable.get_mut(&partition);
+        circuit.map_or(Ok(Pass::Call), |circuit| circuit.pass(now))
     }
 
     pub fn acknowledged(&mut self, partition: u32, now: Timestamp) {
@@ -65,7 +60,9 @@ impl Breakers {
         let is_away = now.since(waiting_since) >= ACK_TIMEOUT
             && other_acks.any(|(_, at)| *at >= waiting_since);
         if is_away {
-            self.unavailable.insert(partition, now + PROBE_INTERVAL);
+            let mut circuit = Circuit::new(LIMITS);
+            circuit.unreachable(Pass::Call, now);
+            self.unavailable.insert(partition, circuit);
         }
         is_away
     }
@@ -93,13 +90,13 @@ mod tests {
         );
         breakers.acknowledged(OTHER, at(10));
         assert!(!breakers.is_away(ONE, at(0), at(999)), "it may be slow");
-        assert_eq!(breakers.passage(ONE, at(999)), Passage::Open);
+        assert_eq!(breakers.pass(ONE, at(999)), Ok(Pass::Call));
         assert!(breakers.is_away(ONE, at(0), at(1_000)));
         assert!(
             !breakers.is_away(OTHER, at(500), at(2_000)),
             "each by itself"
         );
-        assert_eq!(breakers.passage(OTHER, at(1_000)), Passage::Open);
+        assert_eq!(breakers.pass(OTHER, at(1_000)), Ok(Pass::Call));
     }
 
     #[test]
@@ -108,18 +105,15 @@ mod tests {
         breakers.acknowledged(OTHER, at(1));
         assert!(breakers.is_away(ONE, at(0), at(1_000)));
         assert_eq!(
-            breakers.passage(ONE, at(1_400)),
-            Passage::Closed(Duration::from_millis(600))
+            breakers.pass(ONE, at(1_400)),
+            Err(Duration::from_millis(600))
         );
-        assert_eq!(breakers.passage(ONE, at(2_000)), Passage::Probe);
-        assert!(matches!(
-            breakers.passage(ONE, at(2_000)),
-            Passage::Closed(_)
-        ));
+        assert_eq!(breakers.pass(ONE, at(2_000)), Ok(Pass::Probe));
+        assert!(breakers.pass(ONE, at(2_000)).is_err());
         assert!(breakers.is_away(ONE, at(2_000), at(2_001)), "known already");
-        assert_eq!(breakers.passage(ONE, at(3_000)), Passage::Probe);
+        assert_eq!(breakers.pass(ONE, at(3_000)), Ok(Pass::Probe));
         breakers.acknowledged(ONE, at(3_100));
-        assert_eq!(breakers.passage(ONE, at(3_100)), Passage::Open);
+        assert_eq!(breakers.pass(ONE, at(3_100)), Ok(Pass::Call));
     }
 
     #[test]

@@ -4,16 +4,22 @@
 use std::time::Duration;
 
 use crate::Timestamp;
+use crate::pause::Backoff;
 
-/// Failures in a row that open the circuit.
-pub const FAILURES_MAX: u32 = 8;
-/// The first pause, which doubles up to the longest.
-pub const PAUSE_MIN: Duration = Duration::from_secs(1);
-pub const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// When a circuit opens, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct CircuitLimits {
+    /// Failures in a row that open the circuit.
+    pub failures_max: u32,
+    /// The first pause, which doubles up to the longest.
+    pub pause_min: Duration,
+    pub pause_max: Duration,
+}
 
 /// One caller's view of one service. Times are monotonic.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Circuit {
+    limits: CircuitLimits,
     failures: u32,
     /// Set while the circuit is open.
     open: Option<OpenCircuit>,
@@ -21,8 +27,20 @@ pub struct Circuit {
 
 #[derive(Clone, Copy, Debug)]
 struct OpenCircuit {
+    backoff: Backoff,
     pause: Duration,
     probe_at: Timestamp,
+}
+
+impl OpenCircuit {
+    fn new(mut backoff: Backoff, now: Timestamp) -> OpenCircuit {
+        let pause = backoff.failed();
+        OpenCircuit {
+            backoff,
+            pause,
+            probe_at: now + pause,
+        }
+    }
 }
 
 /// Permission for a call.
@@ -34,6 +52,19 @@ pub enum Pass {
 }
 
 impl Circuit {
+    pub fn new(limits: CircuitLimits) -> Circuit {
+        Circuit {
+            limits,
+            failures: 0,
+            open: None,
+        }
+    }
+
+    /// Whether no call passes now.
+    pub fn rests(&self, now: Timestamp) -> bool {
+        self.open.is_some_and(|open| now < open.probe_at)
+    }
+
     /// Permission for a call now.
     ///
     /// # Errors
@@ -59,22 +90,27 @@ impl Circuit {
     pub fn failed(&mut self, pass: Pass, now: Timestamp) -> bool {
         match (&mut self.open, pass) {
             (Some(open), Pass::Probe) => {
-                open.pause = (open.pause * 2).min(PAUSE_MAX);
-                open.probe_at = now + open.pause;
+                *open = OpenCircuit::new(open.backoff, now);
                 false
             }
             // A call from before the circuit opened.
             (Some(_), Pass::Call) => false,
             (None, _) => {
                 self.failures += 1;
-                let opens = self.failures >= FAILURES_MAX;
+                let opens = self.failures >= self.limits.failures_max;
                 if opens {
-                    let (pause, probe_at) = (PAUSE_MIN, now + PAUSE_MIN);
-                    self.open = Some(OpenCircuit { pause, probe_at });
+                    let backoff = Backoff::new(self.limits.pause_min, self.limits.pause_max);
+                    self.open = Some(OpenCircuit::new(backoff, now));
                 }
                 opens
             }
         }
+    }
+
+    /// Records that the service cannot be reached, which opens the circuit at once.
+    pub fn unreachable(&mut self, pass: Pass, now: Timestamp) {
+        self.failures = self.limits.failures_max - 1;
+        self.failed(pass, now);
     }
 }
 
@@ -86,8 +122,19 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
+    const FAILURES_MAX: u32 = 8;
+    const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+    fn closed() -> Circuit {
+        Circuit::new(CircuitLimits {
+            failures_max: FAILURES_MAX,
+            pause_min: PAUSE_MIN,
+            pause_max: Duration::from_secs(30),
+        })
+    }
+
     fn opened() -> Circuit {
-        let mut circuit = Circuit::default();
+        let mut circuit = closed();
         for failure in 1..=FAILURES_MAX {
             let pass = circuit.pass(at(0)).expect("closed");
             assert_eq!(circuit.failed(pass, at(0)), failure == FAILURES_MAX);
@@ -97,7 +144,7 @@ mod tests {
 
     #[test]
     fn consecutive_failures_open_it_and_an_answer_resets_the_count() {
-        let mut circuit = Circuit::default();
+        let mut circuit = closed();
         for _ in 0..3 * FAILURES_MAX {
             for _ in 1..FAILURES_MAX {
                 assert!(!circuit.failed(Pass::Call, at(0)));
@@ -106,6 +153,17 @@ mod tests {
         }
         assert_eq!(circuit.pass(at(0)), Ok(Pass::Call));
         assert_eq!(opened().pass(at(400)), Err(Duration::from_millis(600)));
+    }
+
+    #[test]
+    fn an_unreachable_service_opens_it_at_once() {
+        let mut circuit = closed();
+        circuit.unreachable(Pass::Call, at(0));
+        circuit.unreachable(Pass::Call, at(500));
+        assert!(circuit.rests(at(999)) && !circuit.rests(at(1_000)));
+        assert_eq!(circuit.pass(at(1_000)), Ok(Pass::Probe));
+        circuit.unreachable(Pass::Probe, at(1_000));
+        assert!(circuit.rests(at(2_999)) && !circuit.rests(at(3_000)));
     }
 
     #[test]

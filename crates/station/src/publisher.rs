@@ -13,7 +13,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::Timestamp;
-use protocol::breaker::{ACK_TIMEOUT, Breakers, Passage};
+use protocol::breaker::{ACK_TIMEOUT, Breakers};
+use protocol::circuit::Pass;
 use protocol::keys::{Topic, partition_of};
 use protocol::record::Task;
 use tokio::time::{Instant, sleep_until};
@@ -105,19 +106,16 @@ impl Publisher {
         let mut open_calls: BTreeMap<Partition, usize> = BTreeMap::new();
         let call_start = self.now();
         for (partition, indices, records) in by_partition(records) {
-            let passage = self.breakers.lock().passage(partition.number, call_start);
-            match passage {
-                Passage::Open => {
+            let pass = self.breakers.lock().pass(partition.number, call_start);
+            match pass {
+                Ok(Pass::Call) => {
                     open_calls.insert(partition, indices.len());
                     calls.push(self.call(partition, indices, records, timeout));
                 }
-                Passage::Probe | Passage::Closed(_) => {
+                Ok(Pass::Probe) | Err(_) => {
                     self.away_total.increment(indices.len() as u64);
-                    let wait = match passage {
-                        Passage::Closed(wait) => wait,
-                        Passage::Open | Passage::Probe => ACK_TIMEOUT,
-                    };
-                    if passage == Passage::Probe {
+                    let wait = pass.err().unwrap_or(ACK_TIMEOUT);
+                    if pass.is_ok() {
                         let probe = self.call(partition, Vec::new(), records, self.deadline);
                         self.observe(FuturesUnordered::from_iter([probe]));
                     }

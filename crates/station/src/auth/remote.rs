@@ -13,7 +13,7 @@ use backend::clock::{Clock, SystemClock, TimerClock};
 use backend::tls::{CertificateFiles, Certificates, client_config, client_config_with};
 use metrics::counter;
 use parking_lot::Mutex;
-use protocol::circuit::{Circuit, Pass};
+use protocol::circuit::{Circuit, CircuitLimits, Pass};
 use protocol::log_pace::LogPace;
 use protocol::settings::{Link, Problems};
 use protocol::{Code, Refusal, Timestamp, UserId};
@@ -30,6 +30,11 @@ use super::{Authenticator, Client, KeyError, Principal};
 
 /// Time for an answer, including that for a connection.
 const DEADLINE: Duration = Duration::from_secs(2);
+const CIRCUIT_LIMITS: CircuitLimits = CircuitLimits {
+    failures_max: 8,
+    pause_min: Duration::from_secs(1),
+    pause_max: Duration::from_secs(30),
+};
 /// Sign-ins that wait for an answer; further ones are `unavailable` at once.
 const IN_FLIGHT_MAX: usize = 256;
 /// Bytes of an answer, which has three numbers.
@@ -163,7 +168,7 @@ impl Remote {
             certificates,
             client: OnceLock::new(),
             permits: Semaphore::new(IN_FLIGHT_MAX),
-            circuit: Mutex::default(),
+            circuit: Mutex::new(Circuit::new(CIRCUIT_LIMITS)),
             timer: TimerClock::starting_at(Timestamp::ZERO),
             pace: Mutex::default(),
             lifetime_max: remote.lifetime_max,
