@@ -37,7 +37,7 @@ use tokio::time::{Instant, timeout};
 use tonic::{Code as Grpc, Response, Status};
 use tower::retry::budget::{Budget as _, TpsBudget};
 
-use self::breaker::CircuitBreaker;
+use self::breaker::Breakers;
 use self::failover::Again;
 use crate::Config;
 use crate::metrics::Metrics;
@@ -83,7 +83,7 @@ pub(crate) struct StationPool {
     /// Name of this boat: each boat spreads over stations in its own order.
     name: String,
     channels: Mutex<BTreeMap<String, Channel>>,
-    breaker: Mutex<CircuitBreaker>,
+    breakers: Mutex<Breakers>,
     /// Retry budget: small, lest the stations that are left get twice the load.
     budget: TpsBudget,
     created_at: Instant,
@@ -104,7 +104,7 @@ impl StationPool {
             lanes: config.lanes.max(1) as u64,
             name: config.name.clone(),
             channels: Mutex::default(),
-            breaker: Mutex::default(),
+            breakers: Mutex::default(),
             budget: TpsBudget::new(BUDGET_WINDOW, RETRIES_ALWAYS, RETRIES_SHARE),
             created_at: Instant::now(),
             last_answer_ms: AtomicU64::new(0),
@@ -114,6 +114,10 @@ impl StationPool {
     /// The lane of a session: all its calls go the same way.
     pub(crate) fn session_lane(&self, session: SessionId) -> usize {
         ((session.get() as u64 >> 6) % self.lanes) as usize
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::ZERO + self.created_at.elapsed()
     }
 
     /// Time since any station answered.
@@ -336,15 +340,13 @@ impl StationPool {
     fn note_answer<T>(&self, station: &str, answer: Result<T, Status>) -> Result<T, Status> {
         match &answer {
             Err(status) if cannot_be_reached(status) => {
-                let now = Instant::now();
-                self.breaker.lock().record_unreachable(station, now);
+                self.breakers.lock().record_unreachable(station, self.now());
             }
             Err(status) if !is_answer(status) => {
-                let now = Instant::now();
-                self.breaker.lock().record_silence(station, now);
+                self.breakers.lock().record_silence(station, self.now());
             }
             Ok(_) | Err(_) => {
-                self.breaker.lock().record_answer(station);
+                self.breakers.lock().record_answer(station);
                 let now = self.created_at.elapsed().as_millis() as u64;
                 self.last_answer_ms.store(now, Ordering::Relaxed);
             }
@@ -355,13 +357,13 @@ impl StationPool {
     /// The station of a lane, stable while it is registered and reachable, and the one to ask after
     /// it. Resting stations come last.
     fn lane_stations(&self, lane: usize) -> Result<(String, Option<String>), Refusal> {
-        let now = Instant::now();
+        let now = self.now();
         let directory = self.directory.borrow();
-        let mut breaker = self.breaker.lock();
+        let mut breakers = self.breakers.lock();
         let mut stations: Vec<&Instance> = directory.iter().collect();
         stations.sort_by_cached_key(|station| {
             let affinity = Reverse(self.affinity(station, lane));
-            (breaker.is_resting(&station.address, now), affinity)
+            (breakers.is_resting(&station.address, now), affinity)
         });
         let mut stations = stations.into_iter().map(|station| &station.address);
         let Some(first) = stations.next() else {
@@ -370,7 +372,7 @@ impl StationPool {
                     .retry_after(Duration::from_secs(1)),
             );
         };
-        breaker.record_trial(first, now);
+        breakers.record_trial(first, now);
         Ok((first.clone(), stations.next().cloned()))
     }
 
@@ -381,7 +383,7 @@ impl StationPool {
             let is_registered =
                 |address: &str| directory.iter().any(|station| station.address == address);
             channels.retain(|address, _| is_registered(address));
-            self.breaker.lock().retain(is_registered);
+            self.breakers.lock().retain(is_registered);
         }
         let channel = (channels.entry(address.to_owned())).or_insert_with_key(|address| {
             let channel = self.connector.channel(Role::Station, address);

@@ -1,86 +1,80 @@
-//! Circuit breaker: stations that were unreachable or silent rest while others are asked.
+//! Circuit breakers of stations: those that were unreachable or silent rest while others are asked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use protocol::Timestamp;
+use protocol::circuit::{Circuit, CircuitLimits, Pass};
 
-/// Rest of a station after the first call that did not reach it; each further failure doubles it,
-/// up to `MAX_REST`.
-const FIRST_REST: Duration = Duration::from_millis(500);
-const MAX_REST: Duration = Duration::from_secs(16);
+/// A station rests after a call that did not reach it, or after so many in a row without an answer
+/// in time. Fewer may be mere slowness, and the station asked instead would be slow next.
+const LIMITS: CircuitLimits = CircuitLimits {
+    failures_max: 3,
+    pause_min: Duration::from_millis(500),
+    pause_max: Duration::from_secs(16),
+};
 
-/// Calls in a row without an answer in time before a station rests. Fewer may be mere slowness, and
-/// the station asked instead would be slow next.
-const SILENCES: u32 = 3;
-
-/// Rests and silences by station address.
+/// Circuits by station address. Times are monotonic.
 #[derive(Debug, Default)]
-pub(super) struct CircuitBreaker {
-    rests: BTreeMap<String, Rest>,
-    /// Calls without an answer since the last answer.
-    silences: BTreeMap<String, u32>,
-}
+pub(super) struct Breakers(BTreeMap<String, Breaker>);
 
 #[derive(Debug)]
-struct Rest {
-    ends_at: Instant,
-    next_length: Duration,
+struct Breaker {
+    circuit: Circuit,
+    /// `Probe` from a trial until the first failure after it: calls that were in flight together
+    /// count once.
+    pass: Pass,
 }
 
-impl Rest {
-    /// Begins a rest. One under way is not extended: calls that were in flight together count once.
-    fn begin(&mut self, now: Instant) {
-        if self.ends_at <= now {
-            self.ends_at = now + self.next_length;
-            self.next_length = (self.next_length * 2).min(MAX_REST);
-        }
+impl Breaker {
+    fn take_pass(&mut self) -> Pass {
+        std::mem::replace(&mut self.pass, Pass::Call)
     }
 }
 
-impl CircuitBreaker {
-    pub(super) fn record_unreachable(&mut self, address: &str, now: Instant) {
-        let rest = self.rests.entry(address.to_owned()).or_insert(Rest {
-            ends_at: now,
-            next_length: FIRST_REST,
-        });
-        rest.begin(now);
+impl Breakers {
+    pub(super) fn record_unreachable(&mut self, address: &str, now: Timestamp) {
+        let breaker = self.breaker(address);
+        let pass = breaker.take_pass();
+        breaker.circuit.unreachable(pass, now);
     }
 
     /// Counts a call that got no answer in time.
-    pub(super) fn record_silence(&mut self, address: &str, now: Instant) {
-        let silences = self.silences.entry(address.to_owned()).or_default();
-        *silences = silences.saturating_add(1);
-        if *silences >= SILENCES {
-            self.record_unreachable(address, now);
-        }
+    pub(super) fn record_silence(&mut self, address: &str, now: Timestamp) {
+        let breaker = self.breaker(address);
+        let pass = breaker.take_pass();
+        breaker.circuit.failed(pass, now);
+    }
+
+    fn breaker(&mut self, address: &str) -> &mut Breaker {
+        self.0.entry(address.to_owned()).or_insert_with(|| Breaker {
+            circuit: Circuit::new(LIMITS),
+            pass: Pass::Call,
+        })
     }
 
     pub(super) fn record_answer(&mut self, address: &str) {
-        if !self.rests.is_empty() || !self.silences.is_empty() {
-            self.rests.remove(address);
-            self.silences.remove(address);
-        }
+        self.0.remove(address);
     }
 
-    pub(super) fn is_resting(&self, address: &str, now: Instant) -> bool {
-        self.rests
-            .get(address)
-            .is_some_and(|rest| now < rest.ends_at)
+    pub(super) fn is_resting(&self, address: &str, now: Timestamp) -> bool {
+        let breaker = self.0.get(address);
+        breaker.is_some_and(|breaker| breaker.circuit.rests(now))
     }
 
     /// Notes a call that is about to go to the station. After a rest it is a trial, and the only
     /// one: for all other calls the next rest begins, until the station has answered.
-    pub(super) fn record_trial(&mut self, address: &str, now: Instant) {
-        if let Some(rest) = self.rests.get_mut(address) {
-            rest.begin(now);
+    pub(super) fn record_trial(&mut self, address: &str, now: Timestamp) {
+        if let Some(breaker) = self.0.get_mut(address)
+            && breaker.circuit.pass(now) == Ok(Pass::Probe)
+        {
+            breaker.pass = Pass::Probe;
         }
     }
 
     /// Forgets stations that are no longer registered.
     pub(super) fn retain(&mut self, is_registered: impl Fn(&str) -> bool) {
-        self.rests.retain(|address, _| is_registered(address));
-        self.silences.retain(|address, _| is_registered(address));
+        self.0.retain(|address, _| is_registered(address));
     }
 }
 
@@ -89,74 +83,78 @@ mod tests {
     use super::*;
 
     const STATION: &str = "http://station-1";
+    const FIRST_REST: Duration = LIMITS.pause_min;
 
     #[test]
     fn rests_grow_with_each_trial_that_fails() {
-        let mut breaker = CircuitBreaker::default();
-        let mut now = Instant::now();
+        let mut breakers = Breakers::default();
+        let mut now = Timestamp::ZERO;
         for expected in [500, 1_000, 2_000, 4_000, 8_000, 16_000, 16_000] {
             let expected = Duration::from_millis(expected);
-            breaker.record_unreachable(STATION, now);
-            breaker.record_unreachable(STATION, now + expected / 2);
+            breakers.record_trial(STATION, now);
+            breakers.record_unreachable(STATION, now);
+            breakers.record_unreachable(STATION, now + expected / 2);
             let last = now + expected - Duration::from_millis(1);
-            assert!(breaker.is_resting(STATION, last), "{expected:?}");
-            now += expected;
-            assert!(!breaker.is_resting(STATION, now), "{expected:?}");
+            assert!(breakers.is_resting(STATION, last), "{expected:?}");
+            now = now + expected;
+            assert!(!breakers.is_resting(STATION, now), "{expected:?}");
         }
     }
 
     #[test]
     fn after_a_rest_one_call_is_the_trial() {
-        let mut breaker = CircuitBreaker::default();
-        let now = Instant::now();
-        breaker.record_trial(STATION, now);
-        assert!(!breaker.is_resting(STATION, now), "it never failed");
-        breaker.record_unreachable(STATION, now);
+        let mut breakers = Breakers::default();
+        let now = Timestamp::ZERO;
+        breakers.record_trial(STATION, now);
+        assert!(!breakers.is_resting(STATION, now), "it never failed");
+        breakers.record_unreachable(STATION, now);
         let trial_at = now + FIRST_REST;
-        assert!(!breaker.is_resting(STATION, trial_at));
-        breaker.record_trial(STATION, trial_at);
+        assert!(!breakers.is_resting(STATION, trial_at));
+        breakers.record_trial(STATION, trial_at);
         assert!(
-            breaker.is_resting(STATION, trial_at),
+            breakers.is_resting(STATION, trial_at),
             "the others wait for the trial"
         );
-        // A failed trial does not extend the rest it began.
-        breaker.record_unreachable(STATION, trial_at);
-        assert!(!breaker.is_resting(STATION, trial_at + 2 * FIRST_REST));
-        breaker.record_answer(STATION);
-        assert!(!breaker.is_resting(STATION, trial_at));
+        // A trial that fails at once begins a rest twice as long.
+        breakers.record_unreachable(STATION, trial_at);
+        assert!(!breakers.is_resting(STATION, trial_at + 2 * FIRST_REST));
+        breakers.record_answer(STATION);
+        assert!(!breakers.is_resting(STATION, trial_at));
     }
 
     #[test]
     fn station_rests_after_repeated_silence() {
-        let mut breaker = CircuitBreaker::default();
-        let now = Instant::now();
-        for _ in 0..2 * SILENCES {
-            breaker.record_silence(STATION, now);
-            assert!(!breaker.is_resting(STATION, now), "it is slow now and then");
-            breaker.record_answer(STATION);
+        let mut breakers = Breakers::default();
+        let now = Timestamp::ZERO;
+        for _ in 0..2 * LIMITS.failures_max {
+            breakers.record_silence(STATION, now);
+            assert!(
+                !breakers.is_resting(STATION, now),
+                "it is slow now and then"
+            );
+            breakers.record_answer(STATION);
         }
-        for _ in 1..SILENCES {
-            breaker.record_silence(STATION, now);
-            breaker.record_trial(STATION, now);
+        for _ in 1..LIMITS.failures_max {
+            breakers.record_silence(STATION, now);
+            breakers.record_trial(STATION, now);
         }
-        assert!(!breaker.is_resting(STATION, now));
-        breaker.record_silence(STATION, now);
-        assert!(breaker.is_resting(STATION, now));
+        assert!(!breakers.is_resting(STATION, now));
+        breakers.record_silence(STATION, now);
+        assert!(breakers.is_resting(STATION, now));
         // The trial gets no answer either.
         let trial_at = now + FIRST_REST;
-        breaker.record_trial(STATION, trial_at);
-        breaker.record_silence(STATION, trial_at + FIRST_REST);
-        assert!(breaker.is_resting(STATION, trial_at + FIRST_REST));
-        breaker.record_answer(STATION);
-        assert!(!breaker.is_resting(STATION, trial_at + FIRST_REST));
+        breakers.record_trial(STATION, trial_at);
+        breakers.record_silence(STATION, trial_at + FIRST_REST);
+        assert!(breakers.is_resting(STATION, trial_at + FIRST_REST));
+        breakers.record_answer(STATION);
+        assert!(!breakers.is_resting(STATION, trial_at + FIRST_REST));
     }
 
     #[test]
     fn unregistered_station_is_forgotten() {
-        let mut breaker = CircuitBreaker::default();
-        let now = Instant::now();
-        breaker.record_unreachable(STATION, now);
-        breaker.retain(|address| address != STATION);
-        assert!(!breaker.is_resting(STATION, now));
+        let mut breakers = Breakers::default();
+        breakers.record_unreachable(STATION, Timestamp::ZERO);
+        breakers.retain(|address| address != STATION);
+        assert!(!breakers.is_resting(STATION, Timestamp::ZERO));
     }
 }
