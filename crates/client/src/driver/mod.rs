@@ -22,6 +22,7 @@ mod address;
 mod clock;
 mod connection;
 mod dial;
+mod edge_book;
 mod engine;
 mod events;
 mod handlers;

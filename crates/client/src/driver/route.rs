@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::edges::{Edge, EdgeBook, blames_edge};
+use protocol::edges::Edge;
 use protocol::{Code, Refusal, Timestamp};
 use tokio::time::{Duration, timeout};
 
 use super::connection::{Connection, lost};
 use super::dial::Dial;
+use super::edge_book::{EdgeBook, blames_edge};
 use super::tls::Tls;
 use super::{Address, ClientConfig, ConnectError};
 use crate::store::StorePath;
