@@ -50,7 +50,6 @@ pub mod revocation;
 pub mod round_trip;
 pub mod session;
 pub mod settings;
-pub mod sign_out;
 pub mod signature;
 pub mod ticket;
 pub mod time;

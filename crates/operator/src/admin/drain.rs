@@ -12,14 +12,15 @@ use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use backend::discovery::{Instance, Registry, Role as Service};
 use protocol::access::Role;
-use protocol::sign_out::STATION_TIMEOUT;
 use protocol::{Code, Refusal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::api::{Answer, Desk};
-use super::kick::{append_to_log, ask_discovery, away, elsewhere, is_of_another_role, refused};
+use super::kick::{
+    STATION_TIMEOUT, append_to_log, ask_discovery, away, elsewhere, is_of_another_role, refused,
+};
 use super::operators::{Operator, Role as May};
 use super::refusal::DeskRefusal;
 use crate::answer::List;

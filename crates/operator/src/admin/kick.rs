@@ -1,6 +1,8 @@
 //! Signs users out: logs the operation, revokes the tokens, then kicks the sessions registered now.
 //! Sessions that begin in between end with the revocation.
 
+mod steps;
+
 use std::sync::Arc;
 
 use api::station::{Kickout, Revoke};
@@ -14,9 +16,6 @@ use backend::clock::Entropy;
 use backend::discovery::{Registry, Role as Service};
 use protocol::access::Role;
 use protocol::revocation::Revocation;
-use protocol::sign_out::{
-    LOG_TIMEOUT, MAX_CONCURRENT_SIGN_OUTS, STATION_TIMEOUT, STEP_TIMEOUT, asks_another,
-};
 use protocol::{Code, Platform, Refusal, Timestamp, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,6 +23,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{Code as Grpc, Response, Status};
 
+pub use self::steps::ANSWER_TIMEOUT;
+pub(super) use self::steps::STATION_TIMEOUT;
+use self::steps::{LOG_TIMEOUT, MAX_CONCURRENT_SIGN_OUTS, STEP_TIMEOUT, asks_another};
 use super::api::{Answer, Desk, failed};
 use super::operators::Operator;
 use super::refusal::DeskRefusal;

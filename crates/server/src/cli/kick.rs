@@ -5,9 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use operator::admin::kick::{KickAnswer, KickQuestion};
+use operator::admin::kick::{ANSWER_TIMEOUT, KickAnswer, KickQuestion};
 use operator::answer::utc;
-use protocol::sign_out::ANSWER_TIMEOUT;
 use protocol::{Platform, UserId};
 use tokio::time::timeout;
 

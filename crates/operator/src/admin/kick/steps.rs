@@ -1,29 +1,29 @@
-//! Sign-out of a user from the desk: time for each step, and answers that send the request to
-//! another station. Steps go on when their request breaks off, and all of them end before the
-//! operator's terminal stops waiting.
+//! Steps of a sign-out: time for each, and answers that send the request to another station. Steps
+//! go on when their request breaks off, and all of them end before the operator's terminal stops
+//! waiting.
 
 use std::time::Duration;
 
-use crate::Code;
+use protocol::Code;
 
 /// Time for an entry in the log of operations: one before any step, one about the end.
-pub const LOG_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const LOG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for one station to answer, and for discovery to name them.
-pub const STATION_TIMEOUT: Duration = Duration::from_secs(5);
+pub(in crate::admin) const STATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for one step, revocation or kick, at any number of stations.
-pub const STEP_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Patience of an operator's terminal, longer than all steps and both entries.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Users that one desk signs out at a time; further requests must retry.
-pub const MAX_CONCURRENT_SIGN_OUTS: usize = 16;
+pub(super) const MAX_CONCURRENT_SIGN_OUTS: usize = 16;
 
 /// Whether another station may answer otherwise: this one cannot now, or its version does not know
 /// the call.
-pub const fn asks_another(code: Code) -> bool {
+pub(super) const fn asks_another(code: Code) -> bool {
     code.retryable() || matches!(code, Code::Unsupported)
 }
 
