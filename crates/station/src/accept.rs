@@ -6,6 +6,10 @@
 //! before the publish nothing was promised; after it the key still says *pending*, and the client's
 //! resend is published again under the same id.
 
+mod change_check;
+mod ids;
+mod publisher;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,13 +37,14 @@ use protocol::{Code, ConversationId, MessageId, Refusal, TraceContext, UserId};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::change_check::ChangeCheck;
-use crate::ids::MessageIds;
+pub(crate) use self::change_check::ChangeCheck;
+pub(crate) use self::ids::MessageIds;
+use self::publisher::PublishAnswer;
+pub(crate) use self::publisher::{Publisher, Records};
 use crate::limits::Limits;
 use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
-use crate::publisher::{PublishAnswer, Publisher, Records};
-use crate::read_markers::ReadMarker;
+use crate::receipts::ReadMarker;
 use crate::workers::WorkQueue;
 
 /// Outcome of one send.

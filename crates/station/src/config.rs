@@ -10,7 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::read::page_cache;
-use crate::{auth, http, sessions, tickets};
+use crate::session::{self, tickets};
+use crate::{auth, http};
 
 /// Section `station`: admission of sessions, acceptance of messages, answers to questions.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -29,7 +30,7 @@ pub struct Config {
     pub reflection: bool,
     pub auth: auth::Config,
     pub tickets: tickets::Config,
-    pub sessions: sessions::Config,
+    pub sessions: session::Config,
     pub http: http::Config,
     /// Maximum size of a message's body in bytes; a larger one is refused as `too_large`. Must leave
     /// 4 KiB of the 4 MiB that a call between services has.
@@ -204,7 +205,7 @@ impl Default for Config {
             reflection: false,
             auth: auth::Config::default(),
             tickets: tickets::Config::default(),
-            sessions: sessions::Config::default(),
+            sessions: session::Config::default(),
             http: http::Config::default(),
             body_bytes_max: 60 * 1024,
             record_bytes_max: bounds.record_bytes,

@@ -22,11 +22,11 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::accept::SendAcceptor;
-use crate::admission::Admissions;
-use crate::mail::MailReader;
 use crate::read::Reader;
+use crate::read::mail::MailReader;
 use crate::receipts::Receipts;
-use crate::tickets::{Proof, TicketDoor};
+use crate::session::Admissions;
+use crate::session::tickets::{Proof, TicketDoor};
 
 /// Dependencies of the gRPC service.
 pub(crate) struct Station {

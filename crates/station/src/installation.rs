@@ -11,8 +11,8 @@ use backend::installation::InstallationStore;
 use protocol::id::installation::{COMPARE_INTERVAL, Replica, Verdict, compare};
 use tokio::time::sleep;
 
-use crate::deadline::answered_within as within;
 use crate::start::StartError;
+use crate::stores::answered_within as within;
 
 /// Reads of the copies at a start, if others change them meanwhile.
 const MAX_ATTEMPTS: usize = 3;

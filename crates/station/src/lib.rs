@@ -5,38 +5,26 @@
 //! flight.
 
 mod accept;
-mod admission;
 mod assembly;
 pub mod auth;
 mod boat_clients;
-mod change_check;
 mod config;
-mod deadline;
 mod grpc;
 pub mod http;
-mod ids;
 mod installation;
-mod kickout;
-mod last_received;
 mod limits;
-mod mail;
 mod membership;
 mod metrics;
-mod owner_questions;
 mod part_spawner;
-mod publisher;
 mod read;
-mod read_markers;
-mod receipt_notifier;
 mod receipts;
-mod renewal;
-mod revocations;
-pub mod sessions;
+mod session;
 mod start;
-pub mod tickets;
+mod stores;
 mod workers;
 
 pub use config::Config;
+pub use session::tickets;
 pub use start::{StartError, StationHandle, start};
 
 #[cfg(test)]

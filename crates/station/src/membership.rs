@@ -19,8 +19,7 @@ use protocol::reading::{not_a_member, stranger};
 use protocol::{GroupId, Refusal, UserId};
 use tokio::time::Instant;
 
-use crate::deadline::within;
-use crate::owner_questions::{Unreadable, by_owner};
+use crate::stores::{Unreadable, by_owner, within};
 
 /// Members remembered; beyond, the oldest are asked for again.
 const MAX_REMEMBERED_MEMBERS: usize = 131_072;

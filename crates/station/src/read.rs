@@ -4,6 +4,7 @@
 mod fetch;
 mod group_timeline;
 mod list_cache;
+pub(crate) mod mail;
 pub(crate) mod page_cache;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,6 +9,10 @@
 //! Messages of groups keep no receipts (S0-61b): a member's receipt moves that member's own
 //! registers, and only the member's other devices are notified.
 
+mod last_received;
+mod notifier;
+mod read_markers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +30,13 @@ use protocol::{Code, ConversationId, GroupId, MessageId, Refusal, Seq, UserId};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::deadline::too_late;
-use crate::last_received::LastReceivedWriter;
+pub(crate) use self::last_received::LastReceivedWriter;
+pub(crate) use self::notifier::ReceiptNotifier;
+pub(crate) use self::read_markers::{ReadMarker, write_read_markers};
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
-use crate::owner_questions::{MAX_CONCURRENT_OWNERS, Unreadable, by_owner};
 use crate::read::ListCache;
+use crate::stores::{MAX_CONCURRENT_OWNERS, Unreadable, by_owner, too_late};
 use crate::workers::WorkQueue;
 
 /// Records receipts.

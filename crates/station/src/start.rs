@@ -20,10 +20,10 @@ use tonic::service::Routes;
 use crate::assembly::assemble;
 use crate::auth::{Authenticator, KeyError, TokenDoor};
 use crate::config::Config;
-use crate::deadline::answered_within;
 use crate::grpc::StationGrpc;
 use crate::part_spawner::PartSpawner;
-use crate::tickets::{TicketDoor, TicketKeysError};
+use crate::session::tickets::{TicketDoor, TicketKeysError};
+use crate::stores::answered_within;
 
 /// Errors of starting a station.
 #[derive(Debug, Error)]

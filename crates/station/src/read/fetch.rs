@@ -15,7 +15,7 @@ use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, UserId}
 
 use super::page_cache::Key;
 use super::{FillTokens, MAX_CONCURRENT_READS, Reader};
-use crate::deadline::within;
+use crate::stores::within;
 
 impl Reader {
     /// Answers a need of `user`. A store that fails refuses the question, unless the fact has a

@@ -12,7 +12,7 @@ use protocol::frame::{HistoryRange, ServerFrame};
 use protocol::reading::{LATEST_MAX, PageKey, from_timeline};
 use protocol::{ConversationId, GroupId, Placed};
 
-use crate::deadline::within;
+use crate::stores::within;
 
 /// Distance from the end beyond which the cache is not asked.
 const MAX_CACHE_DISTANCE: u64 = 1000;

@@ -13,7 +13,7 @@ use protocol::cache::{CacheKey, GroupEntry, Invalidation, UserEntry, is_valid};
 use protocol::{ConversationId, GroupId, Refusal, Seq, Timestamp, UserId};
 use tokio::sync::Semaphore;
 
-use crate::deadline::{in_time, within};
+use crate::stores::{in_time, within};
 
 /// Calls that move registers at the same time; further ones wait.
 const MAX_CONCURRENT_MOVES: usize = 256;

@@ -16,8 +16,8 @@ use protocol::change::{ChangeKind, ChangeRequest, ChangeRules, Overlay};
 use protocol::message_row::Owner;
 use protocol::{Code, ConversationId, Message, MessageId, Placed, Refusal, UserId};
 
-use crate::deadline::within;
 use crate::membership::Membership;
+use crate::stores::within;
 
 /// Judges changes.
 pub(crate) struct ChangeCheck {

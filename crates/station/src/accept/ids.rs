@@ -18,7 +18,7 @@ use protocol::{Code, MessageId, Refusal, Timestamp};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::deadline::answered_within as within;
+use crate::stores::answered_within as within;
 
 /// Node numbers that a start may look at to find one that has rested.
 const MAX_NODES_TRIED: usize = 8;

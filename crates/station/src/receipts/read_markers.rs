@@ -9,8 +9,8 @@ use backend::conversations::ConversationStore;
 use backend::heads::HeadStore;
 use protocol::{ConversationId, Seq, UserId};
 
-use crate::deadline::within;
 use crate::read::ListCache;
+use crate::stores::within;
 
 /// Read place of a sender.
 #[derive(Clone, Copy, Debug)]

@@ -19,7 +19,7 @@ use protocol::{Refusal, Timestamp, UserId};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::deadline::within;
+use crate::stores::within;
 
 /// Rows of one question to the store.
 const PAGE_ROWS: usize = 1000;

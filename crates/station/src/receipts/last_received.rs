@@ -14,7 +14,7 @@ use protocol::{MessageId, UserId};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::deadline::within;
+use crate::stores::within;
 
 /// Shortest time between two writes of a user.
 const WRITE_INTERVAL: Duration = Duration::from_secs(30);

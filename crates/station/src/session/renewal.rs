@@ -6,9 +6,9 @@ use protocol::access::Caller;
 use protocol::ticket::{ResumeTicket, SignIn, TicketError, TokenOf, check_refresh};
 use protocol::{Refusal, SessionId, Timestamp};
 
-use crate::admission::Admissions;
+use super::Admissions;
+use super::tickets::boat_name;
 use crate::auth::Client;
-use crate::tickets::boat_name;
 
 impl Admissions {
     /// Checks the proof that a client brings: a token, or the resume ticket of a boat that it had

@@ -22,9 +22,8 @@ use protocol::session::{Page, PageItem};
 use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, UserId};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::deadline::{in_time, too_late, unavailable, within};
-use crate::owner_questions::{Unreadable, by_owner};
-use crate::read::Reader;
+use super::Reader;
+use crate::stores::{Unreadable, by_owner, in_time, too_late, unavailable, within};
 use crate::workers::WorkQueue;
 
 /// Reads and empties mailboxes.

@@ -17,7 +17,7 @@ use protocol::record::{KickoutTask, Task, Work};
 use protocol::{Code, Refusal, UserId};
 use tokio::time::sleep;
 
-use crate::publisher::Records;
+use crate::accept::Records;
 
 /// Sessions of one user to be ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Questions to a store about keys of many owners: one for all, and, after it failed, one for each
-//! owner, so that nobody's row that hangs or cannot be read is the trouble of others.
+//! Questions to stores, each under a deadline. A store that fails or is too slow refuses them, and they may be
+//! repeated.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,10 +8,54 @@ use std::time::Duration;
 use backend::{Error, Kind};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
-use protocol::Refusal;
-use tokio::time::{Instant, timeout_at};
+use protocol::{Code, Refusal};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::deadline::{in_time, store_refusal, too_late, unavailable};
+/// Waits for a store, at most until the deadline.
+pub(crate) async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = backend::Result<T>>,
+) -> Result<T, Refusal> {
+    in_time(deadline, call).await?.map_err(unavailable)
+}
+
+/// Same for an answer that says itself what failed.
+pub(crate) async fn in_time<T>(
+    deadline: Duration,
+    call: impl Future<Output = T>,
+) -> Result<T, Refusal> {
+    timeout(deadline, call).await.map_err(|_| too_late())
+}
+
+/// Waits for discovery, at most until the deadline: then it is unavailable, and whether the call
+/// was done is unknown.
+pub(crate) async fn answered_within<T>(
+    deadline: Duration,
+    call: impl Future<Output = backend::Result<T>>,
+) -> backend::Result<T> {
+    timeout(deadline, call).await.unwrap_or_else(|_| {
+        let text = format!("no answer within {deadline:?}");
+        Err(Error::unavailable("discovery", text))
+    })
+}
+
+/// Refusal for a store that failed. Its error is for operators; the client can only ask again.
+pub(crate) fn unavailable(error: Error) -> Refusal {
+    metrics::counter!("station_store_failures_total", "seam" => error.seam).increment(1);
+    tracing::warn!(seam = error.seam, %error, source = %error.source, "a store failed");
+    store_refusal(&error)
+}
+
+/// Same for an error that is reported already.
+fn store_refusal(error: &Error) -> Refusal {
+    Refusal::new(Code::Unavailable, format!("{} is unavailable", error.seam))
+}
+
+/// Refusal for a store that did not answer in time.
+pub(crate) fn too_late() -> Refusal {
+    metrics::counter!("station_store_failures_total", "seam" => "deadline").increment(1);
+    Refusal::new(Code::DeadlineExceeded, "a store did not answer in time")
+}
 
 /// Owners asked about at the same time. If a store answers for none of the first ones, it is not
 /// asked about others.
@@ -33,8 +77,8 @@ pub(crate) struct OwnerAnswers<T> {
     pub(crate) is_repeat: bool,
 }
 
-/// Asks a store about all keys, and after a failure for each owner by itself, all within the
-/// deadline.
+/// Asks a store about keys of many owners: about all of them, and after a failure about those of each owner, so that a
+/// row that hangs or cannot be read fails only its owner. All within the deadline.
 pub(crate) async fn by_owner<O, K, T, F>(
     timeout: Duration,
     unreadable: Unreadable,

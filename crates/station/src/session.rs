@@ -1,5 +1,11 @@
 //! Sessions: admission, displacement, and where users are connected (S1-59, S1-60).
 
+mod config;
+mod kickout;
+mod renewal;
+mod revocations;
+pub mod tickets;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +26,16 @@ use protocol::ticket::{Renewal, SignIn};
 use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
 use tokio::time::{Instant, timeout_at};
 
+pub use self::config::Config;
+pub(crate) use self::kickout::{KickoutQueue, KickoutRequest};
+pub(crate) use self::revocations::RevocationDoor;
+pub(crate) use self::tickets::TicketDoor;
+use self::tickets::boat_name;
 use crate::auth::Authenticator;
 use crate::boat_clients::BoatClients;
-use crate::deadline::{in_time, unavailable, within};
-use crate::kickout::{KickoutQueue, KickoutRequest};
 use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
-use crate::revocations::RevocationDoor;
-use crate::tickets::{TicketDoor, boat_name};
+use crate::stores::{in_time, unavailable, within};
 use crate::workers::WorkQueue;
 
 /// Time for the devices' store, whose answer changes nothing: a slow one must not delay sign-ins.
@@ -427,9 +435,9 @@ impl Admissions {
     ) -> Result<Vec<Result<Vec<SessionEntry>, Refusal>>, Refusal> {
         let denied_lives = self.boats.denied();
         let request = self.mailbox.sessions(users, denied_lives);
-        let answers = crate::deadline::in_time(self.deadline, request).await?;
+        let answers = in_time(self.deadline, request).await?;
         let retain_live = |answer: backend::Result<Vec<SessionEntry>>| {
-            let mut entries = answer.map_err(crate::deadline::unavailable)?;
+            let mut entries = answer.map_err(unavailable)?;
             entries.retain(|entry| !self.boats.is_over(&entry.life));
             self.metrics.record_lookup(!entries.is_empty());
             Ok(entries)
