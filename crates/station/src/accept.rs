@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::trace::{self, Spans};
-use backend::clock::Clock;
+use backend::Backends;
 use backend::mailbox::MailboxStore;
 use backend::queue::NewRecord;
 use futures_util::future::join_all;
@@ -37,43 +37,45 @@ use protocol::{Code, ConversationId, MessageId, Refusal, TraceContext, UserId};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(crate) use self::change_check::ChangeCheck;
+use self::change_check::ChangeCheck;
 pub(crate) use self::ids::MessageIds;
-use self::publisher::PublishAnswer;
-pub(crate) use self::publisher::{Publisher, Records};
+pub(crate) use self::publisher::Records;
+use self::publisher::{PublishAnswer, Publisher};
+use crate::config::Config;
 use crate::limits::Limits;
 use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
-use crate::receipts::ReadMarker;
-use crate::workers::WorkQueue;
+use crate::part_spawner::PartSpawner;
+use crate::read::ListCache;
+use crate::receipts::{ReadMarker, write_read_markers};
+use crate::work_queue::WorkQueue;
 
 /// Outcome of one send.
 pub(crate) type SendOutcome = Result<Accepted, Refusal>;
 
 /// Sends that the log took, for the mailbox to resolve.
-pub(crate) type DedupeResolution = Vec<(DedupeKey, FirstSend)>;
+type DedupeResolution = Vec<(DedupeKey, FirstSend)>;
 
 /// Accepts messages.
 pub(crate) struct SendAcceptor {
-    pub(crate) limits: SendLimits,
-    pub(crate) dedupe_deadline: Duration,
-    pub(crate) rates: Arc<Limits>,
+    backends: Backends,
     pub(crate) ids: MessageIds,
+    limits: SendLimits,
+    bounds: Bounds,
+    rates: Arc<Limits>,
     /// Permits for sends on their way into the log.
-    pub(crate) room: Semaphore,
-    pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) log: Publisher,
-    pub(crate) records: Records,
-    pub(crate) bounds: Bounds,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) resolutions: WorkQueue<DedupeResolution>,
-    pub(crate) read_markers: WorkQueue<ReadMarker>,
-    pub(crate) changes: ChangeCheck,
+    room: Semaphore,
+    dedupe_deadline: Duration,
+    membership: Arc<Membership>,
+    changes: ChangeCheck,
     /// Time for all changes of a batch.
-    pub(crate) change_deadline: Duration,
-    pub(crate) membership: Arc<Membership>,
-    pub(crate) metrics: AcceptMetrics,
-    pub(crate) spans: Spans,
+    change_deadline: Duration,
+    records: Records,
+    log: Publisher,
+    resolutions: WorkQueue<DedupeResolution>,
+    read_markers: WorkQueue<ReadMarker>,
+    metrics: AcceptMetrics,
+    spans: Spans,
 }
 
 /// A send that may be published.
@@ -98,6 +100,43 @@ const SHED_RETRY_AFTER: Duration = Duration::from_secs(1);
 const MAX_CONCURRENT_CHANGES: usize = 32;
 
 impl SendAcceptor {
+    pub(crate) fn new(
+        backends: &Backends,
+        config: &Config,
+        ids: MessageIds,
+        rates: Arc<Limits>,
+        membership: Arc<Membership>,
+        list_cache: ListCache,
+        spawner: &PartSpawner,
+    ) -> SendAcceptor {
+        let (deadline, waiting_max) = (config.store_deadline, config.background_max);
+        let mailbox = backends.mailbox.clone();
+        let resolve = move |batch| resolve_dedupe(mailbox.clone(), deadline, batch);
+        let stores = backends.clone();
+        let write =
+            move |batch| write_read_markers(stores.clone(), list_cache.clone(), deadline, batch);
+        SendAcceptor {
+            backends: backends.clone(),
+            ids,
+            limits: SendLimits {
+                body_bytes_max: config.body_bytes_max,
+            },
+            bounds: config.bounds(),
+            rates,
+            room: Semaphore::new(send_permit_count(config)),
+            dedupe_deadline: config.dedupe_deadline,
+            changes: ChangeCheck::new(backends, config, membership.clone()),
+            change_deadline: config.members_deadline,
+            membership,
+            records: Records::new(backends),
+            log: Publisher::new(backends, config.publish_deadline),
+            resolutions: WorkQueue::spawn(spawner, "dedupe", waiting_max, resolve),
+            read_markers: WorkQueue::spawn(spawner, "seen", waiting_max, write),
+            metrics: AcceptMetrics::new(),
+            spans: Spans::here(),
+        }
+    }
+
     /// Accepts a batch; returns one outcome per send, in order. Each session's sends enter the log
     /// in their order. Sends of users of different mailbox servers do not wait for each other, and
     /// none waits for the stores that judge the changes of others. All share one deadline, so that
@@ -113,7 +152,12 @@ impl SendAcceptor {
         // together.
         let mut part_keys = BTreeMap::new();
         for Submit { user, .. } in &batch {
-            let server = || (self.mailbox.server(*user), changing_users.contains(user));
+            let server = || {
+                (
+                    self.backends.mailbox.server(*user),
+                    changing_users.contains(user),
+                )
+            };
             part_keys.entry(*user).or_insert_with(server);
         }
         let mut batch: Vec<(usize, Submit)> = batch.into_iter().enumerate().collect();
@@ -237,7 +281,8 @@ impl SendAcceptor {
             .zip(first_sends)
             .map(|(send, &first_send)| (dedupe_key(&batch[send.index]), first_send))
             .collect();
-        let request = self.mailbox.dedupe_begin(requests, self.clock.now());
+        let now = self.backends.clock.now();
+        let request = self.backends.mailbox.dedupe_begin(requests, now);
         let results = timeout(self.dedupe_deadline, request)
             .await
             .unwrap_or_default();
@@ -430,12 +475,31 @@ impl SendAcceptor {
             session: item.session,
             life: life.clone(),
         };
-        let now = self.clock.now();
+        let now = self.backends.clock.now();
         let task = Task {
             trace: item.send.trace.map(accept_context),
             ..message_task(message, origin, pending.doubt, self.bounds, now)
         };
         self.records.record(record_key(pending.conversation), &task)
+    }
+}
+
+/// Room for the sends of at least one full batch, or no full batch would ever be taken.
+fn send_permit_count(config: &Config) -> usize {
+    let room = config.sends_in_flight_max.max(config.batch_items_max);
+    room.min(Semaphore::MAX_PERMITS)
+}
+
+/// Marks keys as published. Unresolved keys stay pending, which a resend can live with.
+async fn resolve_dedupe(
+    mailbox: Arc<dyn MailboxStore>,
+    deadline: Duration,
+    batch: Vec<DedupeResolution>,
+) {
+    let sends = batch.into_iter().flatten().collect();
+    let outcome = timeout(deadline, mailbox.dedupe_done(sends)).await;
+    if !matches!(outcome, Ok(Ok(()))) {
+        metrics::counter!("station_dedupe_unresolved_total").increment(1);
     }
 }
 

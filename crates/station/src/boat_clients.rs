@@ -8,7 +8,8 @@ use api::boat::{Notice, NoticeBatch};
 use api::transport::{Channel, Connector};
 use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
-use backend::clock::Clock;
+use backend::Backends;
+use backend::clock::{Clock, TimerClock};
 use backend::discovery::{Directory, Instance};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -40,7 +41,8 @@ const DENIED_MAX: usize = 1024;
 /// Directory of boats, followed as it changes.
 pub(crate) struct BoatClients {
     connector: Connector,
-    clock: Arc<dyn Clock>,
+    /// A monotonic clock: lives are probed again in seconds, even if the time of day is set.
+    clock: TimerClock,
     table: Mutex<BoatTable>,
     deadline: Duration,
 }
@@ -60,13 +62,13 @@ struct BoatChannel {
 
 impl BoatClients {
     pub(crate) fn new(
+        backends: &Backends,
         connector: Connector,
-        clock: Arc<dyn Clock>,
         deadline: Duration,
     ) -> BoatClients {
         BoatClients {
             connector,
-            clock,
+            clock: TimerClock::starting_at(backends.clock.now()),
             table: Mutex::new(BoatTable {
                 clients: BTreeMap::new(),
                 obituary: BoatLiveness::new(LEASE_GRACE, REPROBE_INTERVAL, DENIED_MAX),

@@ -32,7 +32,7 @@ use crate::session::tickets::{Proof, TicketDoor};
 pub(crate) struct Station {
     pub(crate) admissions: Admissions,
     pub(crate) accept: SendAcceptor,
-    pub(crate) receipts: Receipts,
+    pub(crate) receipts: Arc<Receipts>,
     pub(crate) mail: MailReader,
     pub(crate) reader: Arc<Reader>,
     pub(crate) tickets: Arc<TicketDoor>,

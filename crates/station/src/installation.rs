@@ -1,13 +1,9 @@
 //! Number of this installation, by which clients know it: stored in discovery and in the store, and
 //! restored to the one that lost it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use backend::Error;
-use backend::clock::Clock;
-use backend::discovery::Registry;
-use backend::installation::InstallationStore;
+use backend::{Backends, Error};
 use protocol::id::installation::{COMPARE_INTERVAL, Replica, Verdict, compare};
 use tokio::time::sleep;
 
@@ -18,9 +14,7 @@ use crate::stores::answered_within as within;
 const MAX_ATTEMPTS: usize = 3;
 
 pub(crate) struct Installation {
-    pub(crate) registry: Arc<dyn Registry>,
-    pub(crate) store: Arc<dyn InstallationStore>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) backends: Backends,
     pub(crate) deadline: Duration,
 }
 
@@ -89,8 +83,8 @@ impl Installation {
 
     async fn copies(&self) -> (Answer, Answer) {
         tokio::join!(
-            within(self.deadline, self.registry.cluster()),
-            within(self.deadline, self.store.number()),
+            within(self.deadline, self.backends.registry.cluster()),
+            within(self.deadline, self.backends.installation.number()),
         )
     }
 
@@ -104,11 +98,15 @@ impl Installation {
     ) -> backend::Result<u64> {
         let mut stored_number = number;
         if to_store {
-            let request = self.store.record(number, self.clock.now());
+            let request = self
+                .backends
+                .installation
+                .record(number, self.backends.clock.now());
             stored_number = within(self.deadline, request).await?;
         }
         if to_discovery && stored_number == number {
-            stored_number = within(self.deadline, self.registry.claim_cluster(number)).await?;
+            stored_number =
+                within(self.deadline, self.backends.registry.claim_cluster(number)).await?;
         }
         Ok(stored_number)
     }

@@ -5,7 +5,6 @@
 //! flight.
 
 mod accept;
-mod assembly;
 pub mod auth;
 mod boat_clients;
 mod config;
@@ -21,7 +20,7 @@ mod receipts;
 mod session;
 mod start;
 mod stores;
-mod workers;
+mod work_queue;
 
 pub use config::Config;
 pub use session::tickets;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Backends;
 use backend::groups::GroupStore;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use protocol::reading::{not_a_member, stranger};
 use protocol::{GroupId, Refusal, UserId};
 use tokio::time::Instant;
 
+use crate::config::Config;
 use crate::stores::{Unreadable, by_owner, within};
 
 /// Members remembered; beyond, the oldest are asked for again.
@@ -64,15 +66,11 @@ impl MemberMemory {
 }
 
 impl Membership {
-    pub(crate) fn new(
-        groups: Arc<dyn GroupStore>,
-        door_deadline: Duration,
-        deadline: Duration,
-    ) -> Membership {
+    pub(crate) fn new(backends: &Backends, config: &Config) -> Membership {
         Membership {
-            groups,
-            door_deadline,
-            deadline,
+            groups: backends.groups.clone(),
+            door_deadline: config.members_deadline,
+            deadline: config.store_deadline,
             memory: Mutex::default(),
         }
     }

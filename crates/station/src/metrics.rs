@@ -51,7 +51,6 @@ pub(crate) struct AdmissionMetrics {
     pub(crate) resumed_total: Counter,
     pub(crate) displaced_total: Counter,
     pub(crate) replaced_total: Counter,
-    pub(crate) kickouts_published: Counter,
     /// Admitted without being registered.
     pub(crate) degraded_total: Counter,
     found_total: Counter,
@@ -65,7 +64,6 @@ impl AdmissionMetrics {
             resumed_total: counter!("station_sessions_resumed_total"),
             displaced_total: counter!("station_sessions_displaced_total"),
             replaced_total: counter!("station_sessions_replaced_total"),
-            kickouts_published: counter!("station_kickouts_published_total"),
             degraded_total: counter!("station_connects_degraded_total"),
             found_total: counter!("station_route_lookups_total", "result" => "online"),
             not_found_total: counter!("station_route_lookups_total", "result" => "offline"),
@@ -87,7 +85,6 @@ impl AdmissionMetrics {
 }
 
 /// Metrics of receipts.
-#[derive(Clone)]
 pub(crate) struct ReceiptMetrics {
     pub(crate) recorded_total: Counter,
     pub(crate) refused_total: Counter,

@@ -23,9 +23,10 @@ use protocol::frame::{SyncPage, SyncQuery};
 use protocol::reading::{self, Fill, NoAnswer, ReadFacts, ReadOutcome, ReadQuestion, ReadRules};
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, UserId};
 
-pub(crate) use self::group_timeline::GroupTimeline;
+use self::group_timeline::GroupTimeline;
 pub(crate) use self::list_cache::ListCache;
-pub(crate) use self::page_cache::PageCache;
+use self::page_cache::PageCache;
+use crate::config::Config;
 use crate::limits::Limits;
 
 /// Calls of one kind at the same time, of those that ask about one thing each.
@@ -36,19 +37,45 @@ type FillTokens = Mutex<BTreeMap<CacheKey, FillToken>>;
 
 /// Answers questions of devices.
 pub(crate) struct Reader {
-    pub(crate) backends: Backends,
-    pub(crate) limits: Arc<Limits>,
-    pub(crate) list_cache: ListCache,
-    pub(crate) pages: PageCache,
-    pub(crate) timeline: GroupTimeline,
-    pub(crate) rules: ReadRules,
+    backends: Backends,
     /// Time for a store.
-    pub(crate) deadline: Duration,
-    /// Time for the store to say why a user is not let in.
-    pub(crate) door_deadline: Duration,
+    deadline: Duration,
+    /// Timeout for the lookup that explains a refusal.
+    door_deadline: Duration,
+    limits: Arc<Limits>,
+    list_cache: ListCache,
+    pages: PageCache,
+    timeline: GroupTimeline,
+    rules: ReadRules,
 }
 
 impl Reader {
+    pub(crate) fn new(
+        backends: &Backends,
+        config: &Config,
+        limits: Arc<Limits>,
+        list_cache: ListCache,
+    ) -> Reader {
+        Reader {
+            backends: backends.clone(),
+            deadline: config.store_deadline,
+            door_deadline: config.members_deadline,
+            limits,
+            list_cache,
+            pages: PageCache::new(&config.pages, config.page_bytes_max),
+            timeline: GroupTimeline {
+                timeline: backends.timeline.clone(),
+                deadline: config.timeline_deadline,
+                bytes_max: config.page_bytes_max,
+            },
+            rules: ReadRules {
+                page_max: config.page_max,
+                page_bytes_max: config.page_bytes_max,
+                list_margin: config.list_margin,
+            },
+        }
+    }
+
     pub(crate) async fn answer(&self, call: SyncCall) -> Result<SyncPage, Refusal> {
         let user = call.user;
         self.limits.question(user)?;

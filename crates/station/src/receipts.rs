@@ -18,9 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::station::ReceiptItem;
-use backend::clock::Clock;
-use backend::conversations::ConversationStore;
-use backend::messages::MessageStore;
+use backend::Backends;
 use futures_util::future::join_all;
 use protocol::frame::Acked;
 use protocol::history::Direction;
@@ -31,35 +29,61 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::last_received::LastReceivedWriter;
-pub(crate) use self::notifier::ReceiptNotifier;
+use self::notifier::ReceiptNotifier;
 pub(crate) use self::read_markers::{ReadMarker, write_read_markers};
+use crate::boat_clients::BoatClients;
+use crate::config::Config;
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
+use crate::part_spawner::PartSpawner;
 use crate::read::ListCache;
 use crate::stores::{MAX_CONCURRENT_OWNERS, Unreadable, by_owner, too_late};
-use crate::workers::WorkQueue;
+use crate::work_queue::WorkQueue;
 
 /// Records receipts.
-#[derive(Clone)]
 pub(crate) struct Receipts {
-    pub(crate) messages: Arc<dyn MessageStore>,
-    pub(crate) membership: Arc<Membership>,
-    pub(crate) conversations: Arc<dyn ConversationStore>,
-    pub(crate) list_cache: ListCache,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) deadline: Duration,
+    backends: Backends,
+    deadline: Duration,
+    membership: Arc<Membership>,
+    list_cache: ListCache,
     /// Notices for the senders; `None` if they ask for themselves.
-    pub(crate) notices: Option<WorkQueue<ReceiptNotices>>,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) last_received: Arc<LastReceivedWriter>,
-    pub(crate) metrics: ReceiptMetrics,
+    notices: Option<WorkQueue<ReceiptNotices>>,
+    last_received: Arc<LastReceivedWriter>,
+    tasks: TaskTracker,
+    metrics: ReceiptMetrics,
 }
 
 impl Receipts {
+    pub(crate) fn new(
+        backends: &Backends,
+        config: &Config,
+        boats: Arc<BoatClients>,
+        membership: Arc<Membership>,
+        list_cache: ListCache,
+        last_received: Arc<LastReceivedWriter>,
+        spawner: &PartSpawner,
+    ) -> Receipts {
+        let notifier = ReceiptNotifier::new(backends, config, boats, spawner);
+        let notify = move |batch| notifier.clone().notify_all(batch);
+        let waiting_max = config.background_max;
+        let notices = (config.push_receipts)
+            .then(|| WorkQueue::spawn(spawner, "receipts", waiting_max, notify));
+        Receipts {
+            backends: backends.clone(),
+            deadline: config.store_deadline,
+            membership,
+            list_cache,
+            notices,
+            last_received,
+            tasks: spawner.tasks.clone(),
+            metrics: ReceiptMetrics::new(),
+        }
+    }
+
     /// Records receipts; returns one answer per item, in order.
-    pub(crate) async fn record(&self, items: Vec<ReceiptItem>) -> Vec<Acked> {
+    pub(crate) async fn record(self: &Arc<Self>, items: Vec<ReceiptItem>) -> Vec<Acked> {
         let facts = self.facts(&items, self.step_timeout()).await;
-        let now = self.clock.now();
+        let now = self.backends.clock.now();
         let mut moves = ReceiptMoves::default();
         let verdicts = items
             .iter()
@@ -140,7 +164,7 @@ impl Receipts {
         keys: Vec<(UserId, MessageId)>,
         deadline: Duration,
     ) -> Facts<(UserId, MessageId), StoredPlace> {
-        let messages = &self.messages;
+        let messages = &self.backends.messages;
         let ask = move |keys: Vec<(UserId, MessageId)>| async move { messages.places(&keys).await };
         let places = by_owner(
             deadline,
@@ -167,7 +191,7 @@ impl Receipts {
             (Owner::Group(group), ConversationId::Group(group), seq)
         };
         let places: Vec<_> = positions.iter().map(place).collect();
-        let messages = &self.messages;
+        let messages = &self.backends.messages;
         let ask = move |places: Vec<(Owner, ConversationId, Seq)>| async move {
             messages.at(&places).await
         };
@@ -191,7 +215,7 @@ impl Receipts {
         let read = by_key(std::mem::take(&mut moves.read));
         let owners: Vec<UserId> = statuses.iter().map(|status| status.owner).collect();
         let receivers: Vec<UserId> = registers.iter().map(|(user, ..)| *user).collect();
-        let (messages, conversations) = (&self.messages, &self.conversations);
+        let (messages, conversations) = (&self.backends.messages, &self.backends.conversations);
         let deadline = self.step_timeout();
         let (status_writes, received_writes, read) = tokio::join!(
             by_owner(

@@ -13,10 +13,8 @@ use std::time::Duration;
 use api::station::{
     Admission, Connect, Kickout, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted,
 };
-use backend::clock::Clock;
-use backend::devices::{DeviceSeen, DeviceStore};
-use backend::groups::GroupStore;
-use backend::mailbox::MailboxStore;
+use backend::Backends;
+use backend::devices::DeviceSeen;
 use protocol::access::Caller;
 use protocol::mailbox::{
     ConnectRequest, HeldSession, NewSession, Overflow, ReassertAnswer, SessionCapacity,
@@ -26,17 +24,16 @@ use protocol::ticket::{Renewal, SignIn};
 use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
 use tokio::time::{Instant, timeout_at};
 
-pub use self::config::Config;
-pub(crate) use self::kickout::{KickoutQueue, KickoutRequest};
+pub(crate) use self::config::Config;
+pub(crate) use self::kickout::KickoutQueue;
+use self::kickout::KickoutRequest;
 pub(crate) use self::revocations::RevocationDoor;
-pub(crate) use self::tickets::TicketDoor;
-use self::tickets::boat_name;
+use self::tickets::{TicketDoor, boat_name};
 use crate::auth::Authenticator;
 use crate::boat_clients::BoatClients;
 use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
 use crate::stores::{in_time, unavailable, within};
-use crate::workers::WorkQueue;
 
 /// Time for the devices' store, whose answer changes nothing: a slow one must not delay sign-ins.
 const DEVICE_SEEN_TIMEOUT: Duration = Duration::from_millis(500);
@@ -79,21 +76,17 @@ fn is_alive(outcome: &ReassertOutcome) -> bool {
 
 /// Admits and dismisses sessions.
 pub(crate) struct Admissions {
+    pub(crate) backends: Backends,
+    pub(crate) deadline: Duration,
     pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) tickets: Arc<TicketDoor>,
+    pub(crate) revocations: Arc<RevocationDoor>,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) mailbox: Arc<dyn MailboxStore>,
     /// Capacity, as the mailbox has it.
     pub(crate) capacity: SessionCapacity,
-    pub(crate) devices: Arc<dyn DeviceStore>,
-    pub(crate) groups: Arc<dyn GroupStore>,
     pub(crate) boats: Arc<BoatClients>,
-    pub(crate) kickout_queue: KickoutQueue,
-    pub(crate) kickouts: WorkQueue<KickoutRequest>,
-    pub(crate) revocations: Arc<RevocationDoor>,
-    pub(crate) tickets: Arc<TicketDoor>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) kickouts: KickoutQueue,
     pub(crate) cluster: u64,
-    pub(crate) deadline: Duration,
     pub(crate) metrics: AdmissionMetrics,
 }
 
@@ -119,7 +112,7 @@ impl Admissions {
     }
 
     async fn admit(&self, connect: Connect, boat: Option<&Caller>) -> Result<Admission, Refusal> {
-        let now = self.clock.now();
+        let now = self.backends.clock.now();
         let sign_in = self.prove(&connect, now).await?;
         let user = sign_in.user;
         self.limits.sign_in(user, connect.platform)?;
@@ -146,8 +139,8 @@ impl Admissions {
             at: now,
         };
         let (registration, device_write) = tokio::join!(
-            within(self.deadline, self.mailbox.connect(request)),
-            within(DEVICE_SEEN_TIMEOUT, self.devices.seen(device_seen)),
+            within(self.deadline, self.backends.mailbox.connect(request)),
+            within(DEVICE_SEEN_TIMEOUT, self.backends.devices.seen(device_seen)),
         );
         if device_write.is_err() {
             // Nothing is lost: a platform that is not remembered is owed nothing, and syncs.
@@ -213,7 +206,8 @@ impl Admissions {
         &self,
         sessions: Vec<SessionKey>,
     ) -> Result<Vec<usize>, Refusal> {
-        let answers = in_time(self.deadline, self.mailbox.disconnect(sessions)).await?;
+        let request = self.backends.mailbox.disconnect(sessions);
+        let answers = in_time(self.deadline, request).await?;
         let mut retry_indices = Vec::new();
         for (index, answer) in answers.into_iter().enumerate() {
             let Err(error) = answer else {
@@ -294,9 +288,8 @@ impl Admissions {
             return answers;
         }
         let denied_lives = self.boats.denied();
-        let request = self
-            .mailbox
-            .reassert(entries, denied_lives, self.clock.now());
+        let now = self.backends.clock.now();
+        let request = self.backends.mailbox.reassert(entries, denied_lives, now);
         let outcomes = timeout_at(deadline, request).await.unwrap_or_default();
         let mut outcomes = (outcomes.into_iter())
             .map(|answer| answer.map_or(ReassertOutcome::Unavailable, ReassertOutcome::Answer));
@@ -324,7 +317,7 @@ impl Admissions {
         }
         let users: BTreeSet<UserId> = late.iter().map(|(_, _, sign_in)| sign_in.user).collect();
         let users: Vec<UserId> = users.into_iter().collect();
-        let request = self.mailbox.sessions(&users, self.boats.denied());
+        let request = self.backends.mailbox.sessions(&users, self.boats.denied());
         let entries = timeout_at(deadline, request).await;
         let entries = entries.unwrap_or_default();
         let entries_by_user: BTreeMap<UserId, Vec<SessionEntry>> = (users.into_iter().zip(entries))
@@ -393,7 +386,7 @@ impl Admissions {
         cursor: Option<UserId>,
         limit: usize,
     ) -> Result<(Vec<OnlineUser>, Option<UserId>), Refusal> {
-        let present = self.groups.present(group, cursor, limit);
+        let present = self.backends.groups.present(group, cursor, limit);
         let present = within(self.deadline, present).await?;
         let members: Vec<UserId> = present.into_iter().map(|(user, _)| user).collect();
         let next = members.last().copied().filter(|_| members.len() == limit);
@@ -424,7 +417,7 @@ impl Admissions {
             sessions,
             refusal: Refusal::new(Code::KickedOut, kickout.text),
         };
-        self.kickout_queue.publish(request).await?;
+        self.kickouts.publish(request).await?;
         Ok(count)
     }
 
@@ -434,7 +427,7 @@ impl Admissions {
         users: &[UserId],
     ) -> Result<Vec<Result<Vec<SessionEntry>, Refusal>>, Refusal> {
         let denied_lives = self.boats.denied();
-        let request = self.mailbox.sessions(users, denied_lives);
+        let request = self.backends.mailbox.sessions(users, denied_lives);
         let answers = in_time(self.deadline, request).await?;
         let retain_live = |answer: backend::Result<Vec<SessionEntry>>| {
             let mut entries = answer.map_err(unavailable)?;

@@ -17,12 +17,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
-use crate::assembly::assemble;
-use crate::auth::{Authenticator, KeyError, TokenDoor};
+use crate::accept::{MessageIds, SendAcceptor};
+use crate::auth::{KeyError, TokenDoor};
+use crate::boat_clients::BoatClients;
 use crate::config::Config;
-use crate::grpc::StationGrpc;
+use crate::grpc::{Station, StationGrpc};
+use crate::installation::Installation;
+use crate::limits::Limits;
+use crate::membership::Membership;
+use crate::metrics::AdmissionMetrics;
 use crate::part_spawner::PartSpawner;
+use crate::read::mail::MailReader;
+use crate::read::{ListCache, Reader};
+use crate::receipts::{LastReceivedWriter, Receipts};
 use crate::session::tickets::{TicketDoor, TicketKeysError};
+use crate::session::{Admissions, KickoutQueue, RevocationDoor};
 use crate::stores::answered_within;
 
 /// Errors of starting a station.
@@ -89,27 +98,12 @@ pub async fn start(
     if config.auth.is_well_known() {
         tracing::info!("tokens are verified with the well-known development key");
     }
-    let tokens = Arc::new(TokenDoor::open(&config.auth)?);
-    let tickets = TicketDoor::open(
-        &config.tickets,
-        config.listen.is_none(),
-        backends.clock.clone(),
-        backends.entropy.as_ref(),
-    );
-    let tickets = Arc::new(tickets?);
-    let (leave_token, calls) = (shutdown.child_token(), TaskTracker::new());
+    let leave_token = shutdown.child_token();
     let spawner = PartSpawner::new(leave_token.clone());
     // A start that fails leaves nothing running.
     let unless_started = spawner.stop.clone().drop_guard();
-    tokens.restore(backends.clock.now());
-    let refresh = tokens
-        .clone()
-        .keep(backends.clock.clone(), backends.entropy.clone());
-    spawner.spawn_endless("tokens", run_endless(refresh));
-    let refresh = tickets.clone().keep();
-    spawner.spawn_endless("tickets", run_endless(refresh));
-    let proofs = (tokens as Arc<dyn Authenticator>, tickets);
-    let station = assemble(&config, (&backends, &connector), proofs, (&spawner, &calls)).await?;
+    let station = assemble(&config, &backends, &connector, &spawner).await?;
+    let calls = station.calls.clone();
     let routes = Routes::new(StationServiceServer::new(StationGrpc(station)));
     let (address, guard) = open_listener(&config, connector, routes, &spawner).await?;
     let registry = backends.registry.clone();
@@ -135,6 +129,113 @@ pub async fn start(
         ready: ready_watch,
         tasks: spawner.tasks,
     })
+}
+
+/// Puts the parts of a station together, and starts what keeps them up to date.
+async fn assemble(
+    config: &Config,
+    backends: &Backends,
+    connector: &Connector,
+    spawner: &PartSpawner,
+) -> Result<Arc<Station>, StartError> {
+    let deadline = config.store_deadline;
+    let tokens = start_tokens(config, backends, spawner)?;
+    let tickets = Arc::new(TicketDoor::open(config, backends)?);
+    spawner.spawn_endless("tickets", run_endless(tickets.clone().keep()));
+
+    let installation = Installation {
+        backends: backends.clone(),
+        deadline,
+    };
+    let cluster = installation.agree(backends.entropy.next().max(1)).await?;
+    let ids = MessageIds::lease(
+        backends.registry.clone(),
+        backends.installation.clone(),
+        backends.clock.clone(),
+        config.reserve_ahead,
+        deadline,
+    );
+    let ids = ids.await?;
+    let boats = BoatClients::new(backends, connector.clone(), config.notice_deadline);
+    let boats = Arc::new(boats);
+    let directory = answered_within(deadline, backends.registry.watch(Role::Boat)).await?;
+    boats.adopt(&directory.borrow());
+    let stations = answered_within(deadline, backends.registry.watch(Role::Station)).await?;
+    let revocations = Arc::new(RevocationDoor::new(backends, config));
+    revocations.load().await?;
+
+    let limits = Arc::new(Limits::new(config, stations));
+    let membership = Arc::new(Membership::new(backends, config));
+    let list_cache = ListCache::new(backends, deadline);
+    let last_received = Arc::new(LastReceivedWriter::new(backends, deadline));
+    let reader = Reader::new(backends, config, limits.clone(), list_cache.clone());
+    let reader = Arc::new(reader);
+    let station = Arc::new(Station {
+        admissions: Admissions {
+            backends: backends.clone(),
+            deadline,
+            authenticator: tokens,
+            tickets: tickets.clone(),
+            revocations: revocations.clone(),
+            limits: limits.clone(),
+            capacity: config.sessions.capacity(),
+            boats: boats.clone(),
+            kickouts: KickoutQueue::start(backends, config, spawner),
+            cluster,
+            metrics: AdmissionMetrics::new(),
+        },
+        accept: SendAcceptor::new(
+            backends,
+            config,
+            ids,
+            limits,
+            membership.clone(),
+            list_cache.clone(),
+            spawner,
+        ),
+        receipts: Arc::new(Receipts::new(
+            backends,
+            config,
+            boats.clone(),
+            membership,
+            list_cache,
+            last_received.clone(),
+            spawner,
+        )),
+        mail: MailReader::new(backends, config, reader.clone(), spawner),
+        reader,
+        tickets,
+        batch_items_max: config.batch_items_max,
+        calls: TaskTracker::new(),
+    });
+
+    spawner.spawn_endless("installation", async move {
+        installation.keep(cluster).await;
+    });
+    spawner.spawn_endless("revocations", async move { revocations.follow().await });
+    let keeper = station.clone();
+    spawner.spawn_endless("ids", async move {
+        keeper.accept.ids.keep_reserved().await;
+    });
+    let stop = spawner.stop.clone();
+    spawner.spawn("received", stop.clone(), async move {
+        last_received.keep_written(stop).await;
+    });
+    spawner.spawn_endless("boats", async move { boats.follow(directory).await });
+    Ok(station)
+}
+
+/// Opens the door for tokens, and keeps its keys fresh.
+fn start_tokens(
+    config: &Config,
+    backends: &Backends,
+    spawner: &PartSpawner,
+) -> Result<Arc<TokenDoor>, KeyError> {
+    let (clock, entropy) = (backends.clock.clone(), backends.entropy.clone());
+    let tokens = Arc::new(TokenDoor::open(&config.auth)?);
+    tokens.restore(clock.now());
+    spawner.spawn_endless("tokens", run_endless(tokens.clone().keep(clock, entropy)));
+    Ok(tokens)
 }
 
 /// Runs a refresh that may end at once, if there is nothing to refresh, as a part that never ends.

@@ -8,28 +8,38 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::changes::ChangeStore;
-use backend::clock::Clock;
-use backend::messages::MessageStore;
+use backend::Backends;
 use protocol::admission::check_change;
 use protocol::change::{ChangeKind, ChangeRequest, ChangeRules, Overlay};
 use protocol::message_row::Owner;
 use protocol::{Code, ConversationId, Message, MessageId, Placed, Refusal, UserId};
 
+use crate::config::Config;
 use crate::membership::Membership;
 use crate::stores::within;
 
 /// Judges changes.
 pub(crate) struct ChangeCheck {
-    pub(crate) messages: Arc<dyn MessageStore>,
-    pub(crate) membership: Arc<Membership>,
-    pub(crate) changes: Arc<dyn ChangeStore>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) deadline: Duration,
-    pub(crate) rules: ChangeRules,
+    backends: Backends,
+    deadline: Duration,
+    membership: Arc<Membership>,
+    rules: ChangeRules,
 }
 
 impl ChangeCheck {
+    pub(crate) fn new(
+        backends: &Backends,
+        config: &Config,
+        membership: Arc<Membership>,
+    ) -> ChangeCheck {
+        ChangeCheck {
+            backends: backends.clone(),
+            deadline: config.store_deadline,
+            membership,
+            rules: config.bounds().rules(),
+        }
+    }
+
     /// Reason why this change would have no effect; `None` if it may go on.
     pub(crate) async fn refused(
         &self,
@@ -56,7 +66,8 @@ impl ChangeCheck {
             None => Overlay::default(),
         };
         let original = original.as_ref().map(|entry| (entry, &overlay));
-        check_change(&request, role, original, &self.rules, self.clock.now()).err()
+        let now = self.backends.clock.now();
+        check_change(&request, role, original, &self.rules, now).err()
     }
 
     /// Refuses to hide what a member may not read: to them it is not there. The writer does not judge that, as the
@@ -86,7 +97,7 @@ impl ChangeCheck {
         conversation: ConversationId,
     ) -> Result<Option<Placed>, Refusal> {
         let key = [(Owner::of(conversation, sender), subject)];
-        let rows = within(self.deadline, self.messages.rows(&key)).await?;
+        let rows = within(self.deadline, self.backends.messages.rows(&key)).await?;
         let row = rows.into_iter().next().flatten();
         let entry = row.map(|row| row.placed);
         Ok(entry.filter(|entry| entry.conversation == conversation))
@@ -94,7 +105,7 @@ impl ChangeCheck {
 
     async fn altered(&self, entry: &Placed) -> Result<Overlay, Refusal> {
         let seq = entry.position.seq;
-        let overlays = self.changes.altered(entry.conversation, seq, seq);
+        let overlays = self.backends.changes.altered(entry.conversation, seq, seq);
         let overlays = within(self.deadline, overlays).await?.remove(&seq);
         Ok(overlays.unwrap_or_default())
     }

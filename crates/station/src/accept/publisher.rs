@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::Value;
-use backend::queue::{NewRecord, Partition, Producer, Queue};
+use backend::Backends;
+use backend::queue::{NewRecord, Partition, Producer};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -27,9 +28,9 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub(crate) fn new(queue: &dyn Queue) -> Records {
+    pub(crate) fn new(backends: &Backends) -> Records {
         Records {
-            partitions: queue.partitions(Topic::Message),
+            partitions: backends.queue.partitions(Topic::Message),
         }
     }
 
@@ -71,9 +72,9 @@ pub(crate) struct Publisher {
 type PublishCall = BoxFuture<'static, (Partition, Vec<usize>, Vec<Option<backend::Result<u64>>>)>;
 
 impl Publisher {
-    pub(crate) fn new(producer: Arc<dyn Producer>, deadline: Duration) -> Publisher {
+    pub(crate) fn new(backends: &Backends, deadline: Duration) -> Publisher {
         Publisher {
-            producer,
+            producer: backends.queue.producer(),
             deadline,
             breakers: Arc::default(),
             started_at: Instant::now(),

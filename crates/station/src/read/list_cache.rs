@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Backends;
 use backend::cache::{Cache, CacheLookup, CacheRecord, FillToken};
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
@@ -54,21 +55,16 @@ impl<T> CacheSlot<T> {
 }
 
 impl ListCache {
-    pub(crate) fn new(
-        cache: Arc<dyn Cache>,
-        conversations: Arc<dyn ConversationStore>,
-        clock: Arc<dyn Clock>,
-        deadline: Duration,
-    ) -> ListCache {
+    pub(crate) fn new(backends: &Backends, deadline: Duration) -> ListCache {
         let metrics = Metrics {
             hits: metrics::counter!("station_copies_total", "answer" => "found"),
             misses: metrics::counter!("station_copies_total", "answer" => "missed"),
             failures: metrics::counter!("station_copies_total", "answer" => "failed"),
         };
         ListCache {
-            cache,
-            conversations,
-            clock,
+            cache: backends.cache.clone(),
+            conversations: backends.conversations.clone(),
+            clock: backends.clock.clone(),
             deadline,
             move_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_MOVES)),
             metrics,

@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use api::codec;
 use api::station::{MailAck, MailPageRequest};
-use backend::clock::Clock;
-use backend::ledger::LedgerStore;
-use backend::mailbox::MailboxStore;
-use backend::messages::MessageStore;
+use backend::Backends;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use protocol::frame::ServerFrame;
@@ -23,24 +20,23 @@ use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, UserId};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Reader;
+use crate::config::Config;
+use crate::part_spawner::PartSpawner;
 use crate::stores::{Unreadable, by_owner, in_time, too_late, unavailable, within};
-use crate::workers::WorkQueue;
+use crate::work_queue::WorkQueue;
 
 /// Reads and empties mailboxes.
 pub(crate) struct MailReader {
-    pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) messages: Arc<dyn MessageStore>,
-    pub(crate) reader: Arc<Reader>,
-    pub(crate) ledger: Arc<dyn LedgerStore>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) deadline: Duration,
-    pub(crate) page_max: usize,
-    pub(crate) page_bytes_max: usize,
-    pub(crate) trims: WorkQueue<Target>,
+    backends: Backends,
+    deadline: Duration,
+    reader: Arc<Reader>,
+    page_max: usize,
+    page_bytes_max: usize,
+    trims: WorkQueue<Target>,
     /// Targets whose last drain left out some mail, until their next drain begins: the last page of
     /// a drain may be requested again. A drain that continues at another station is not noted here;
     /// the target's next drain makes up for it.
-    pub(crate) left_out: Mutex<BTreeSet<Target>>,
+    left_out: Mutex<BTreeSet<Target>>,
 }
 
 /// Maximum number of targets with mail left out.
@@ -96,15 +92,10 @@ const MAX_CONCURRENT_TRIMS: usize = 16;
 
 /// Removes expired mail of these targets. A failure is made good after their next drain, or by the
 /// mailbox's own expiry.
-pub(crate) async fn trim_all(
-    mailbox: Arc<dyn MailboxStore>,
-    clock: Arc<dyn Clock>,
-    deadline: Duration,
-    targets: Vec<Target>,
-) {
+async fn trim_all(backends: Backends, deadline: Duration, targets: Vec<Target>) {
     let targets: BTreeSet<Target> = targets.into_iter().collect();
     let trims = stream::iter(targets).for_each_concurrent(MAX_CONCURRENT_TRIMS, |target| {
-        let (mailbox, now) = (&mailbox, clock.now());
+        let (mailbox, now) = (&backends.mailbox, backends.clock.now());
         async move {
             let policy = mailbox.policy(target.platform);
             let outcome = within(deadline, mailbox.trim(target, policy, now)).await;
@@ -118,6 +109,25 @@ pub(crate) async fn trim_all(
 }
 
 impl MailReader {
+    pub(crate) fn new(
+        backends: &Backends,
+        config: &Config,
+        reader: Arc<Reader>,
+        spawner: &PartSpawner,
+    ) -> MailReader {
+        let (stores, deadline) = (backends.clone(), config.store_deadline);
+        let trim = move |targets| trim_all(stores.clone(), deadline, targets);
+        MailReader {
+            backends: backends.clone(),
+            deadline,
+            reader,
+            page_max: config.page_max,
+            page_bytes_max: config.page_bytes_max,
+            trims: WorkQueue::spawn(spawner, "mail", config.background_max, trim),
+            left_out: Mutex::default(),
+        }
+    }
+
     /// Waiting messages, oldest first, as frames. Removes only entries that can no longer be
     /// delivered at all, and, after the last page, expired mail (S1-57).
     ///
@@ -158,7 +168,10 @@ impl MailReader {
         cursor: Option<MailCursor>,
         limit: usize,
     ) -> Result<(Page, bool), Refusal> {
-        let query = self.mailbox.page(target, cursor, limit, self.clock.now());
+        let query = self
+            .backends
+            .mailbox
+            .page(target, cursor, limit, self.backends.clock.now());
         let page = within(self.deadline, query).await?;
         let mut items: BTreeMap<MailCursor, PageItem> = page
             .mails
@@ -291,7 +304,7 @@ impl MailReader {
     ) -> Result<RereadEntries, Refusal> {
         let owner = Owner::User(target.user);
         let keys: Vec<_> = bodiless.iter().map(|&id| (owner, id)).collect();
-        let messages = &self.messages;
+        let messages = &self.backends.messages;
         let ask = move |keys: Vec<(Owner, MessageId)>| async move {
             let rows = messages.rows(&keys).await?;
             let to_row = |row: Option<MessageRow>| HistoryRow::Known(row.map(Box::new));
@@ -322,7 +335,10 @@ impl MailReader {
                 "removed mail that has no body and is missing from private history"
             );
             let acks = vec![(target, missing_ids)];
-            let removal = self.mailbox.acknowledge(acks, self.clock.now());
+            let removal = self
+                .backends
+                .mailbox
+                .acknowledge(acks, self.backends.clock.now());
             for ids in in_time(self.deadline, removal).await? {
                 ids.map_err(unavailable)?;
             }
@@ -333,12 +349,16 @@ impl MailReader {
     /// Removes mail that devices have stored, and writes the mail that really waited to the ledger.
     /// Returns the indices of acknowledgements that the mailbox did not answer.
     pub(crate) async fn acknowledge(&self, acks: Vec<MailAck>) -> Result<Vec<usize>, Refusal> {
-        let now = self.clock.now();
+        let now = self.backends.clock.now();
         let requests = acks
             .iter()
             .map(|ack| (ack_target(ack), ack.ids.clone()))
             .collect();
-        let results = in_time(self.deadline, self.mailbox.acknowledge(requests, now)).await?;
+        let results = in_time(
+            self.deadline,
+            self.backends.mailbox.acknowledge(requests, now),
+        )
+        .await?;
         let (mut entries, mut failed_indices) = (Vec::new(), Vec::new());
         for (index, (ack, results)) in acks.iter().zip(results).enumerate() {
             match results {
@@ -359,7 +379,7 @@ impl MailReader {
         if !entries.is_empty() {
             // The mail is gone from the mailbox: a ledger that misses its end must not bring it
             // back.
-            let outcome = within(self.deadline, self.ledger.append(entries)).await;
+            let outcome = within(self.deadline, self.backends.ledger.append(entries)).await;
             if outcome.is_err() {
                 metrics::counter!("station_ledger_lost_total").increment(1);
             }

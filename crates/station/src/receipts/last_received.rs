@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Backends;
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use metrics::Counter;
@@ -39,15 +40,11 @@ pub(crate) struct LastReceivedWriter {
 }
 
 impl LastReceivedWriter {
-    pub(crate) fn new(
-        mailbox: Arc<dyn MailboxStore>,
-        clock: Arc<dyn Clock>,
-        deadline: Duration,
-    ) -> LastReceivedWriter {
+    pub(crate) fn new(backends: &Backends, deadline: Duration) -> LastReceivedWriter {
         LastReceivedWriter {
             last: Mutex::new(LastReceived::new(WRITE_INTERVAL, USERS_MAX)),
-            mailbox,
-            clock,
+            mailbox: backends.mailbox.clone(),
+            clock: backends.clock.clone(),
             deadline,
             written_total: metrics::counter!("station_last_received_total", "result" => "written"),
             dropped_total: metrics::counter!("station_last_received_total", "result" => "dropped"),

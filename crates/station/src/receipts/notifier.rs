@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use api::boat::{Notice, NoticeKind};
 use api::codec;
-use backend::mailbox::MailboxStore;
-use backend::messages::MessageStore;
+use backend::Backends;
 use bytes::Bytes;
 use protocol::frame::ServerFrame;
 use protocol::history::RowStatus;
@@ -25,7 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::boat_clients::BoatClients;
+use crate::config::Config;
 use crate::metrics::ReceiptMetrics;
+use crate::part_spawner::PartSpawner;
 
 /// Receipts of one frame: well below what a frame may hold.
 const RECEIPTS_PER_FRAME: usize = 500;
@@ -48,15 +49,13 @@ const FIRST_DOUBTFUL_ATTEMPT: usize = 2;
 const REPEATS_MAX: usize = 65_536;
 
 /// Pushes receipts.
-#[derive(Clone)]
-pub(crate) struct ReceiptNotifier {
-    pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) messages: Arc<dyn MessageStore>,
-    pub(crate) boats: Arc<BoatClients>,
-    pub(crate) deadline: Duration,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) stop: CancellationToken,
-    pub(crate) metrics: ReceiptMetrics,
+pub(super) struct ReceiptNotifier {
+    backends: Backends,
+    deadline: Duration,
+    boats: Arc<BoatClients>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    metrics: ReceiptMetrics,
     repeats: Arc<Semaphore>,
 }
 
@@ -68,27 +67,25 @@ struct BoatCall {
 }
 
 impl ReceiptNotifier {
-    pub(crate) fn new(
-        (mailbox, messages): (Arc<dyn MailboxStore>, Arc<dyn MessageStore>),
+    pub(super) fn new(
+        backends: &Backends,
+        config: &Config,
         boats: Arc<BoatClients>,
-        deadline: Duration,
-        (tasks, stop): (TaskTracker, CancellationToken),
-        metrics: ReceiptMetrics,
-    ) -> ReceiptNotifier {
-        ReceiptNotifier {
-            mailbox,
-            messages,
+        spawner: &PartSpawner,
+    ) -> Arc<ReceiptNotifier> {
+        Arc::new(ReceiptNotifier {
+            backends: backends.clone(),
+            deadline: config.store_deadline,
             boats,
-            deadline,
-            tasks,
-            stop,
-            metrics,
+            tasks: spawner.tasks.clone(),
+            stop: spawner.stop.clone(),
+            metrics: ReceiptMetrics::new(),
             repeats: Arc::new(Semaphore::new(REPEATS_MAX)),
-        }
+        })
     }
 
     /// Pushes recorded receipts; waits for Redis, not for boats.
-    pub(crate) async fn notify_all(self, batches: Vec<ReceiptNotices>) {
+    pub(super) async fn notify_all(self: Arc<Self>, batches: Vec<ReceiptNotices>) {
         let mut all = ReceiptNotices::default();
         batches.into_iter().for_each(|batch| all.extend(batch));
         let ReceiptNotices {
@@ -100,7 +97,7 @@ impl ReceiptNotifier {
     }
 
     /// Asks for the sessions of all users at once, then makes one call to each boat.
-    async fn push(&self, notices: Vec<ReceiptNotice>, attempt: usize) {
+    async fn push(self: &Arc<Self>, notices: Vec<ReceiptNotice>, attempt: usize) {
         if notices.is_empty() {
             return;
         }
@@ -110,7 +107,7 @@ impl ReceiptNotifier {
             user_receipts.push(notice.receipt);
         }
         let users: Vec<UserId> = receipts.keys().copied().collect();
-        let request = self.mailbox.sessions(&users, self.boats.denied());
+        let request = self.backends.mailbox.sessions(&users, self.boats.denied());
         let Ok(answers) = timeout(self.deadline, request).await else {
             return self.repeat_for_users(&receipts, &users, attempt);
         };
@@ -155,7 +152,7 @@ impl ReceiptNotifier {
     }
 
     fn repeat_for_users(
-        &self,
+        self: &Arc<Self>,
         receipts: &BTreeMap<UserId, Vec<Receipt>>,
         users: &[UserId],
         attempt: usize,
@@ -169,7 +166,7 @@ impl ReceiptNotifier {
     }
 
     /// Repeats notices after a pause, in a task of its own.
-    fn repeat(&self, notices: ReceiptNotices, attempt: usize) {
+    fn repeat(self: &Arc<Self>, notices: ReceiptNotices, attempt: usize) {
         let count = notices.len();
         if count == 0 {
             return;
@@ -205,7 +202,7 @@ impl ReceiptNotifier {
         }
         let keys = notices.doubtful.iter();
         let keys: Vec<(UserId, MessageId)> = keys.map(|n| (n.to, n.receipt.id)).collect();
-        let answer = timeout(self.deadline, self.messages.status(&keys)).await;
+        let answer = timeout(self.deadline, self.backends.messages.status(&keys)).await;
         if let Ok(Ok(statuses)) = answer {
             let doubtful = std::mem::take(&mut notices.doubtful);
             for (notice, status) in doubtful.into_iter().zip(statuses) {

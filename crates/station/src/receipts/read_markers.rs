@@ -2,11 +2,10 @@
 //! answer and never beyond the end of the conversation.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Backends;
 use backend::conversations::ConversationStore;
-use backend::heads::HeadStore;
 use protocol::{ConversationId, Seq, UserId};
 
 use crate::read::ListCache;
@@ -22,8 +21,7 @@ pub(crate) struct ReadMarker {
 
 /// Writes registers. A place that fails is said again with the next send, or by a receipt.
 pub(crate) async fn write_read_markers(
-    conversations: Arc<dyn ConversationStore>,
-    heads: Arc<dyn HeadStore>,
+    backends: Backends,
     list_cache: ListCache,
     deadline: Duration,
     batch: Vec<ReadMarker>,
@@ -39,13 +37,8 @@ pub(crate) async fn write_read_markers(
     let (group_moves, private_moves): (Moves, Moves) =
         (furthest.into_iter()).partition(|((_, conversation), _)| is_group(conversation));
     let reads = tokio::join!(
-        bounded_by_rows(conversations.as_ref(), deadline, private_moves),
-        bounded_by_heads(
-            conversations.as_ref(),
-            heads.as_ref(),
-            deadline,
-            group_moves
-        ),
+        bounded_by_rows(&*backends.conversations, deadline, private_moves),
+        bounded_by_heads(&backends, deadline, group_moves),
     );
     let mut reads: Vec<_> = reads.0.into_iter().chain(reads.1).flatten().collect();
     reads.sort();
@@ -75,17 +68,12 @@ async fn bounded_by_rows(
 }
 
 /// Same for groups, which have no rows.
-async fn bounded_by_heads(
-    conversations: &dyn ConversationStore,
-    heads: &dyn HeadStore,
-    deadline: Duration,
-    moves: Moves,
-) -> Option<Reads> {
+async fn bounded_by_heads(backends: &Backends, deadline: Duration, moves: Moves) -> Option<Reads> {
     let keys: Vec<_> = moves.iter().map(|(key, _)| *key).collect();
     let targets: Vec<_> = keys.iter().map(|(_, conversation)| *conversation).collect();
     let results = tokio::try_join!(
-        within(deadline, heads.load(&targets)),
-        within(deadline, conversations.registers(&keys)),
+        within(deadline, backends.heads.load(&targets)),
+        within(deadline, backends.conversations.registers(&keys)),
     );
     let (heads, registers) = results.ok()?;
     let bounds = heads.into_iter().zip(registers);

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::Backends;
 use backend::clock::Clock;
 use backend::queue::{NewRecord, Producer};
-use metrics::Counter;
+use metrics::{Counter, counter};
 use protocol::keys::control_key;
 use protocol::mailbox::replaced_session_refusal;
 use protocol::pause::Backoff;
@@ -18,6 +19,9 @@ use protocol::{Code, Refusal, UserId};
 use tokio::time::sleep;
 
 use crate::accept::Records;
+use crate::config::Config;
+use crate::part_spawner::PartSpawner;
+use crate::work_queue::WorkQueue;
 
 /// Sessions of one user to be ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,28 +52,56 @@ impl KickoutRequest {
     }
 }
 
+/// Kickouts to be published.
+pub(crate) struct KickoutQueue {
+    publisher: KickoutPublisher,
+    queue: WorkQueue<KickoutRequest>,
+}
+
 /// Publishes kickouts.
 #[derive(Clone)]
-pub(crate) struct KickoutQueue {
-    pub(crate) producer: Arc<dyn Producer>,
-    pub(crate) records: Records,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) deadline: Duration,
-    pub(crate) attempts: u32,
-    pub(crate) published_total: Counter,
+struct KickoutPublisher {
+    producer: Arc<dyn Producer>,
+    records: Records,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+    attempts: u32,
+    published_total: Counter,
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 impl KickoutQueue {
+    /// Starts the publisher.
+    pub(crate) fn start(
+        backends: &Backends,
+        config: &Config,
+        spawner: &PartSpawner,
+    ) -> KickoutQueue {
+        let publisher = KickoutPublisher {
+            producer: backends.queue.producer(),
+            records: Records::new(backends),
+            clock: backends.clock.clone(),
+            deadline: config.publish_deadline,
+            attempts: config.kickout_attempts,
+            published_total: counter!("station_kickouts_published_total"),
+        };
+        let worker = publisher.clone();
+        let publish = move |batch| worker.clone().publish_all(batch);
+        let queue = WorkQueue::spawn(spawner, "kickout", config.background_max, publish);
+        KickoutQueue { publisher, queue }
+    }
+
+    /// Publishes a kickout in the background.
+    pub(crate) fn offer(&self, request: KickoutRequest) {
+        self.queue.offer(request);
+    }
+
     /// Publishes one kickout once, for callers that wait for the answer.
     pub(crate) async fn publish(&self, request: KickoutRequest) -> Result<(), Refusal> {
-        if self
-            .publish_once(vec![self.record(request)])
-            .await
-            .is_empty()
-        {
+        let record = self.publisher.record(request);
+        if self.publisher.publish_once(vec![record]).await.is_empty() {
             Ok(())
         } else {
             Err(Refusal::new(
@@ -78,9 +110,11 @@ impl KickoutQueue {
             ))
         }
     }
+}
 
+impl KickoutPublisher {
     /// Publishes all, and retries those that fail, with growing pauses, until it gives them up.
-    pub(crate) async fn publish_all(self, requests: Vec<KickoutRequest>) {
+    async fn publish_all(self, requests: Vec<KickoutRequest>) {
         let mut pending: Vec<_> = requests
             .into_iter()
             .map(|request| self.record(request))

@@ -77,7 +77,7 @@ impl Admissions {
         refresh: &RefreshToken,
         boat: Option<&Caller>,
     ) -> Result<Refreshment, Refusal> {
-        let now = self.clock.now();
+        let now = self.backends.clock.now();
         let client = Client {
             platform: refresh.platform,
             device: &refresh.device,

@@ -1,12 +1,10 @@
 //! Revocations of tokens: read from the store before the station is ready, then again every few
 //! seconds. Sign-ins and assertions are checked against them, and boats ask for them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::station::{Revoke, RevokedPage};
-use backend::clock::{Clock, Entropy};
-use backend::revocations::RevocationStore;
+use backend::Backends;
 use futures_util::StreamExt;
 use futures_util::stream;
 use metrics::gauge;
@@ -19,6 +17,7 @@ use protocol::{Refusal, Timestamp, UserId};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::config::Config;
 use crate::stores::within;
 
 /// Rows of one question to the store.
@@ -29,9 +28,7 @@ const MAX_CONCURRENT_HOURS: usize = 8;
 const FIRST_WITHIN: Duration = Duration::from_secs(120);
 
 pub(crate) struct RevocationDoor {
-    store: Arc<dyn RevocationStore>,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
+    backends: Backends,
     deadline: Duration,
     retention: Duration,
     strict: bool,
@@ -42,20 +39,12 @@ pub(crate) struct RevocationDoor {
 }
 
 impl RevocationDoor {
-    pub(crate) fn new(
-        store: Arc<dyn RevocationStore>,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
-        deadline: Duration,
-        auth: &crate::auth::Config,
-    ) -> RevocationDoor {
+    pub(crate) fn new(backends: &Backends, config: &Config) -> RevocationDoor {
         RevocationDoor {
-            store,
-            clock,
-            entropy,
-            deadline,
-            retention: protocol::revocation::retention(auth.lifetime_max()),
-            strict: auth.strict,
+            backends: backends.clone(),
+            deadline: config.store_deadline,
+            retention: protocol::revocation::retention(config.auth.lifetime_max()),
+            strict: config.auth.strict,
             set: RwLock::default(),
             cursor: Mutex::default(),
             read_at: Mutex::new(Instant::now()),
@@ -81,7 +70,7 @@ impl RevocationDoor {
     /// Reads again and again, for ever. A failed read is made good by the next.
     pub(crate) async fn follow(&self) {
         loop {
-            sleep(POLL_PAUSE.draw(self.entropy.next())).await;
+            sleep(POLL_PAUSE.draw(self.backends.entropy.next())).await;
             if let Err(error) = self.read().await {
                 tracing::warn!(%error, source = %error.source, "cannot read revocations");
             }
@@ -92,7 +81,7 @@ impl RevocationDoor {
     /// Reads revocations that are new since the last read; the first read takes all that may
     /// matter.
     pub(crate) async fn read(&self) -> backend::Result<()> {
-        let (started_at, now) = (Instant::now(), self.clock.now());
+        let (started_at, now) = (Instant::now(), self.backends.clock.now());
         let window = self.cursor.lock().window(now, self.retention);
         let hours = window.hours.map(|hour| self.read_hour(hour, window.start));
         let mut results = stream::iter(hours).buffer_unordered(MAX_CONCURRENT_HOURS);
@@ -117,7 +106,7 @@ impl RevocationDoor {
     ) -> backend::Result<Option<Timestamp>> {
         let (mut from, mut latest) = (PageStart::of(lower_bound), None);
         loop {
-            let page = self.store.page(hour, from, PAGE_ROWS);
+            let page = self.backends.revocations.page(hour, from, PAGE_ROWS);
             let rows = timeout(self.deadline, page).await;
             let rows = rows.unwrap_or_else(|_| Err(silence(self.deadline)))?;
             self.add(&rows);
@@ -177,7 +166,7 @@ impl RevocationDoor {
     /// Stores a revocation, and returns the time before which tokens are refused. This station
     /// knows it at once.
     pub(crate) async fn revoke(&self, revoke: Revoke) -> Result<Timestamp, Refusal> {
-        let now = self.clock.now();
+        let now = self.backends.clock.now();
         let revocation = Revocation {
             user: revoke.user,
             before: revoke.issued_before.unwrap_or(now),
@@ -187,7 +176,8 @@ impl RevocationDoor {
         };
         revocation.check()?;
         self.set.read().admit(revocation.user)?;
-        within(self.deadline, self.store.add(&revocation, self.retention)).await?;
+        let addition = self.backends.revocations.add(&revocation, self.retention);
+        within(self.deadline, addition).await?;
         self.add(std::slice::from_ref(&revocation));
         tracing::info!(user = %revocation.user, by = %revocation.by, "tokens were revoked");
         Ok(revocation.before)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use api::station::{MailAck, MailPageRequest, ReceiptItem, RefreshToken, ResumeSession, SyncCall};
 use arc_swap::ArcSwap;
+use backend::Backends;
 use backend::clock::{Clock, Entropy};
 use backend::files::{Reload, digest, reread};
 use metrics::counter;
@@ -95,11 +96,11 @@ impl TicketDoor {
     /// # Errors
     /// A file that cannot be read, or holds no keys.
     pub(crate) fn open(
-        config: &Config,
-        is_one_process: bool,
-        clock: Arc<dyn Clock>,
-        entropy: &dyn Entropy,
+        config: &crate::Config,
+        backends: &Backends,
     ) -> Result<TicketDoor, TicketKeysError> {
+        let is_one_process = config.listen.is_none();
+        let (entropy, config) = (&*backends.entropy, &config.tickets);
         let (tickets, file) = match &config.keys_file {
             Some(path) => {
                 let (keys, digest) = read(path)?;
@@ -118,7 +119,7 @@ impl TicketDoor {
             tickets: ArcSwap::from_pointee(tickets),
             file,
             is_required: config.required,
-            clock,
+            clock: backends.clock.clone(),
             warned_at: Mutex::default(),
         })
     }

@@ -12,31 +12,29 @@ use crate::part_spawner::PartSpawner;
 const BATCH_MAX: usize = 1024;
 
 /// Sending end of a queue of background work.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct WorkQueue<T> {
     queue: mpsc::Sender<T>,
     dropped_total: Counter,
 }
 
-/// Runs background work until the parts are stopped, then the work that is still queued.
-pub(crate) struct Workers<'a> {
-    pub(crate) parts: &'a PartSpawner,
-    /// Limit of items waiting in each queue.
-    pub(crate) waiting_max: usize,
-}
-
-impl Workers<'_> {
-    /// Starts a worker; `name` labels its drops. Items offered while a batch is worked on make the
-    /// next batch.
-    pub(crate) fn spawn<T, W, F>(&self, name: &'static str, mut work: W) -> WorkQueue<T>
+impl<T: Send + 'static> WorkQueue<T> {
+    /// Starts a worker, which runs until the parts are stopped, and then does the work that is still
+    /// queued; `name` labels its drops, and at most `waiting_max` items wait. Items offered while a
+    /// batch is worked on make the next batch.
+    pub(crate) fn spawn<W, F>(
+        spawner: &PartSpawner,
+        name: &'static str,
+        waiting_max: usize,
+        mut work: W,
+    ) -> WorkQueue<T>
     where
-        T: Send + 'static,
         W: FnMut(Vec<T>) -> F + Send + 'static,
         F: Future<Output = ()> + Send,
     {
-        let (queue, mut receiver) = mpsc::channel(self.waiting_max.max(1));
-        let stop = self.parts.stop.clone();
-        self.parts.spawn(name, stop.clone(), async move {
+        let (queue, mut receiver) = mpsc::channel(waiting_max.max(1));
+        let stop = spawner.stop.clone();
+        spawner.spawn(name, stop.clone(), async move {
             loop {
                 let first = tokio::select! {
                     biased;
@@ -60,9 +58,7 @@ impl Workers<'_> {
             dropped_total: metrics::counter!("station_background_dropped_total", "work" => name),
         }
     }
-}
 
-impl<T> WorkQueue<T> {
     /// Queues one item; returns false if it was dropped.
     pub(crate) fn offer(&self, item: T) -> bool {
         let is_queued = self.queue.try_send(item).is_ok();
@@ -85,13 +81,9 @@ mod tests {
     #[tokio::test]
     async fn queued_work_is_done_and_excess_is_dropped() {
         let parts = PartSpawner::new(CancellationToken::new());
-        let workers = Workers {
-            parts: &parts,
-            waiting_max: 3,
-        };
         let results = Arc::new(Mutex::new(Vec::new()));
         let log = results.clone();
-        let queue = workers.spawn("test", move |batch: Vec<u32>| {
+        let queue = WorkQueue::spawn(&parts, "test", 3, move |batch: Vec<u32>| {
             log.lock().extend(batch);
             std::future::ready(())
         });
