@@ -6,6 +6,7 @@
 //! before the publish nothing was promised; after it the key still says *pending*, and the client's
 //! resend is published again under the same id.
 
+pub(crate) mod breaker;
 mod change_check;
 mod ids;
 mod publisher;

@@ -3,6 +3,7 @@
 mod assertions;
 mod config;
 mod copy;
+mod key_refresh;
 mod keys;
 mod provider;
 mod published;

@@ -14,11 +14,12 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::Timestamp;
-use protocol::breaker::{ACK_TIMEOUT, Breakers};
 use protocol::circuit::Pass;
 use protocol::keys::{Topic, partition_of};
 use protocol::record::Task;
 use tokio::time::{Instant, sleep_until};
+
+use super::breaker::{ACK_TIMEOUT, Breakers, Passage};
 
 /// Makes records, each in the one partition that its key belongs to. Knows how many partitions
 /// there are, which never changes.

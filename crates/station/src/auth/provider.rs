@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use protocol::key_refresh::fresh_for;
 use protocol::settings::Link;
 use reqwest::header::{ACCEPT, CACHE_CONTROL, HeaderMap};
 use reqwest::{Client, ClientBuilder, StatusCode, Url, redirect};
@@ -11,6 +10,7 @@ use thiserror::Error;
 
 use super::KeyError;
 use super::config::{Issuer, address, is_loopback};
+use super::key_refresh::fresh_for;
 use super::keys::SET_BYTES_MAX;
 
 /// Time from the first packet to the last byte.

@@ -9,7 +9,6 @@ use backend::clock::{Clock, Entropy, TimerClock};
 use backend::files::Reload;
 use metrics::{Counter, Gauge, counter, gauge};
 use parking_lot::Mutex;
-use protocol::key_refresh::{FETCH_TIMEOUT, KeyRefresh, MissingKey, WAITERS_MAX, copy_age};
 use protocol::settings::Link;
 use protocol::{Code, Refusal, Timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -20,6 +19,7 @@ use tracing::{info, warn};
 use super::KeyError;
 use super::config::{Algorithm, Config, Issuer};
 use super::copy::Copy;
+use super::key_refresh::{FETCH_TIMEOUT, KeyRefresh, MissingKey, WAITERS_MAX, copy_age};
 use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Provider, ProviderError};
 

@@ -11,7 +11,6 @@ use backend::queue::Partition;
 use parking_lot::Mutex;
 use protocol::access::Role;
 use protocol::bounds::Bounds;
-use protocol::breaker::{ACK_TIMEOUT, PROBE_INTERVAL};
 use protocol::keys::{Topic, partition_of, record_key};
 use protocol::message::Recipient;
 use protocol::record::Work;
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 
 use super::groups::{CLOSED, to_group};
 use super::world::*;
+use crate::accept::breaker::{ACK_TIMEOUT, PROBE_INTERVAL};
 use crate::{Config, start};
 
 // proves S3-11, S3-12, S0-32: accepted means that the log has it, under an id of the server's.

@@ -5,15 +5,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::Timestamp;
-use crate::circuit::{Circuit, CircuitLimits, Pass};
+use protocol::Timestamp;
+use protocol::circuit::{Circuit, CircuitLimits, Pass};
 
 /// A partition is away once a record has waited this long in it while another partition
 /// acknowledged one.
-pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval of the probes that test whether a partition is back.
-pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 const LIMITS: CircuitLimits = CircuitLimits {
     failures_max: 1,
@@ -23,7 +23,7 @@ const LIMITS: CircuitLimits = CircuitLimits {
 
 /// The partitions of one topic, as one publisher sees them. Times are monotonic.
 #[derive(Debug, Default)]
-pub struct Breakers {
+pub(crate) struct Breakers {
     /// The last acknowledgement of each partition.
     last_acks: BTreeMap<u32, Timestamp>,
     /// Open circuits of partitions that are away.
@@ -36,12 +36,12 @@ impl Breakers {
     ///
     /// # Errors
     /// The time until the next permitted call.
-    pub fn pass(&mut self, partition: u32, now: Timestamp) -> Result<Pass, Duration> {
+    pub(crate) fn pass(&mut self, partition: u32, now: Timestamp) -> Result<Pass, Duration> {
         let circuit = self.unavailable.get_mut(&partition);
         circuit.map_or(Ok(Pass::Call), |circuit| circuit.pass(now))
     }
 
-    pub fn acknowledged(&mut self, partition: u32, now: Timestamp) {
+    pub(crate) fn acknowledged(&mut self, partition: u32, now: Timestamp) {
         self.last_acks.insert(partition, now);
         self.unavailable.remove(&partition);
     }
@@ -49,7 +49,12 @@ impl Breakers {
     /// Whether a partition is away, given that a record has waited in it since then. With no
     /// acknowledgement from any other partition either, the whole log is slow, and waiting is
     /// better than trying again.
-    pub fn is_away(&mut self, partition: u32, waiting_since: Timestamp, now: Timestamp) -> bool {
+    pub(crate) fn is_away(
+        &mut self,
+        partition: u32,
+        waiting_since: Timestamp,
+        now: Timestamp,
+    ) -> bool {
         if self.unavailable.contains_key(&partition) {
             return true;
         }

@@ -5,8 +5,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::Timestamp;
-use crate::pause::{between, doubled};
+use protocol::Timestamp;
+use protocol::pause::{between, doubled};
 
 /// Interval between fetches, unless the provider names one.
 const PERIOD: Duration = Duration::from_secs(600);
@@ -20,10 +20,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Time from any fetch to one that an unknown `kid` causes.
 const UNKNOWN_KID_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum wait of a sign-in for a fetch.
-pub const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Sign-ins of one issuer that wait for a fetch; further ones must retry. A boat has 256 calls for
 /// sign-ins, which other issuers share.
-pub const WAITERS_MAX: usize = 64;
+pub(super) const WAITERS_MAX: usize = 64;
 /// Bounds of the retry delay of a sign-in that found no key.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = PAUSE_MAX;
@@ -46,7 +46,7 @@ const COPY_AHEAD_MAX: Duration = Duration::from_secs(60);
 
 /// Answer to a token without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MissingKey {
+pub(super) enum MissingKey {
     /// A fetch is under way or begins now, and may bring the key.
     Wait,
     /// No wait: the issuer has no such key.
@@ -57,7 +57,7 @@ pub enum MissingKey {
 
 /// Fetches of one issuer's keys so far. Times are monotonic.
 #[derive(Debug)]
-pub struct KeyRefresh {
+pub(super) struct KeyRefresh {
     stale_max: Duration,
     start: Timestamp,
     /// Arrival of the present set.
@@ -75,7 +75,7 @@ pub struct KeyRefresh {
 impl KeyRefresh {
     /// Starts without keys: the first fetch is due at once. Keys older than `stale_max` prove
     /// nothing.
-    pub fn new(stale_max: Duration, now: Timestamp) -> KeyRefresh {
+    pub(super) fn new(stale_max: Duration, now: Timestamp) -> KeyRefresh {
         KeyRefresh {
             stale_max,
             start: now,
@@ -91,17 +91,17 @@ impl KeyRefresh {
     }
 
     /// Takes over earlier saved keys of this age. The first fetch stays due.
-    pub fn restore(&mut self, age: Duration, now: Timestamp) {
+    pub(super) fn restore(&mut self, age: Duration, now: Timestamp) {
         self.set_at = Some(now - age);
     }
 
     /// Time of the next fetch.
-    pub fn due(&self) -> Timestamp {
+    pub(super) fn due(&self) -> Timestamp {
         self.due_at
     }
 
     /// Whether a fetch is due; it has then begun, and no other begins before its end.
-    pub fn begin(&mut self, now: Timestamp) -> bool {
+    pub(super) fn begin(&mut self, now: Timestamp) -> bool {
         let is_due = !self.is_fetching && now >= self.due_at;
         if is_due {
             self.is_fetching = true;
@@ -112,7 +112,7 @@ impl KeyRefresh {
 
     /// The fetch brought a set, which replaces the one before. `fresh_for` is the provider's
     /// freshness, see [`fresh_for`].
-    pub fn arrived(&mut self, fresh_for: Option<Duration>, now: Timestamp, random: u64) {
+    pub(super) fn arrived(&mut self, fresh_for: Option<Duration>, now: Timestamp, random: u64) {
         self.is_fetching = false;
         self.failures = 0;
         self.set_at = Some(now);
@@ -121,7 +121,7 @@ impl KeyRefresh {
     }
 
     /// The fetch brought nothing usable: the previous set stays.
-    pub fn failed(&mut self, now: Timestamp, random: u64) {
+    pub(super) fn failed(&mut self, now: Timestamp, random: u64) {
         self.is_fetching = false;
         self.due_at = now + pause(self.failures, random);
         self.failures = self.failures.saturating_add(1);
@@ -129,7 +129,7 @@ impl KeyRefresh {
 
     /// Answers a token that names this `kid`, or none, and has no key. If keys are too old, or none
     /// ever came, every token may cause a fetch.
-    pub fn missing(&mut self, kid: Option<&str>, now: Timestamp) -> MissingKey {
+    pub(super) fn missing(&mut self, kid: Option<&str>, now: Timestamp) -> MissingKey {
         let is_new_kid =
             kid.is_some_and(|kid| kid.len() <= KID_BYTES_MAX && !self.is_unknown(kid, now));
         if self.is_fit(now) && !is_new_kid {
@@ -150,13 +150,13 @@ impl KeyRefresh {
     }
 
     /// Retry delay of a sign-in: until after the next fetch.
-    pub fn again_after(&self, now: Timestamp) -> Duration {
+    pub(super) fn again_after(&self, now: Timestamp) -> Duration {
         self.due_at.since(now).clamp(RETRY_MIN, RETRY_MAX)
     }
 
     /// Remembers that a fetched set has no key of this name. A failed fetch tells nothing about
     /// keys.
-    pub fn remember_unknown(&mut self, kid: &str, now: Timestamp) {
+    pub(super) fn remember_unknown(&mut self, kid: &str, now: Timestamp) {
         self.forget(now);
         if kid.len() > KID_BYTES_MAX || !self.names.insert(kid.into()) {
             return;
@@ -168,18 +168,18 @@ impl KeyRefresh {
     }
 
     /// Whether the present keys may prove a token.
-    pub fn is_fit(&self, now: Timestamp) -> bool {
+    pub(super) fn is_fit(&self, now: Timestamp) -> bool {
         self.set_at
             .is_some_and(|at| now.since(at) <= self.stale_max)
     }
 
     /// Age of the present set; if none ever came, time since the start.
-    pub fn age(&self, now: Timestamp) -> Duration {
+    pub(super) fn age(&self, now: Timestamp) -> Duration {
         now.since(self.set_at.unwrap_or(self.start))
     }
 
     /// Whether a warning about the age is due.
-    pub fn warns(&mut self, now: Timestamp) -> bool {
+    pub(super) fn warns(&mut self, now: Timestamp) -> bool {
         let is_calm = self
             .warned_at
             .is_none_or(|at| now.since(at) >= WARN_INTERVAL);
@@ -222,13 +222,13 @@ fn pause(failures: u32, random: u64) -> Duration {
 }
 
 /// Age of a copy by the time of day; `None` if its date is too far ahead.
-pub fn copy_age(written_at: Timestamp, now: Timestamp) -> Option<Duration> {
+pub(super) fn copy_age(written_at: Timestamp, now: Timestamp) -> Option<Duration> {
     (written_at.since(now) <= COPY_AHEAD_MAX).then(|| now.since(written_at))
 }
 
 /// Freshness in a provider's `Cache-Control` (RFC 9111, 5.2.2); `None` if it names no time.
 /// `no-store` and `no-cache` win over `max-age`.
-pub fn fresh_for(cache_control: &str) -> Option<Duration> {
+pub(super) fn fresh_for(cache_control: &str) -> Option<Duration> {
     let mut max_age = None;
     for directive in cache_control.split(',') {
         let (name, value) = directive.split_once('=').unwrap_or((directive, ""));
