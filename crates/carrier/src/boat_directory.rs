@@ -7,7 +7,8 @@ use std::time::Duration;
 use api::transport::Connector;
 use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
-use backend::clock::Clock;
+use backend::Backends;
+use backend::clock::{Clock, TimerClock};
 use backend::discovery;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -84,15 +85,15 @@ pub(crate) struct BoatProbe {
     addresses: BTreeMap<BoatLife, Arc<str>>,
     liveness: BoatLiveness,
     connector: Connector,
-    clock: Arc<dyn Clock>,
+    clock: TimerClock,
     probe_timeout: Duration,
 }
 
 pub(crate) fn boat_directory(
-    leases: watch::Receiver<discovery::Directory>,
-    connector: Connector,
-    clock: Arc<dyn Clock>,
+    backends: &Backends,
     config: &Config,
+    connector: Connector,
+    leases: watch::Receiver<discovery::Directory>,
 ) -> (BoatDirectory, BoatProbe) {
     let (unknown_lives, unknown_receiver) = mpsc::channel(MAX_UNKNOWN_LIVES);
     let (view, view_receiver) = watch::channel(Arc::default());
@@ -107,7 +108,7 @@ pub(crate) fn boat_directory(
             config.denied_max,
         ),
         connector,
-        clock,
+        clock: TimerClock::starting_at(backends.clock.now()),
         probe_timeout: config.probe_timeout,
     };
     probe.read_leases();

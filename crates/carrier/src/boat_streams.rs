@@ -9,6 +9,7 @@ use api::transport::Connector;
 use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
 use api::v1::outcome::Kind;
+use backend::Backends;
 use backend::clock::Entropy;
 use protocol::access::Role;
 use protocol::delivery::{Notice, Push, PushOutcome, PushToken, SessionEvent};
@@ -57,12 +58,12 @@ struct Boat {
 
 impl BoatStreams {
     pub(crate) fn new(
+        backends: &Backends,
+        config: Arc<Config>,
         connector: Connector,
         directory: BoatDirectory,
         messages: mpsc::Sender<BoatMessage>,
         tasks: TaskTracker,
-        entropy: Arc<dyn Entropy>,
-        config: Arc<Config>,
     ) -> BoatStreams {
         BoatStreams {
             boats: BTreeMap::new(),
@@ -70,7 +71,7 @@ impl BoatStreams {
             directory,
             messages,
             tasks,
-            entropy,
+            entropy: backends.entropy.clone(),
             config,
         }
     }

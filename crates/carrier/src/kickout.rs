@@ -8,6 +8,7 @@ use api::boat::{Notice, NoticeBatch, NoticeKind};
 use api::transport::Connector;
 use api::v1::NoticeRequest;
 use api::v1::boat_service_client::BoatServiceClient;
+use backend::Backends;
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use protocol::access::Role;
@@ -17,6 +18,7 @@ use protocol::ledger::DeadReason;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::record::{KickoutTask, Task, Work};
 
+use crate::Config;
 use crate::boat_directory::BoatDirectory;
 use crate::deadline::StoreDeadline;
 use crate::decoded_record::{DecodedRecord, PoisonRecord};
@@ -27,17 +29,37 @@ use crate::writer::dead_letter;
 /// Dependencies of a kickout. Clones share them.
 #[derive(Clone)]
 pub(crate) struct KickoutSender {
-    pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) connector: Connector,
-    pub(crate) directory: BoatDirectory,
-    pub(crate) records: Records,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) store_deadline: StoreDeadline,
-    pub(crate) limits: DeliveryLimits,
-    pub(crate) timeout: Duration,
+    mailbox: Arc<dyn MailboxStore>,
+    clock: Arc<dyn Clock>,
+    store_deadline: StoreDeadline,
+    timeout: Duration,
+    limits: DeliveryLimits,
+    connector: Connector,
+    directory: BoatDirectory,
+    records: Records,
 }
 
 impl KickoutSender {
+    pub(crate) fn new(
+        backends: &Backends,
+        config: &Config,
+        limits: DeliveryLimits,
+        connector: Connector,
+        directory: BoatDirectory,
+        records: Records,
+    ) -> KickoutSender {
+        KickoutSender {
+            mailbox: backends.mailbox.clone(),
+            clock: backends.clock.clone(),
+            store_deadline: StoreDeadline::new(config),
+            timeout: config.kickout_timeout,
+            limits,
+            connector,
+            directory,
+            records,
+        }
+    }
+
     /// Does the task, and returns the effects that settle its record: none, a retry of what failed,
     /// or a dead letter.
     pub(crate) async fn kick(self, record: DecodedRecord) -> SettleWork {

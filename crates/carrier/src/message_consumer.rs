@@ -10,6 +10,8 @@
 
 use std::sync::Arc;
 
+use api::trace::Spans;
+use backend::Backends;
 use backend::queue::{Partition, Polled, Record};
 use protocol::keys::Topic;
 use tokio::time::Instant;
@@ -23,15 +25,15 @@ use crate::records::Records;
 use crate::writer::{Halt, Writer, dead_letter};
 
 pub(crate) struct MessageConsumer {
-    pub(crate) consumer: PartitionConsumer,
-    pub(crate) writer: Writer,
-    pub(crate) records: Records,
-    pub(crate) partitions: u32,
-    pub(crate) stalled_records: Vec<StalledRecords>,
+    consumer: PartitionConsumer,
+    writer: Writer,
+    records: Records,
+    partitions: u32,
+    stalled_records: Vec<StalledRecords>,
 }
 
 /// Records that could not be written yet; their partitions are paused.
-pub(crate) struct StalledRecords {
+struct StalledRecords {
     records: Vec<Arc<DecodedRecord>>,
     /// Records of a part of them: half as many after each part that did not take effect.
     part_max: usize,
@@ -67,6 +69,21 @@ impl StalledTurns {
 }
 
 impl MessageConsumer {
+    pub(crate) fn new(
+        backends: &Backends,
+        consumer: PartitionConsumer,
+        records: Records,
+        spans: Spans,
+    ) -> MessageConsumer {
+        MessageConsumer {
+            writer: Writer::new(backends, &consumer.config, records.clone(), spans),
+            consumer,
+            records,
+            partitions: backends.queue.partitions(Topic::Message),
+            stalled_records: Vec::new(),
+        }
+    }
+
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut turns = StalledTurns::starting(Instant::now());
         loop {

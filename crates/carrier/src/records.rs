@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::dead_letter::{DeadLetter, LetterOrigin};
 use api::task::{NotificationTask, Value, split};
+use backend::Backends;
 use backend::queue::{NewRecord, Queue};
 use bytes::Bytes;
 use protocol::delivery::{self, FailedPart, Obligation, Retry, Settlement};
@@ -13,6 +14,7 @@ use protocol::record::retry as retry_task;
 use protocol::record::{Task, publish_key};
 use protocol::{Timestamp, TraceContext};
 
+use crate::Config;
 use crate::decoded_record::PoisonRecord;
 use crate::executor_queue::SettleWork;
 
@@ -26,11 +28,11 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub(crate) fn new(queue: Arc<dyn Queue>, carrier: &str, bytes_max: usize) -> Records {
+    pub(crate) fn new(backends: &Backends, config: &Config) -> Records {
         Records {
-            queue,
-            bytes_max,
-            carrier: carrier.into(),
+            queue: backends.queue.clone(),
+            carrier: config.name.as_str().into(),
+            bytes_max: config.retry_bytes_max,
         }
     }
 

@@ -10,18 +10,20 @@ mod present;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use backend::Backends;
 use backend::clock::{Clock, TimerClock};
 use backend::queue::{Partition, Polled, Record};
 use protocol::Timestamp;
 use protocol::delivery::{Source, retry_wait};
+use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::record::Work;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::present::Present;
-use self::present::{Decisions, Deliveries};
+use self::present::{Decisions, Deliveries, Present};
 use crate::backoff::Backoff;
+use crate::deadline::StoreDeadline;
 use crate::decoded_record::{self, DecodedRecord, PoisonRecord};
 use crate::executor_queue::ExecutorBatch;
 use crate::partition_consumer::{MIN_POLL_TIME, PartitionConsumer, sleep_until};
@@ -32,35 +34,61 @@ use crate::writer::dead_letter;
 const GATHER_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct RetryConsumer {
-    pub(crate) consumer: PartitionConsumer,
-    pub(crate) tier: u8,
-    pub(crate) delay: Duration,
-    pub(crate) present: Present,
-    pub(crate) records: Records,
-    pub(crate) partitions: u32,
+    consumer: PartitionConsumer,
+    tier: u8,
+    delay: Duration,
+    present: Present,
+    records: Records,
+    partitions: u32,
     /// Keeps time even if the time of day is set.
-    pub(crate) timer: TimerClock,
+    timer: TimerClock,
     /// Held records by due time, as `timer` has it.
-    pub(crate) held_records: BTreeMap<(Timestamp, Source), DecodedRecord>,
+    held_records: BTreeMap<(Timestamp, Source), DecodedRecord>,
     /// Load of each partition, by number.
-    pub(crate) loads: BTreeMap<u32, PartitionLoad>,
+    loads: BTreeMap<u32, PartitionLoad>,
     /// Earliest time of the next batch: a store did not answer, the log is polled first, or more
     /// records gather.
-    pub(crate) not_before: Option<Instant>,
+    not_before: Option<Instant>,
     /// Held records that a store did not answer for when they were last due.
-    pub(crate) failed_sources: BTreeSet<Source>,
+    failed_sources: BTreeSet<Source>,
     /// Pause of the failed records alone, unless a batch brings nothing forward.
-    pub(crate) backoff: Backoff,
+    backoff: Backoff,
 }
 
 /// Held records and bytes of one partition.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PartitionLoad {
+struct PartitionLoad {
     records: usize,
     bytes: usize,
 }
 
 impl RetryConsumer {
+    pub(crate) fn new(
+        backends: &Backends,
+        consumer: PartitionConsumer,
+        tier: u8,
+        delay: Duration,
+        records: Records,
+    ) -> RetryConsumer {
+        RetryConsumer {
+            tier,
+            delay,
+            present: Present {
+                backends: backends.clone(),
+                store_deadline: StoreDeadline::new(&consumer.config),
+            },
+            records,
+            partitions: backends.queue.partitions(Topic::Retry(tier)),
+            timer: TimerClock::starting_at(backends.clock.now()),
+            held_records: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            not_before: None,
+            failed_sources: BTreeSet::new(),
+            backoff: Backoff::new(&consumer.config),
+            consumer,
+        }
+    }
+
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             self.pause_partitions();

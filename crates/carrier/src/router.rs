@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::trace;
+use backend::Backends;
 use backend::cache::Cache;
 use backend::mailbox::{MailboxStore, ServerId};
 use backend::{Error, Kind};
@@ -21,6 +22,7 @@ use protocol::mailbox::RouteAnswer;
 use protocol::presence::{DeniedBoats, SessionKey};
 use protocol::{Timestamp, TraceContext};
 
+use crate::Config;
 use crate::deadline::StoreDeadline;
 
 /// Users routed in one call.
@@ -52,15 +54,11 @@ struct ServerQueue {
 }
 
 impl RouteQueue {
-    pub(crate) fn new(
-        mailbox: Arc<dyn MailboxStore>,
-        cache: Arc<dyn Cache>,
-        store_deadline: StoreDeadline,
-    ) -> RouteQueue {
+    pub(crate) fn new(backends: &Backends, config: &Config) -> RouteQueue {
         RouteQueue {
-            mailbox,
-            cache,
-            store_deadline,
+            mailbox: backends.mailbox.clone(),
+            cache: backends.cache.clone(),
+            store_deadline: StoreDeadline::new(config),
             servers: BTreeMap::new(),
             calls: FuturesUnordered::new(),
         }

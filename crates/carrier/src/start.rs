@@ -1,6 +1,6 @@
 //! Puts a carrier together, and takes it apart in order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::trace::Spans;
@@ -16,8 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
-use crate::backoff::Backoff;
-use crate::boat_directory::{self, BoatDirectory};
+use crate::boat_directory::{BoatDirectory, boat_directory};
 use crate::boat_streams::BoatStreams;
 use crate::deadline::StoreDeadline;
 use crate::executor::{Backlog, Executor};
@@ -28,10 +27,9 @@ use crate::metrics::Gauges;
 use crate::offsets::{AllOffsets, PartitionOffsets};
 use crate::partition_consumer::PartitionConsumer;
 use crate::records::Records;
-use crate::retry_consumer::{Present, RetryConsumer};
+use crate::retry_consumer::RetryConsumer;
 use crate::router::RouteQueue;
 use crate::settler::Settler;
-use crate::writer::Writer;
 
 /// The consumer group of all carriers.
 pub const GROUP: &str = CARRIERS;
@@ -73,14 +71,9 @@ pub async fn start(
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
     let leases = backends.registry.watch(Role::Boat);
     let leases = StoreDeadline::new(&config).within(leases).await?;
-    let (directory, probe) = boat_directory::boat_directory(
-        leases,
-        connector.clone(),
-        Arc::new(TimerClock::starting_at(backends.clock.now())),
-        &config,
-    );
+    let (directory, probe) = boat_directory(&backends, &config, connector.clone(), leases);
     let carrier = Carrier {
-        records: Records::new(backends.queue.clone(), &config.name, config.retry_bytes_max),
+        records: Records::new(&backends, &config),
         config: Arc::new(config),
         limits,
         backends,
@@ -152,21 +145,26 @@ impl Carrier {
             let shard = self.start_shard(number, AllOffsets::new(all_offsets));
             let partition_consumer =
                 self.build_partition_consumer(consumer, offsets, shard.clone());
-            self.consume(
-                &consumers,
-                self.build_message_consumer(partition_consumer)
-                    .run(self.stop.clone()),
+            let consumer = MessageConsumer::new(
+                &self.backends,
+                partition_consumer,
+                self.records.clone(),
+                self.spans.clone(),
             );
+            self.consume(&consumers, consumer.run(self.stop.clone()));
             shards.push(shard);
         }
         for (tier, consumer, offsets) in tiers {
             let shard = shards[usize::from(tier) % shards.len()].clone();
             let partition_consumer = self.build_partition_consumer(consumer, offsets, shard);
-            self.consume(
-                &consumers,
-                self.build_retry_consumer(partition_consumer, tier)
-                    .run(self.stop.clone()),
+            let consumer = RetryConsumer::new(
+                &self.backends,
+                partition_consumer,
+                tier,
+                self.limits.tiers.delay(tier),
+                self.records.clone(),
             );
+            self.consume(&consumers, consumer.run(self.stop.clone()));
         }
         consumers.close();
         Ok(consumers)
@@ -201,71 +199,33 @@ impl Carrier {
         )
     }
 
-    fn build_message_consumer(&self, consumer: PartitionConsumer) -> MessageConsumer {
-        MessageConsumer {
-            consumer,
-            writer: Writer::new(
-                &self.backends,
-                &self.config,
-                self.records.clone(),
-                self.spans.clone(),
-            ),
-            records: self.records.clone(),
-            partitions: self.backends.queue.partitions(Topic::Message),
-            stalled_records: Vec::new(),
-        }
-    }
-
-    fn build_retry_consumer(&self, consumer: PartitionConsumer, tier: u8) -> RetryConsumer {
-        RetryConsumer {
-            consumer,
-            tier,
-            delay: self.limits.tiers.delay(tier),
-            present: Present {
-                backends: self.backends.clone(),
-                store_deadline: StoreDeadline::new(&self.config),
-            },
-            records: self.records.clone(),
-            partitions: self.backends.queue.partitions(Topic::Retry(tier)),
-            timer: TimerClock::starting_at(self.backends.clock.now()),
-            held_records: BTreeMap::new(),
-            loads: BTreeMap::new(),
-            not_before: None,
-            failed_sources: BTreeSet::new(),
-            backoff: Backoff::new(&self.config),
-        }
-    }
-
     fn start_shard(&self, number: usize, offsets: AllOffsets) -> ExecutorHandle {
         /// Reports of boats that wait for their shard.
         const MAX_BOAT_MESSAGES: usize = 1024;
         let (shard, batches, abandons) = ExecutorHandle::new();
         let (message_sender, message_receiver) = mpsc::channel(MAX_BOAT_MESSAGES);
         let (backends, config) = (&self.backends, &self.config);
-        let store_deadline = StoreDeadline::new(config);
         let streams = TaskTracker::new();
         let executor = Executor {
             delivery: Delivery::new(self.limits),
             boats: BoatStreams::new(
+                backends,
+                config.clone(),
                 self.connector.clone(),
                 self.directory.clone(),
                 message_sender,
                 streams.clone(),
-                backends.entropy.clone(),
-                config.clone(),
             ),
             directory: self.directory.clone(),
             settler: Settler::new(backends, config, self.records.clone()),
-            kickout_sender: KickoutSender {
-                mailbox: backends.mailbox.clone(),
-                connector: self.connector.clone(),
-                directory: self.directory.clone(),
-                records: self.records.clone(),
-                clock: backends.clock.clone(),
-                store_deadline,
-                limits: self.limits,
-                timeout: config.kickout_timeout,
-            },
+            kickout_sender: KickoutSender::new(
+                backends,
+                config,
+                self.limits,
+                self.connector.clone(),
+                self.directory.clone(),
+                self.records.clone(),
+            ),
             records: self.records.clone(),
             offsets,
             clock: backends.clock.clone(),
@@ -275,11 +235,7 @@ impl Carrier {
             messages: message_receiver,
             kickouts_max: config.kickouts_max,
             backlog: Backlog::default(),
-            routes: RouteQueue::new(
-                backends.mailbox.clone(),
-                backends.cache.clone(),
-                store_deadline,
-            ),
+            routes: RouteQueue::new(backends, config),
             gauges: Gauges::new(number),
             spans: self.spans.clone(),
         };

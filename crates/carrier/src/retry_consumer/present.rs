@@ -25,9 +25,9 @@ const MAX_CONCURRENT_LOOKUPS: usize = 64;
 /// Time to begin questions about single keys, once a question about all of them failed.
 const SINGLE_LOOKUP_TIME: Duration = Duration::from_secs(1);
 
-pub(crate) struct Present {
-    pub(crate) backends: Backends,
-    pub(crate) store_deadline: StoreDeadline,
+pub(super) struct Present {
+    pub(super) backends: Backends,
+    pub(super) store_deadline: StoreDeadline,
 }
 
 /// A due retry.

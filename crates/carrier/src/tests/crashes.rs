@@ -30,11 +30,11 @@ pub(super) async fn write_some_and_die(world: &World, batch_max: usize) -> usize
         .subscribe(GROUP, Topic::Message)
         .await
         .expect("a member");
-    let records = Records::new(
-        world.backends.queue.clone(),
-        "doomed",
-        world.config.retry_bytes_max,
-    );
+    let config = Config {
+        name: "doomed".to_owned(),
+        ..world.config.clone()
+    };
+    let records = Records::new(&world.backends, &config);
     let mut writer = Writer::new(
         &world.backends,
         &Config::default(),

@@ -52,11 +52,7 @@ async fn settle(settler: &mut Settler) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
     let world = World::without_carrier(Config::default()).await;
-    let records = Records::new(
-        world.backends.queue.clone(),
-        "carrier-1",
-        world.config.retry_bytes_max,
-    );
+    let records = Records::new(&world.backends, &world.config);
     let mut settler = Settler::new(&world.backends, &world.config, records);
     let faults = &world.faults;
     faults.refuse_records(|record| (record.key == "one").then_some(Kind::Unavailable));
@@ -102,11 +98,7 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
     let world = World::without_carrier(Config::default()).await;
-    let records = Records::new(
-        world.backends.queue.clone(),
-        "carrier-1",
-        world.config.retry_bytes_max,
-    );
+    let records = Records::new(&world.backends, &world.config);
     let mut settler = Settler::new(&world.backends, &world.config, records);
     let down_partition = Partition {
         topic: Topic::Retry(1),
@@ -177,11 +169,7 @@ async fn settle_after_outage(latency: Duration) -> (usize, usize) {
     });
     let hook: Arc<dyn Hook> = ledger.clone();
     world.backends.ledger = Hooked::new(world.backends.ledger.clone(), &hook);
-    let records = Records::new(
-        world.backends.queue.clone(),
-        "carrier-1",
-        world.config.retry_bytes_max,
-    );
+    let records = Records::new(&world.backends, &world.config);
     let mut settler = Settler::new(&world.backends, &world.config, records);
     for offset in 0..16_384 {
         let mut effects = retry(offset, "ledger");
