@@ -25,22 +25,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
-use crate::address_limits::AddressLimits;
-use crate::arrivals::Arrivals;
-use crate::call_limit::CallLimit;
 use crate::config::ProxyHeader;
 use crate::connection::Connection;
-use crate::connection_limit::ConnectionLimit;
-use crate::connection_loop::ConnectionLoops;
-use crate::connections::Connections;
-use crate::deliver_streams::DeliverStreams;
+use crate::connection::connection_loop::ConnectionLoops;
+use crate::connection::connections::Connections;
+use crate::door::address_limits::AddressLimits;
+use crate::door::arrivals::Arrivals;
+use crate::door::connection_limit::ConnectionLimit;
+use crate::downlink::deliver_streams::DeliverStreams;
+use crate::membership::revocations::RevokedUsers;
+use crate::membership::urgent::UrgentAssertions;
 use crate::metrics::Metrics;
-use crate::pace::Pace;
-use crate::revocations::RevokedUsers;
-use crate::station_pool::{AdmittedSession, StationPool};
-use crate::station_queues::StationQueues;
-use crate::tracer::ConnectionTracer;
-use crate::urgent::UrgentAssertions;
+use crate::tracing::ConnectionTracer;
+use crate::uplink::call_limit::CallLimit;
+use crate::uplink::pace::Pace;
+use crate::uplink::station_pool::{AdmittedSession, StationPool};
+use crate::uplink::station_queues::StationQueues;
 
 pub(crate) struct Boat {
     pub(crate) config: Config,

@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::connection::read_pace::ReadBounds;
 use backend::clock::{Clock, SystemClock};
 use backend::rate_limit::{AddressDefaults, Rate};
 use backend::tls::TlsConfig;
 use ipnet::IpNet;
 use protocol::drain::DrainBounds;
-use protocol::read_pace::ReadBounds;
 use protocol::session::SessionLimits;
 use protocol::settings::{Problems, is_client_address, is_http_address};
 use schemars::JsonSchema;

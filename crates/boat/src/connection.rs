@@ -1,5 +1,11 @@
 //! A connection as the rest of the boat sees it: its session, and the loop that drives it.
 
+pub(crate) mod connection_loop;
+pub(crate) mod connections;
+pub(crate) mod driver;
+pub(crate) mod read_pace;
+mod timer_wheel;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -9,7 +15,7 @@ use protocol::session::{Session, SessionLimits};
 use protocol::ticket::Ticket;
 use protocol::{SessionId, Timestamp};
 
-use crate::connection_loop::ReadyQueue;
+use crate::connection::connection_loop::ReadyQueue;
 
 /// Shared by the loop that drives the connection and by every task that pushes to it. There is no
 /// channel and no task: a caller updates the session under the lock, then wakes the loop. Doubles

@@ -20,19 +20,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Config;
 use crate::boat::Boat;
-use crate::boat_lease::{BoatLease, call_registry, keep};
-use crate::certificates;
-use crate::connection_limit::AddressUsage;
-use crate::drain;
-use crate::grpc::routes;
-use crate::listener::{PipeListener, bind, serve_tcp, serve_websocket};
-use crate::memory::watch_memory;
-use crate::reregister::sweep;
-use crate::revocations::follow_revocations;
-use crate::stall_detector::watch_pauses;
-use crate::station_pool::StationPool;
-use crate::station_queues::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
-use crate::urgent::assert_urgent;
+use crate::door::certificates;
+use crate::door::connection_limit::AddressUsage;
+use crate::door::listener::{PipeListener, bind, serve_tcp, serve_websocket};
+use crate::door::memory::watch_memory;
+use crate::downlink::grpc::routes;
+use crate::leaving::drain;
+use crate::membership::lease::{BoatLease, call_registry, keep};
+use crate::membership::reregister::sweep;
+use crate::membership::revocations::follow_revocations;
+use crate::membership::stall_detector::watch_pauses;
+use crate::membership::urgent::assert_urgent;
+use crate::uplink::station_pool::StationPool;
+use crate::uplink::station_queues::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
 
 /// Dependencies of a boat.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use protocol::frame::ServerFrame;
 use super::client::{Client, send_id, text_send};
 use super::harbour::{Harbour, Peer, Station};
 use crate::Config;
-use crate::station_pool::StationPool;
+use crate::uplink::station_pool::StationPool;
 
 /// Enough lanes that some prefer either of two stations, whatever the hash.
 const LANES: usize = 16;

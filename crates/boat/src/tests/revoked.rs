@@ -10,7 +10,7 @@ use protocol::{Code, Refusal, Timestamp};
 
 use super::client::Client;
 use super::harbour::Harbour;
-use crate::revocations::poll_revocations;
+use crate::membership::revocations::poll_revocations;
 
 fn revoked(user: i64, issued_before: i64) -> v1::RevokedUser {
     let at = issued_before;

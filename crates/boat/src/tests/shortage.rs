@@ -13,7 +13,7 @@ use super::delivering::pile_up;
 use super::harbour::Harbour;
 use super::listening::most_of_a_frame;
 use super::{TEST_TIMEOUT, eventually};
-use crate::memory::MemoryWatch;
+use crate::door::memory::MemoryWatch;
 
 #[tokio::test]
 async fn where_memory_is_short_newcomers_go_elsewhere() {

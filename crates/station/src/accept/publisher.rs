@@ -19,7 +19,7 @@ use protocol::keys::{Topic, partition_of};
 use protocol::record::Task;
 use tokio::time::{Instant, sleep_until};
 
-use super::breaker::{ACK_TIMEOUT, Breakers, Passage};
+use super::breaker::{ACK_TIMEOUT, Breakers};
 
 /// Makes records, each in the one partition that its key belongs to. Knows how many partitions
 /// there are, which never changes.

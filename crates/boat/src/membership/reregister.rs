@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
 use crate::boat::Boat;
-use crate::boat_lease::REASSERT_PERIOD;
 use crate::connection::Connection;
+use crate::membership::lease::REASSERT_PERIOD;
 
 /// Passes over all sessions once per interval, until dropped. A session that the store had
 /// forgotten has the next ones asserted without pause; if those were forgotten too, a full pass

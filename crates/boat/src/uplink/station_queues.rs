@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::Config;
-use crate::batch_queue::{BatchQueue, QueuedBatch};
 use crate::boat::Boat;
 use crate::connection::Connection;
 use crate::metrics::Metrics;
+use crate::uplink::batch_queue::{BatchQueue, QueuedBatch};
 
 pub(crate) struct StationQueues(Vec<StationQueue>);
 

@@ -13,7 +13,7 @@ use super::client_stream::{ClientStream, proxy_header};
 use super::{AcceptedStream, IncomingClient};
 use crate::boat::Boat;
 use crate::config::ProxyHeader;
-use crate::connection_limit::ConnectionPermit;
+use crate::door::connection_limit::ConnectionPermit;
 use crate::stack::Tls;
 
 impl AcceptedStream {

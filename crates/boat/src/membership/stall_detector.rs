@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 use crate::boat::Boat;
-use crate::boat_lease::{REASSERT_PERIOD, spread};
-use crate::reregister::pass;
+use crate::membership::lease::{REASSERT_PERIOD, spread};
+use crate::membership::reregister::pass;
 
 /// Clients told to sync at once, and the pause before the next ones.
 const RESYNC_BATCH: usize = 256;

@@ -14,7 +14,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::boat::{Boat, Phase};
-use crate::deliver_streams::DeliverService;
+use crate::downlink::deliver_streams::DeliverService;
 
 /// Time for an order to take effect.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);

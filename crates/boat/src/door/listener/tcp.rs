@@ -6,7 +6,7 @@ use tokio::time::timeout_at;
 use super::arrival::arrive;
 use super::{AcceptedStream, Acceptor, serve};
 use crate::boat::{Boat, Shortage};
-use crate::connection_driver::HELLO_BYTES_MAX;
+use crate::connection::driver::HELLO_BYTES_MAX;
 use crate::stack::Wire;
 
 /// Serves TCP clients until dropped; connections live on.

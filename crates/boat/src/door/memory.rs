@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::door::memory_pressure::{MemoryPressure, Pressure, SAMPLE_INTERVAL, memory_ceiling};
 use backend::memory::MemoryReader;
 use metrics::{Counter, Gauge, counter, gauge};
-use protocol::memory_pressure::{MemoryPressure, Pressure, SAMPLE_INTERVAL, memory_ceiling};
 use protocol::pause::between;
 use protocol::{Code, Refusal};
 use tokio::time::sleep;

@@ -23,10 +23,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::boat::Boat;
 use crate::connection::Connection;
-use crate::connection_driver::{ConnectionDriver, ReadStep};
-use crate::connection_limit::ConnectionPermit;
-use crate::listener::client_stream::Socket;
-use crate::timer_wheel::{Entry, PendingEntries, TimerWheel};
+use crate::connection::driver::{ConnectionDriver, ReadStep};
+use crate::connection::timer_wheel::{Entry, PendingEntries, TimerWheel};
+use crate::door::connection_limit::ConnectionPermit;
+use crate::door::listener::client_stream::Socket;
 
 /// Bytes of one read.
 const READ_BYTES: usize = 64 * 1024;

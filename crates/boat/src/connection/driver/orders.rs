@@ -9,7 +9,7 @@ use protocol::ticket::Ticket;
 use protocol::{SessionId, Timestamp, UserId};
 
 use super::ConnectionDriver;
-use crate::station_queues::{Receipt, Submission, refuse_receipt, refuse_submission};
+use crate::uplink::station_queues::{Receipt, Submission, refuse_receipt, refuse_submission};
 
 /// Proof of a sign-in, for calls that follow it.
 pub(super) struct SessionProof {

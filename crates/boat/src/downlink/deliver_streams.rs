@@ -18,7 +18,7 @@ use tonic::{Status, Streaming};
 use tracing::warn;
 
 use crate::boat::{Boat, Shortage};
-use crate::traces::PushTrace;
+use crate::tracing::PushTrace;
 
 /// Batches taken from a stream before its outcomes get a turn.
 const BATCHES_A_TURN: usize = 16;

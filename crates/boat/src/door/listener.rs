@@ -22,10 +22,10 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
 use self::client_stream::ByteStream;
-use crate::arrivals::ArrivalPlace;
 use crate::boat::{Boat, Shortage};
-use crate::connection_driver::ConnectionDriver;
-use crate::connection_loop::ClientSocket;
+use crate::connection::connection_loop::ClientSocket;
+use crate::connection::driver::ConnectionDriver;
+use crate::door::arrivals::ArrivalPlace;
 use crate::stack::Wire;
 
 pub use pipe::PipeListener;

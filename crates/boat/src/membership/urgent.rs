@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::boat::Boat;
 use crate::connection::{Connection, ConnectionState};
-use crate::reregister::{ReregisterResult, jittered, reassert};
+use crate::membership::reregister::{ReregisterResult, jittered, reassert};
 
 /// Pause before the first assertion; each round without an answer doubles it, up to `MAX_PAUSE`.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(1);

@@ -18,8 +18,8 @@ use tracing::{debug, info, warn};
 
 use crate::Config;
 use crate::boat::{Boat, Phase};
-use crate::drain::send_away;
-use crate::reregister::{jittered, pass};
+use crate::leaving::drain::send_away;
+use crate::membership::reregister::{jittered, pass};
 
 /// Pause between attempts to regain a lost lease, each with a probe of the stations; doubled each
 /// time, up to `RETRY_PAUSE_MAX`.

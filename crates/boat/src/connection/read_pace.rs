@@ -3,39 +3,39 @@
 
 use std::time::Duration;
 
-use crate::Timestamp;
+use protocol::Timestamp;
 
 /// A shorter pause is not worth its timer.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// Bounds of a [`ReadPace`], in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadBounds {
-    pub per_second: u32,
-    pub burst: u32,
+pub(crate) struct ReadBounds {
+    pub(crate) per_second: u32,
+    pub(crate) burst: u32,
 }
 
 /// A leaky bucket. Times are monotonic.
 #[derive(Clone, Copy, Debug)]
-pub struct ReadPace {
+pub(crate) struct ReadPace {
     /// Bytes in the bucket at `at`.
     bytes: u64,
     at: Timestamp,
 }
 
 impl ReadPace {
-    pub fn new(now: Timestamp) -> ReadPace {
+    pub(crate) fn new(now: Timestamp) -> ReadPace {
         ReadPace { bytes: 0, at: now }
     }
 
     /// Counts bytes read, even beyond the available room.
-    pub fn read(&mut self, bytes: usize, bounds: ReadBounds, now: Timestamp) {
+    pub(crate) fn read(&mut self, bytes: usize, bounds: ReadBounds, now: Timestamp) {
         self.bytes = self.level(bounds, now) + bytes as u64;
         self.at = self.at.max(now);
     }
 
     /// End of the pause; `None` if reading continues.
-    pub fn pauses_until(&self, bounds: ReadBounds) -> Option<Timestamp> {
+    pub(crate) fn pauses_until(&self, bounds: ReadBounds) -> Option<Timestamp> {
         let excess = self.bytes.checked_sub(u64::from(bounds.burst))?;
         let millis = (excess * 1000).div_ceil(u64::from(bounds.per_second.max(1)));
         (excess > 0).then(|| self.at + Duration::from_millis(millis).max(PAUSE_MIN))

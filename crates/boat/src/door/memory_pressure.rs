@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::Timestamp;
+use protocol::Timestamp;
 
 /// Default ceiling, in percent of the container's limit.
-pub const CEILING_PERCENT: u64 = 85;
+pub(crate) const CEILING_PERCENT: u64 = 85;
 /// Interval between samples.
-pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Percent of the ceiling.
 const TIGHT_FROM: u64 = 80;
@@ -21,7 +21,7 @@ const SHED_PERCENT: usize = 5;
 const SHED_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pressure {
+pub(crate) enum Pressure {
     #[default]
     Normal,
     /// Not ready: newcomers must come later, and sessions may queue less.
@@ -31,24 +31,24 @@ pub enum Pressure {
 }
 
 /// Ceiling for a container's limit.
-pub fn memory_ceiling(limit: u64) -> u64 {
+pub(crate) fn memory_ceiling(limit: u64) -> u64 {
     (u128::from(limit) * u128::from(CEILING_PERCENT) / 100) as u64
 }
 
 /// Pressure so far. Times are monotonic.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryPressure {
+pub(crate) struct MemoryPressure {
     pressure: Pressure,
     shed_at: Option<Timestamp>,
 }
 
 impl MemoryPressure {
-    pub fn now(&self) -> Pressure {
+    pub(crate) fn now(&self) -> Pressure {
         self.pressure
     }
 
     /// Takes a sample of the bytes in use, under this ceiling, and returns the pressure.
-    pub fn sample(&mut self, used_bytes: u64, max_bytes: u64) -> Pressure {
+    pub(crate) fn sample(&mut self, used_bytes: u64, max_bytes: u64) -> Pressure {
         let at_least = |percent: u64| used_is_at_least(used_bytes, max_bytes, percent);
         let is_above = |percent: u64| {
             u128::from(used_bytes) * 100 > u128::from(max_bytes) * u128::from(percent)
@@ -64,7 +64,7 @@ impl MemoryPressure {
     }
 
     /// Number of sessions to close now: a share of them once a second while shedding, at least one.
-    pub fn shed(&mut self, sessions: usize, now: Timestamp) -> usize {
+    pub(crate) fn shed(&mut self, sessions: usize, now: Timestamp) -> usize {
         let has_shed = self.shed_at.is_some_and(|at| now.since(at) < SHED_INTERVAL);
         if self.pressure != Pressure::Shedding || has_shed || sessions == 0 {
             return 0;

@@ -8,10 +8,10 @@ mod outgoing_queue;
 
 use std::sync::Arc;
 
+use crate::connection::read_pace::ReadPace;
 use api::codec::{FrameContext, FrameRejection, decode_client_about};
 use bytes::{Bytes, BytesMut};
 use protocol::frame::ClientFrame;
-use protocol::read_pace::ReadPace;
 use protocol::session::{Action, Outgoing, Session};
 use protocol::{Code, Refusal, Timestamp};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -19,13 +19,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use self::orders::SessionProof;
 use self::outgoing_queue::OutgoingQueue;
 use crate::boat::{Boat, Shortage};
+use crate::connection::connection_loop::ReadyQueue;
 use crate::connection::{Connection, ConnectionState};
-use crate::connection_loop::ReadyQueue;
-use crate::listener::IncomingClient;
-use crate::memory;
+use crate::door::listener::IncomingClient;
+use crate::door::memory;
 use crate::metrics::Metrics;
 use crate::stack::{ClientInput, Wire};
-use crate::traces::SendTraces;
+use crate::tracing::SendTraces;
 
 /// Frames handled in one turn, before other connections get theirs.
 const FRAMES_A_TURN: usize = 64;

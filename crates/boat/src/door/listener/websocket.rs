@@ -16,8 +16,8 @@ use super::client_stream::ClientStream;
 use super::upgrade::{self, refusal_response};
 use super::{AcceptedStream, Acceptor, IncomingClient, serve};
 use crate::boat::{Boat, Shortage};
-use crate::connection_driver::HELLO_BYTES_MAX;
-use crate::connection_limit::ConnectionPermit;
+use crate::connection::driver::HELLO_BYTES_MAX;
+use crate::door::connection_limit::ConnectionPermit;
 use crate::stack::Wire;
 
 /// Serves WebSocket clients until dropped; connections live on. HTTP/1.1 only: there a connection

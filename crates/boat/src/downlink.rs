@@ -1,0 +1,4 @@
+//! Calls of carriers and stations.
+
+pub(crate) mod deliver_streams;
+pub(crate) mod grpc;
