@@ -1,11 +1,11 @@
 //! Settings of a boat, each with what happens at its bound.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
+use std::num::{NonZero, NonZeroU32};
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
-use crate::connection::read_pace::ReadBounds;
 use backend::clock::{Clock, SystemClock};
 use backend::rate_limit::{AddressDefaults, Rate};
 use backend::tls::TlsConfig;
@@ -373,24 +373,21 @@ impl Config {
         self.connections_max
     }
 
-    /// Connections that a machine with this many cores accepts in a second.
-    pub(crate) fn accepts_on(&self, cores: usize) -> u32 {
+    /// Connections that this machine accepts in a second.
+    pub(crate) fn accepts_here(&self) -> u32 {
+        self.accepts_on(available_parallelism().map_or(1, NonZero::get))
+    }
+
+    fn accepts_on(&self, cores: usize) -> u32 {
         let cores = u32::try_from(cores).unwrap_or(u32::MAX);
         (self.accepts_per_second).min(ACCEPTS_PER_CORE.saturating_mul(cores))
     }
 
-    pub(crate) fn drain_bounds(&self, pace: NonZeroU32) -> DrainBounds {
+    pub(crate) fn drain_bounds(&self) -> DrainBounds {
         DrainBounds {
-            pace,
+            pace: self.drain_pace,
             pace_cluster: self.drain_pace_cluster,
             batch: (self.drain_batch).clamp(1, self.batch_items_max.max(1)),
-        }
-    }
-
-    pub(crate) fn read_bounds(&self) -> ReadBounds {
-        ReadBounds {
-            per_second: self.read_bytes_per_second.get(),
-            burst: self.read_bytes_burst.get(),
         }
     }
 

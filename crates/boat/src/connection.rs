@@ -3,7 +3,8 @@
 pub(crate) mod connection_loop;
 pub(crate) mod connections;
 pub(crate) mod driver;
-pub(crate) mod read_pace;
+mod read_pace;
+pub(crate) mod ready_queue;
 mod timer_wheel;
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use protocol::session::{Session, SessionLimits};
 use protocol::ticket::Ticket;
 use protocol::{SessionId, Timestamp};
 
-use crate::connection::connection_loop::ReadyQueue;
+use self::ready_queue::ReadyQueue;
 
 /// Shared by the loop that drives the connection and by every task that pushes to it. There is no
 /// channel and no task: a caller updates the session under the lock, then wakes the loop. Doubles

@@ -4,7 +4,6 @@
 //! [`protocol::session::Session`] decides what a connection may do and when; this crate moves its
 //! bytes.
 
-mod boat;
 mod config;
 mod connection;
 mod door;
@@ -14,6 +13,7 @@ mod membership;
 mod metrics;
 pub mod stack;
 mod start;
+mod status;
 mod tracing;
 mod uplink;
 

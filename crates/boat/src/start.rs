@@ -5,10 +5,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use api::trace::Spans;
 use api::transport::{Connector, IN_PROCESS, InProcess};
-use backend::clock::{Clock, Entropy};
+use backend::clock::{Clock, Entropy, TimerClock};
 use backend::discovery::{Registry, Role};
-use backend::tls::{CertificateError, Certificates};
+use backend::tls::CertificateError;
 use protocol::presence::BoatLife;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -17,22 +18,26 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::service::Routes;
 
 use crate::Config;
-use crate::boat::Boat;
-use crate::door::certificates;
+use crate::connection::connection_loop::ConnectionLoops;
+use crate::connection::connections::Connections;
+use crate::connection::driver::DriverParts;
 use crate::door::connection_limit::AddressUsage;
-use crate::door::listener::{PipeListener, bind, serve_tcp, serve_websocket};
-use crate::door::memory::watch_memory;
-use crate::downlink::grpc::routes;
-use crate::leaving::drain;
-use crate::membership::lease::{BoatLease, call_registry, keep};
-use crate::membership::reregister::sweep;
-use crate::membership::revocations::follow_revocations;
-use crate::membership::stall_detector::watch_pauses;
-use crate::membership::urgent::assert_urgent;
+use crate::door::listener::PipeListener;
+use crate::door::listener::acceptor::bind;
+use crate::door::listener::{tcp, websocket};
+use crate::door::{Door, certificates, memory};
+use crate::downlink::deliver_streams::DeliverStreams;
+use crate::downlink::{Downlink, grpc};
+use crate::leaving::Leaving;
+use crate::membership::lease::{BoatLease, call_registry};
+use crate::membership::reregister::Reregistration;
+use crate::membership::{revocations, stall_detector, urgent};
+use crate::status::BoatStatus;
 use crate::uplink::station_pool::StationPool;
-use crate::uplink::station_queues::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
+use crate::uplink::{Uplink, lane_calls};
 
 /// Dependencies of a boat.
 #[derive(Clone)]
@@ -64,7 +69,7 @@ pub enum StartError {
 
 /// A running boat. Dropping the handle changes nothing: cancel the token that it was started with.
 pub struct BoatHandle {
-    pub(crate) boat: Arc<Boat>,
+    pub(crate) door: Arc<Door>,
     websocket: SocketAddr,
     tcp: SocketAddr,
     grpc: Option<SocketAddr>,
@@ -98,34 +103,34 @@ impl BoatHandle {
 
     /// The present life, as other services know it.
     pub fn life(&self) -> Option<BoatLife> {
-        self.boat.life()
+        self.door.drivers.status.life()
     }
 
     /// Number of sockets, admitted or not.
     pub fn connections(&self) -> usize {
-        self.boat.connections.len()
+        self.door.drivers.connections.len()
     }
 
     /// Number of admitted sessions.
     pub fn sessions(&self) -> usize {
-        self.boat.sessions()
+        self.door.drivers.connections.sessions()
     }
 
     /// Way in for clients of this process. It outlives the handle, and keeps nothing running.
     pub fn pipes(&self) -> PipeListener {
         PipeListener {
-            boat: Arc::clone(&self.boat),
+            door: Arc::clone(&self.door),
         }
     }
 
     /// Watches whether new clients are welcome: registered, and not leaving.
     pub fn ready(&self) -> watch::Receiver<bool> {
-        self.boat.ready()
+        self.door.drivers.status.ready()
     }
 
     /// Counts of connections by client address.
     pub fn address_usage(&self) -> AddressUsage {
-        AddressUsage(Arc::clone(&self.boat.connection_limit))
+        AddressUsage(Arc::clone(&self.door.connection_limit))
     }
 
     /// Starts an orderly leave, like cancelling the shutdown token. [`BoatHandle::drained`] waits
@@ -178,70 +183,126 @@ pub async fn start(
         .map(|grpc| local_address(grpc, &config))
         .transpose()?;
 
-    let directory = call_registry(&config, parts.registry.watch(Role::Station)).await?;
+    let directory =
+        call_registry(config.registry_timeout, parts.registry.watch(Role::Station)).await?;
     let stations = StationPool::new(directory, parts.connector.clone(), &config);
     let (certificates, tls) = certificates::load(&config, Arc::clone(&parts.clock))?.unzip();
-    let loops = parts.connections.metrics().num_workers();
-    let entropy = Arc::clone(&parts.entropy);
-    let registry = Arc::clone(&parts.registry);
-    let boat = Boat::new(
-        config,
-        registry,
+    let connections = Arc::new(Connections::new(TimerClock::starting_at(parts.clock.now())));
+    let status = Arc::new(BoatStatus::new(config.drain_spread));
+    let streams = Arc::new(DeliverStreams::new(Spans::here()));
+    let uplink = Uplink::new(
+        &config,
         stations,
-        &*parts.clock,
-        entropy,
-        loops,
-        tls,
+        Arc::clone(&connections),
+        Arc::clone(&status),
     );
+    let leaving = Leaving::new(
+        &config,
+        Arc::clone(&parts.registry),
+        Arc::clone(&connections),
+        Arc::clone(&uplink),
+        Arc::clone(&status),
+        Arc::clone(&parts.entropy),
+    );
+    let reregistration = Reregistration::new(
+        &config,
+        Arc::clone(&uplink),
+        Arc::clone(&connections),
+        Arc::clone(&status),
+        Arc::clone(&parts.entropy),
+    );
+    let downlink = Downlink::new(
+        &config,
+        Arc::clone(&connections),
+        Arc::clone(&status),
+        Arc::clone(&streams),
+    );
+    let drivers = DriverParts::new(
+        &config,
+        Arc::clone(&connections),
+        Arc::clone(&uplink),
+        streams,
+        Arc::clone(&status),
+        Arc::clone(&parts.entropy),
+    );
+    let loops = ConnectionLoops::new(parts.connections.metrics().num_workers());
+    let loop_futures: Vec<_> = loops.run(&drivers).collect();
+    let door = Door::new(&config, tls, loops, Arc::clone(&drivers));
 
-    let (grpc_transport, address) = serve(&boat, &parts, grpc, grpc_address, &shutdown);
-    let request = (parts.registry).register(Role::Boat, &boat.config.name, &address);
-    let registration = call_registry(&boat.config, request).await?;
-    boat.begin_life(registration.instance.life.clone());
-    let lease = BoatLease {
-        address: address.clone(),
-        registration,
-    };
-    let lane_tasks = spawn_lane_tasks(&boat, &shutdown);
-    let upkeep_tasks = spawn_upkeep(&boat, certificates, &shutdown);
-    let loop_tasks: Vec<_> = (boat.loops.run(&boat))
+    let routes = grpc::routes(downlink, Arc::clone(&leaving));
+    let (grpc_transport, address) = serve(&config, &parts, routes, grpc, grpc_address, &shutdown);
+    let request = (parts.registry).register(Role::Boat, &config.name, &address);
+    let registration = call_registry(config.registry_timeout, request).await?;
+    status.begin_life(registration.instance.life.clone());
+    let lane_tasks = spawn_lane_tasks(&uplink, &shutdown);
+    let mut upkeep_tasks = vec![
+        spawn(&shutdown, Arc::clone(&reregistration).sweep()),
+        spawn(
+            &shutdown,
+            urgent::assert_urgent(Arc::clone(&reregistration)),
+        ),
+        spawn(
+            &shutdown,
+            revocations::follow_revocations(Arc::clone(&reregistration)),
+        ),
+        spawn(
+            &shutdown,
+            stall_detector::watch_pauses(
+                Arc::clone(&reregistration),
+                Arc::clone(&leaving),
+                config.pause_max,
+            ),
+        ),
+        spawn(&shutdown, memory::watch_memory(drivers, config.memory_max)),
+    ];
+    upkeep_tasks.extend(
+        certificates.map(|certificates| spawn(&shutdown, certificates.keep("boat", "boat.tls"))),
+    );
+    let loop_tasks: Vec<_> = loop_futures
+        .into_iter()
         .map(|connection_loop| spawn_on(&parts.connections, &shutdown, connection_loop))
         .collect();
     let acceptors = [
         spawn_on(
             &parts.connections,
             &shutdown,
-            serve_websocket(websocket, Arc::clone(&boat)),
+            websocket::serve_websocket(websocket, Arc::clone(&door)),
         ),
         spawn_on(
             &parts.connections,
             &shutdown,
-            serve_tcp(tcp, Arc::clone(&boat)),
+            tcp::serve_tcp(tcp, Arc::clone(&door)),
         ),
     ];
-    boat.refresh_ready();
+    status.refresh_ready();
+    let lease = BoatLease {
+        name: config.name,
+        address: address.clone(),
+        registration,
+        registry: parts.registry,
+        registry_timeout: config.registry_timeout,
+        fence: config.fence,
+        status: Arc::clone(&status),
+        leaving: Arc::clone(&leaving),
+        reregistration,
+    };
     // The first publication shows the state of a serving boat.
-    let lease_task = spawn(&shutdown, keep(Arc::clone(&boat), lease));
-    tracing::info!(life = ?boat.life(), websocket_at = %websocket_address, tcp_at = %tcp_address, "boat ready");
+    let lease_task = spawn(&shutdown, lease.keep());
+    tracing::info!(life = ?status.life(), websocket_at = %websocket_address, tcp_at = %tcp_address, "boat ready");
 
     let leave_token = CancellationToken::new();
-    let leave_parts = (
-        Arc::clone(&boat),
-        shutdown.clone(),
-        leave_token.clone().drop_guard(),
-    );
+    let leave_parts = (shutdown.clone(), leave_token.clone().drop_guard());
     let task = tokio::spawn(async move {
-        let (boat, shutdown, _left) = leave_parts;
-        let orders = drain::follow_orders(&boat);
-        let _ = shutdown.run_until_cancelled(orders).await;
-        drain::leave(&boat, acceptors).await;
+        let (shutdown, _left) = leave_parts;
+        let _ = (shutdown.run_until_cancelled(leaving.follow_orders())).await;
+        leaving.leave(acceptors).await;
         drop((upkeep_tasks, lane_tasks, loop_tasks));
         // The lease is given up last of all that others see; then the name is free.
         drop(lease_task);
         grpc_transport.end().await;
     });
     Ok(BoatHandle {
-        boat,
+        door,
         websocket: websocket_address,
         tcp: tcp_address,
         grpc: grpc_address,
@@ -250,25 +311,6 @@ pub async fn start(
         task,
         leave_token,
     })
-}
-
-/// Tasks that keep a boat up to date.
-fn spawn_upkeep(
-    boat: &Arc<Boat>,
-    certificates: Option<Arc<Certificates>>,
-    shutdown: &CancellationToken,
-) -> Vec<AbortOnDropHandle<()>> {
-    let mut tasks = vec![
-        spawn(shutdown, sweep(Arc::clone(boat))),
-        spawn(shutdown, assert_urgent(Arc::clone(boat))),
-        spawn(shutdown, follow_revocations(Arc::clone(boat))),
-        spawn(shutdown, watch_pauses(Arc::clone(boat))),
-        spawn(shutdown, watch_memory(Arc::clone(boat))),
-    ];
-    tasks.extend(
-        certificates.map(|certificates| spawn(shutdown, certificates.keep("boat", "boat.tls"))),
-    );
-    tasks
 }
 
 /// Transport of the gRPC side.
@@ -295,15 +337,15 @@ impl GrpcTransport {
 /// Serves carriers and stations, over the network or inside this process. Returns the address
 /// advertised to other services.
 fn serve(
-    boat: &Arc<Boat>,
+    config: &Config,
     parts: &BoatParts,
+    routes: Routes,
     grpc: Option<TcpListener>,
     grpc_address: Option<SocketAddr>,
     shutdown: &CancellationToken,
 ) -> (GrpcTransport, String) {
-    let routes = routes(Arc::clone(boat));
     let (Some(listener), Some(local_address)) = (grpc, grpc_address) else {
-        let name = format!("boat/{}", boat.config.name);
+        let name = format!("boat/{}", config.name);
         let guard = parts.connector.serve_in_process(&name, routes);
         return (GrpcTransport::Near(guard), format!("{IN_PROCESS}{name}"));
     };
@@ -316,19 +358,28 @@ fn serve(
             tracing::error!(%error, "the gRPC server ended");
         }
     });
-    let advertise_url = boat.config.advertise.clone();
+    let advertise_url = config.advertise.clone();
     let address = advertise_url.unwrap_or_else(|| parts.connector.url(local_address));
     (GrpcTransport::Far { stop, server_task }, address)
 }
 
-fn spawn_lane_tasks(boat: &Arc<Boat>, shutdown: &CancellationToken) -> Vec<AbortOnDropHandle<()>> {
-    (0..boat.lanes.len())
+fn spawn_lane_tasks(
+    uplink: &Arc<Uplink>,
+    shutdown: &CancellationToken,
+) -> Vec<AbortOnDropHandle<()>> {
+    (0..uplink.queues.len())
         .flat_map(|lane| {
             [
-                spawn(shutdown, carry_sends(Arc::clone(boat), lane)),
-                spawn(shutdown, carry_receipts(Arc::clone(boat), lane)),
-                spawn(shutdown, carry_mail_acks(Arc::clone(boat), lane)),
-                spawn(shutdown, carry_leaves(Arc::clone(boat), lane)),
+                spawn(shutdown, lane_calls::carry_sends(Arc::clone(uplink), lane)),
+                spawn(
+                    shutdown,
+                    lane_calls::carry_receipts(Arc::clone(uplink), lane),
+                ),
+                spawn(
+                    shutdown,
+                    lane_calls::carry_mail_acks(Arc::clone(uplink), lane),
+                ),
+                spawn(shutdown, lane_calls::carry_leaves(Arc::clone(uplink), lane)),
             ]
         })
         .collect()

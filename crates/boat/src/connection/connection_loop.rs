@@ -4,29 +4,27 @@
 //! read, advanced and written once, with everything that is ready for it. One read buffer and one
 //! pair of write buffers serve them all.
 
-use std::fmt;
 use std::future::Future;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use futures_util::task::waker_ref;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use protocol::Timestamp;
 use slab::Slab;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::boat::Boat;
-use crate::connection::Connection;
-use crate::connection::driver::{ConnectionDriver, ReadStep};
-use crate::connection::timer_wheel::{Entry, PendingEntries, TimerWheel};
-use crate::door::connection_limit::ConnectionPermit;
-use crate::door::listener::client_stream::Socket;
+use super::driver::{ConnectionDriver, DriverParts, ReadStep};
+use super::ready_queue::ReadyQueue;
+use super::timer_wheel::{Entry, PendingEntries, TimerWheel};
+use super::{Connection, ConnectionState};
+use crate::door::arrivals::ClientSocket;
 
 /// Bytes of one read.
 const READ_BYTES: usize = 64 * 1024;
@@ -43,28 +41,27 @@ const ROUNDS_A_TURN: usize = 4;
 const WRITE_BYTES_KEPT: usize = 256 * 1024;
 
 /// The loops of a boat.
-#[derive(Debug)]
 pub(crate) struct ConnectionLoops {
-    queues: Vec<Arc<ReadyQueue>>,
+    inboxes: Vec<Arc<LoopInbox>>,
     next: AtomicUsize,
 }
 
 /// Work of one loop: new connections, and those that are ready.
-#[derive(Default)]
-pub(crate) struct ReadyQueue(Mutex<LoopInbox>);
-
-#[derive(Default)]
-struct LoopInbox {
-    arrivals: Vec<Slot>,
-    ready: Vec<u32>,
-    /// Waker of the loop while it sleeps.
-    waker: Option<Waker>,
-    /// True once the loop has ended: nobody serves an arrival any more.
-    is_closed: bool,
+pub(crate) struct LoopInbox {
+    queue: Arc<ReadyQueue>,
+    /// `None` once the loop has ended: nobody serves an arrival any more.
+    arrivals: Mutex<Option<Vec<Slot>>>,
 }
 
-/// A socket and its place among the connections.
-pub(crate) type ClientSocket = Socket<ConnectionPermit>;
+/// State of a connection during its turn.
+type LockedState<'a> = MutexGuard<'a, ConnectionState>;
+
+/// End of a write.
+enum Flush {
+    Whole,
+    /// The socket takes nothing more.
+    Lost,
+}
 
 /// A connection in its loop.
 struct Slot {
@@ -76,8 +73,12 @@ struct Slot {
 
 impl ConnectionLoops {
     pub(crate) fn new(count: usize) -> ConnectionLoops {
+        let inbox = || LoopInbox {
+            queue: Arc::default(),
+            arrivals: Mutex::new(Some(Vec::new())),
+        };
         ConnectionLoops {
-            queues: (0..count.max(1)).map(|_| Arc::default()).collect(),
+            inboxes: (0..count.max(1)).map(|_| Arc::new(inbox())).collect(),
             next: AtomicUsize::new(0),
         }
     }
@@ -85,28 +86,26 @@ impl ConnectionLoops {
     /// Futures of the loops, each to be spawned once.
     pub(crate) fn run<'a>(
         &'a self,
-        boat: &'a Arc<Boat>,
+        parts: &'a Arc<DriverParts>,
     ) -> impl Iterator<Item = impl Future<Output = ()> + use<>> + 'a {
         let run =
-            |queue: &Arc<ReadyQueue>| ConnectionLoop::new(Arc::clone(boat), Arc::clone(queue));
+            |inbox: &Arc<LoopInbox>| ConnectionLoop::new(Arc::clone(parts), Arc::clone(inbox));
         // The loop bounds its own turns.
-        (self.queues.iter()).map(move |queue| tokio::task::unconstrained(run(queue)))
+        (self.inboxes.iter()).map(move |inbox| tokio::task::unconstrained(run(inbox)))
     }
 
-    /// Queue of the next loop, round-robin.
-    pub(crate) fn next(&self) -> &Arc<ReadyQueue> {
+    /// Inbox of the next loop, round-robin.
+    pub(crate) fn next(&self) -> &LoopInbox {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
-        &self.queues[next % self.queues.len()]
+        &self.inboxes[next % self.inboxes.len()]
     }
 }
 
-impl fmt::Debug for ReadyQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadyQueue").finish_non_exhaustive()
+impl LoopInbox {
+    pub(crate) fn queue(&self) -> &Arc<ReadyQueue> {
+        &self.queue
     }
-}
 
-impl ReadyQueue {
     /// Hands a connection over to the loop.
     pub(crate) fn add(&self, driver: ConnectionDriver, socket: ClientSocket) {
         let slot = Slot {
@@ -114,45 +113,27 @@ impl ReadyQueue {
             socket: Some(socket),
             timers: PendingEntries::default(),
         };
-        let rejected_slot = self.update_inbox(|inbox| {
-            if inbox.is_closed {
-                Some(slot)
-            } else {
-                inbox.arrivals.push(slot);
-                None
-            }
-        });
-        drop(rejected_slot);
-    }
-
-    pub(crate) fn push(&self, slot: u32) {
-        self.update_inbox(|inbox| inbox.ready.push(slot));
-    }
-
-    fn update_inbox<T>(&self, update: impl FnOnce(&mut LoopInbox) -> T) -> T {
-        let mut inbox = self.0.lock();
-        let answer = update(&mut inbox);
-        let waker = inbox.waker.take();
-        drop(inbox);
-        if let Some(waker) = waker {
-            waker.wake();
+        if let Some(arrivals) = &mut *self.arrivals.lock() {
+            arrivals.push(slot);
         }
-        answer
+        self.queue.wake();
+    }
+
+    fn take_arrivals(&self) -> Vec<Slot> {
+        let mut arrivals = self.arrivals.lock();
+        arrivals.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Drops arrivals that the loop has not taken.
     fn close(&self) {
-        let arrivals = self.update_inbox(|inbox| {
-            inbox.is_closed = true;
-            std::mem::take(&mut inbox.arrivals)
-        });
+        let arrivals = self.arrivals.lock().take();
         drop(arrivals);
     }
 }
 
 struct ConnectionLoop {
-    boat: Arc<Boat>,
-    queue: Arc<ReadyQueue>,
+    parts: Arc<DriverParts>,
+    inbox: Arc<LoopInbox>,
     slots: Slab<Slot>,
     wheel: TimerWheel,
     sleep: Pin<Box<Sleep>>,
@@ -172,11 +153,11 @@ struct Buffers {
 }
 
 impl ConnectionLoop {
-    fn new(boat: Arc<Boat>, queue: Arc<ReadyQueue>) -> ConnectionLoop {
+    fn new(parts: Arc<DriverParts>, inbox: Arc<LoopInbox>) -> ConnectionLoop {
         ConnectionLoop {
-            wheel: TimerWheel::new(boat.now()),
-            boat,
-            queue,
+            wheel: TimerWheel::new(parts.connections.now()),
+            parts,
+            inbox,
             slots: Slab::new(),
             sleep: Box::pin(sleep_until(Instant::now())),
             sleeps_until: None,
@@ -191,44 +172,25 @@ impl ConnectionLoop {
 
     /// Takes new work. False: there is none, and the next push wakes the loop.
     fn take(&mut self, cx: &Context<'_>) -> bool {
-        let mut inbox = self.queue.0.lock();
-        if inbox.ready.is_empty() && inbox.arrivals.is_empty() {
-            if self.ready.is_empty() {
-                inbox.waker = Some(cx.waker().clone());
-            }
-            return !self.ready.is_empty();
-        }
-        if self.ready.is_empty() {
-            std::mem::swap(&mut self.ready, &mut inbox.ready);
-        } else {
-            self.ready.append(&mut inbox.ready);
-        }
-        let arrivals = std::mem::take(&mut inbox.arrivals);
-        drop(inbox);
-        for slot in arrivals {
+        self.inbox.queue.take(&mut self.ready, cx);
+        for slot in self.inbox.take_arrivals() {
             let connection = Arc::clone(slot.driver.connection());
             let key = self.slots.insert(slot) as u32;
             connection.set_slot(key);
             self.ready.push(key);
         }
-        true
+        !self.ready.is_empty()
     }
 
     fn turn(&mut self, key: u32, now: Timestamp) {
         let Some(slot) = self.slots.get_mut(key as usize) else {
             return;
         };
-        self.boat.metrics.turns.increment(1);
+        self.parts.metrics.turns.increment(1);
         // A panic that one client triggers ends its connection, and no other.
-        let turn = AssertUnwindSafe(|| {
-            if slot.turn(&mut self.buffers, now) {
-                None
-            } else {
-                Some(slot.driver.timeout(now))
-            }
-        });
+        let turn = AssertUnwindSafe(|| slot.turn(&mut self.buffers, now));
         let deadline = catch_unwind(turn).ok().flatten();
-        let Some(deadline) = deadline.filter(|_| !self.boat.is_abandoned()) else {
+        let Some(deadline) = deadline.filter(|_| !self.parts.connections.is_abandoned()) else {
             let slot = self.slots.remove(key as usize);
             let _ = catch_unwind(AssertUnwindSafe(move || drop(slot)));
             // Frees the memory of a reconnect storm once it is over.
@@ -237,9 +199,7 @@ impl ConnectionLoop {
             }
             return;
         };
-        if let Some(deadline) = deadline
-            && slot.timers.add(deadline)
-        {
+        if slot.timers.add(deadline) {
             self.wheel.insert(deadline, key);
         }
     }
@@ -273,7 +233,7 @@ impl ConnectionLoop {
 
 impl Drop for ConnectionLoop {
     fn drop(&mut self) {
-        self.queue.close();
+        self.inbox.close();
     }
 }
 
@@ -285,7 +245,7 @@ impl Future for ConnectionLoop {
         let mut budget = CONNECTIONS_A_TURN;
         this.buffers.count = 0;
         while budget > 0 && this.buffers.count < BYTES_A_POLL {
-            let now = this.boat.now();
+            let now = this.parts.connections.now();
             this.ring(now);
             if !this.take(cx) {
                 if this.poll_sleep(cx, now).is_pending() {
@@ -310,29 +270,27 @@ impl Future for ConnectionLoop {
 }
 
 impl Slot {
-    /// Returns whether the connection is over.
-    fn turn(&mut self, buffers: &mut Buffers, now: Timestamp) -> bool {
+    /// Takes a turn. Returns the next deadline, or `None` if the connection is over.
+    ///
+    /// The connection is locked here and nowhere else, and released for system calls only: nobody
+    /// who pushes to it waits for its socket.
+    fn turn(&mut self, buffers: &mut Buffers, now: Timestamp) -> Option<Timestamp> {
         let connection = Arc::clone(self.driver.connection());
         connection.begin_turn();
         let waker = waker_ref(&connection);
         let cx = &mut Context::from_waker(&waker);
+        let state = &mut connection.lock();
         self.driver.lend(&mut buffers.write);
-        let mut is_quiet = false;
         // Received bytes are handled before deadlines: after a pause, acknowledgements and pings
         // waiting in the socket count. Once per turn: later arrivals are for the next one.
-        let has_heard_all = self.read(cx, buffers, now);
+        let has_heard_all = self.read(state, cx, buffers, now);
+        let mut is_quiet = false;
         for _ in 0..ROUNDS_A_TURN {
-            self.driver.act(now);
-            let has_written = self.write(cx, now);
-            let has_rung = self.driver.check_time(has_heard_all, now);
-            if self.driver.is_gone()
-                && let Some(mut socket) = self.socket.take()
-            {
-                // For example the answer to a close frame, or an alert: as far as the socket takes
-                // it at once.
-                self.driver.seal();
-                let _ = Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten());
-                self.driver.clear();
+            self.driver.act(state, now);
+            let has_written = self.write(state, cx, now);
+            let has_rung = (self.driver).check_time(&mut state.session, has_heard_all, now);
+            if self.driver.is_gone() {
+                self.end_socket(state, cx);
             }
             is_quiet = !has_written && !has_rung;
             if is_quiet {
@@ -350,14 +308,23 @@ impl Slot {
             }
         }
         self.driver.report();
-        self.driver.is_over()
+        let is_over = self.driver.is_gone() && state.session.is_settled();
+        // No deadline is one that never comes.
+        let deadline = self.driver.timeout(&state.session, now);
+        (!is_over).then(|| deadline.unwrap_or(Timestamp::MAX))
     }
 
     /// Reads what has come, within bounds. Returns whether that was all.
-    fn read(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers, now: Timestamp) -> bool {
+    fn read(
+        &mut self,
+        state: &mut LockedState<'_>,
+        cx: &mut Context<'_>,
+        buffers: &mut Buffers,
+        now: Timestamp,
+    ) -> bool {
         for _ in 0..READS_A_TURN {
             // Includes frames left over from the turn before.
-            match self.driver.handle_frames(now) {
+            match self.driver.handle_frames(&mut state.session, now) {
                 ReadStep::All => {}
                 ReadStep::Some => break,
                 ReadStep::Over if self.driver.is_gone() => return true,
@@ -369,13 +336,21 @@ impl Slot {
             if self.driver.has_ended() || self.driver.pauses(now) {
                 return true;
             }
-            let mut chunk = ReadBuf::uninit(&mut buffers.read);
-            match Pin::new(&mut socket.stream).poll_read(cx, &mut chunk) {
-                Poll::Ready(Ok(())) if !chunk.filled().is_empty() => {
-                    buffers.count += chunk.filled().len();
-                    self.driver.receive(chunk.filled_mut(), now);
+            let driver = &mut self.driver;
+            let count = MutexGuard::unlocked(state, || {
+                let mut chunk = ReadBuf::uninit(&mut buffers.read);
+                let result = Pin::new(&mut socket.stream).poll_read(cx, &mut chunk);
+                if let Poll::Ready(Ok(())) = result
+                    && !chunk.filled().is_empty()
+                {
+                    driver.receive(chunk.filled_mut(), now);
                 }
-                Poll::Ready(_) => self.driver.handle_end(now),
+                // A socket that fails has ended.
+                result.map(|_| chunk.filled().len())
+            });
+            match count {
+                Poll::Ready(0) => self.driver.handle_end(&mut state.session, now),
+                Poll::Ready(count) => buffers.count += count,
                 Poll::Pending => return true,
             }
         }
@@ -384,24 +359,33 @@ impl Slot {
     }
 
     /// Writes ready bytes. Returns whether the session made progress.
-    fn write(&mut self, cx: &mut Context<'_>, now: Timestamp) -> bool {
+    fn write(&mut self, state: &mut LockedState<'_>, cx: &mut Context<'_>, now: Timestamp) -> bool {
         let mut has_progress = false;
         loop {
             let Some(socket) = &mut self.socket else {
                 return has_progress;
             };
-            self.driver.fill(now);
-            while !self.driver.unwritten().is_empty() {
-                match Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten()) {
-                    Poll::Ready(Ok(count)) if count > 0 => self.driver.wrote(count, now),
-                    Poll::Ready(_) => {
-                        self.driver.handle_lost(now);
-                        return true;
+            let driver = &mut self.driver;
+            let flush = MutexGuard::unlocked(state, || {
+                driver.fill(now);
+                while !driver.unwritten().is_empty() {
+                    match Pin::new(&mut socket.stream).poll_write(cx, driver.unwritten()) {
+                        Poll::Ready(Ok(count)) if count > 0 => driver.wrote(count, now),
+                        Poll::Ready(_) => return Poll::Ready(Flush::Lost),
+                        Poll::Pending => return Poll::Pending,
                     }
-                    Poll::Pending => return has_progress,
                 }
+                Poll::Ready(Flush::Whole)
+            });
+            match flush {
+                Poll::Ready(Flush::Whole) => {}
+                Poll::Ready(Flush::Lost) => {
+                    self.driver.handle_lost(&mut state.session, now);
+                    return true;
+                }
+                Poll::Pending => return has_progress,
             }
-            has_progress |= self.driver.handle_flushed(now);
+            has_progress |= self.driver.handle_flushed(&mut state.session, now);
             if !self.driver.has_more(now) {
                 break;
             }
@@ -409,13 +393,29 @@ impl Slot {
         if let Some(socket) = &mut self.socket
             && self.driver.has_said_all()
         {
-            match Pin::new(&mut socket.stream).poll_shutdown(cx) {
+            let stream = Pin::new(&mut socket.stream);
+            match MutexGuard::unlocked(state, || stream.poll_shutdown(cx)) {
                 Poll::Ready(Ok(())) => self.driver.handle_shut(),
-                Poll::Ready(Err(_)) => self.driver.handle_lost(now),
+                Poll::Ready(Err(_)) => self.driver.handle_lost(&mut state.session, now),
                 Poll::Pending => {}
             }
         }
         has_progress
+    }
+
+    /// Closes the socket of a connection that is gone.
+    fn end_socket(&mut self, state: &mut LockedState<'_>, cx: &mut Context<'_>) {
+        let driver = &mut self.driver;
+        if let Some(mut socket) = self.socket.take() {
+            MutexGuard::unlocked(state, || {
+                // For example the answer to a close frame, or an alert: as far as the socket takes
+                // it at once.
+                driver.seal();
+                let _ = Pin::new(&mut socket.stream).poll_write(cx, driver.unwritten());
+                driver.clear();
+                drop(socket);
+            });
+        }
     }
 }
 

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use backend::clock::{Clock, Entropy, TimerClock};
 use backend::table;
+use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
-use protocol::SessionId;
+use protocol::{SessionId, Timestamp};
 
-use crate::connection::Connection;
+use super::Connection;
 
 /// Many small maps, so that pushes from several carriers rarely contend for one.
 const SHARDS: usize = 64;
@@ -15,12 +18,38 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Connections {
     shards: [Mutex<HashMap<SessionId, Arc<Connection>>>; SHARDS],
+    /// Number of admitted sessions, and the gauge that shows it.
+    sessions: AtomicUsize,
+    session_gauge: Gauge,
+    is_abandoned: AtomicBool,
+    /// Time of day at the start, advanced by the runtime's timer: it never steps.
+    clock: TimerClock,
 }
 
 impl Connections {
-    pub(crate) fn new() -> Connections {
+    pub(crate) fn new(clock: TimerClock) -> Connections {
         Connections {
             shards: std::array::from_fn(|_| Mutex::default()),
+            sessions: AtomicUsize::new(0),
+            session_gauge: gauge!("boat_sessions"),
+            is_abandoned: AtomicBool::new(false),
+            clock,
+        }
+    }
+
+    /// Time that the sessions live by.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Returns an unguessable session id that no connection here uses.
+    pub(crate) fn new_id(&self, entropy: &dyn Entropy) -> SessionId {
+        loop {
+            if let Ok(id) = SessionId::new((entropy.next() >> 1) as i64)
+                && self.get(id).is_none()
+            {
+                return id;
+            }
         }
     }
 
@@ -58,6 +87,34 @@ impl Connections {
     pub(crate) fn shards_used(&self) -> usize {
         let used_shards = self.shards.iter().filter(|shard| !shard.lock().is_empty());
         used_shards.count()
+    }
+
+    /// Number of admitted sessions.
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn record_admission(&self) {
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+        self.session_gauge.increment(1.0);
+    }
+
+    pub(crate) fn record_session_end(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.session_gauge.decrement(1.0);
+    }
+
+    /// True once connections are to end at their next turn.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    /// Drops the remaining connections without a frame to anybody.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+        for connection in self.all() {
+            Connection::wake(&connection);
+        }
     }
 
     /// Ids are random: any bits will do.

@@ -1,31 +1,35 @@
 //! Drives one connection as a value: bytes in, bytes out, and the actions its session asks of the
 //! boat.
 //!
-//! No socket, no timer and no task: a loop owns those, and supplies bytes and time.
+//! No socket, no timer and no task: a loop owns those, and supplies bytes, time and the locked
+//! state of the connection.
 
-mod orders;
 mod outgoing_queue;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::connection::read_pace::ReadPace;
 use api::codec::{FrameContext, FrameRejection, decode_client_about};
+use backend::clock::Entropy;
 use bytes::{Bytes, BytesMut};
 use protocol::frame::ClientFrame;
-use protocol::session::{Action, Outgoing, Session};
+use protocol::session::{Action, Outgoing, Session, SessionLimits};
 use protocol::{Code, Refusal, Timestamp};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use self::orders::SessionProof;
 use self::outgoing_queue::OutgoingQueue;
-use crate::boat::{Boat, Shortage};
-use crate::connection::connection_loop::ReadyQueue;
-use crate::connection::{Connection, ConnectionState};
-use crate::door::listener::IncomingClient;
-use crate::door::memory;
-use crate::metrics::Metrics;
+use super::connections::Connections;
+use super::read_pace::{ReadBounds, ReadPace};
+use super::ready_queue::ReadyQueue;
+use super::{Connection, ConnectionState};
+use crate::Config;
+use crate::door::arrivals::IncomingClient;
+use crate::downlink::deliver_streams::DeliverStreams;
+use crate::metrics::ConnectionMetrics;
 use crate::stack::{ClientInput, Wire};
-use crate::tracing::SendTraces;
+use crate::status::BoatStatus;
+use crate::tracing::{ConnectionTracer, SendTraces};
+use crate::uplink::Uplink;
 
 /// Frames handled in one turn, before other connections get theirs.
 const FRAMES_A_TURN: usize = 64;
@@ -35,8 +39,23 @@ pub(crate) const HELLO_BYTES_MAX: usize = 12 * 1024;
 /// Turns in a row that may defer deadlines; after them even a client with unread bytes is judged.
 const DEFERRALS_MAX: u8 = 64;
 
+/// Parts of a boat that its connections use.
+pub(crate) struct DriverParts {
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) uplink: Arc<Uplink>,
+    streams: Arc<DeliverStreams>,
+    pub(crate) status: Arc<BoatStatus>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    tracer: ConnectionTracer,
+    pub(super) metrics: ConnectionMetrics,
+    limits: Arc<SessionLimits>,
+    read_bounds: ReadBounds,
+    linger: Duration,
+    close_grace: Duration,
+}
+
 pub(crate) struct ConnectionDriver {
-    boat: Arc<Boat>,
+    parts: Arc<DriverParts>,
     connection: Arc<Connection>,
     /// Set until the session is admitted.
     peer: Option<Arc<IncomingClient>>,
@@ -80,35 +99,59 @@ pub(crate) enum ReadStep {
     Over,
 }
 
+impl DriverParts {
+    pub(crate) fn new(
+        config: &Config,
+        connections: Arc<Connections>,
+        uplink: Arc<Uplink>,
+        streams: Arc<DeliverStreams>,
+        status: Arc<BoatStatus>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Arc<DriverParts> {
+        let spans = streams.spans().clone();
+        Arc::new(DriverParts {
+            connections,
+            uplink,
+            streams,
+            status,
+            tracer: ConnectionTracer::new(config, spans, Arc::clone(&entropy)),
+            entropy,
+            metrics: ConnectionMetrics::new(),
+            limits: Arc::new(config.session.clone()),
+            read_bounds: ReadBounds {
+                per_second: config.read_bytes_per_second.get(),
+                burst: config.read_bytes_burst.get(),
+            },
+            linger: config.linger,
+            close_grace: config.close_grace,
+        })
+    }
+
+    pub(crate) fn frame_bytes_max(&self) -> usize {
+        self.limits.frame_bytes_max as usize
+    }
+}
+
 impl ConnectionDriver {
     pub(crate) fn new(
-        boat: &Arc<Boat>,
+        parts: &Arc<DriverParts>,
         queue: &Arc<ReadyQueue>,
         wire: Wire,
-        peer: Arc<IncomingClient>,
+        client: IncomingClient,
     ) -> ConnectionDriver {
-        let now = boat.now();
-        let (limits, queue) = (Arc::clone(&boat.limits), Arc::clone(queue));
-        let connection = Connection::new(boat.new_session_id(), limits, queue, now);
-        boat.connections.insert(&connection);
-        peer.place().attach(&connection);
-        match &peer.refusal {
-            Some(refusal) => connection.update(|session| session.close(refusal.clone(), now)),
-            None if boat.is_draining() => {
-                connection.update(|session| session.close(draining_refusal(boat), now));
-            }
-            None if boat.is_short_of(Shortage::Memory) => {
-                connection.update(|session| session.close(memory::refusal(boat), now));
-            }
-            None => {}
-        }
-        connection
-            .lock()
-            .session
-            .expect_hello_by(peer.hello_deadline);
-        boat.metrics.connections(&wire).increment(1.0);
+        let now = parts.connections.now();
+        let id = parts.connections.new_id(&*parts.entropy);
+        let (limits, queue) = (Arc::clone(&parts.limits), Arc::clone(queue));
+        let connection = Connection::new(id, limits, queue, now);
+        (connection.lock().session).expect_hello_by(client.hello_deadline);
+        parts.connections.insert(&connection);
+        client.place().attach(&connection);
+        parts
+            .metrics
+            .connections(wire.is_websocket())
+            .increment(1.0);
         ConnectionDriver {
-            peer: Some(peer),
+            peer: Some(Arc::new(client)),
             wire,
             stage: ConnectionStage::Open,
             queue: OutgoingQueue::default(),
@@ -118,9 +161,9 @@ impl ConnectionDriver {
             progress_at: None,
             has_ended: false,
             code: None,
-            _task_token: boat.tasks.token(),
+            _task_token: parts.uplink.tasks.token(),
             connection,
-            boat: Arc::clone(boat),
+            parts: Arc::clone(parts),
         }
     }
 
@@ -130,36 +173,32 @@ impl ConnectionDriver {
 
     /// Takes bytes from the socket.
     pub(crate) fn receive(&mut self, bytes: &mut [u8], now: Timestamp) {
-        let bounds = self.boat.config.read_bounds();
+        let bounds = self.parts.read_bounds;
         self.pace.read(bytes.len(), bounds, now);
         if self.pace.pauses_until(bounds).is_some() {
-            self.boat.metrics.reads_paused.increment(1);
+            self.parts.metrics.reads_paused.increment(1);
         }
-        self.boat.metrics.socket_reads.increment(1);
+        self.parts.metrics.socket_reads.increment(1);
         self.wire.receive(bytes);
     }
 
     /// True while the client exceeds its read rate and its bytes wait in the kernel.
     pub(crate) fn pauses(&self, now: Timestamp) -> bool {
-        let resume_at = self.pace.pauses_until(self.boat.config.read_bounds());
+        let resume_at = self.pace.pauses_until(self.parts.read_bounds);
         resume_at.is_some_and(|resume_at| now < resume_at)
     }
 
     /// Handles the end of the socket's input.
-    pub(crate) fn handle_end(&mut self, now: Timestamp) {
+    pub(crate) fn handle_end(&mut self, session: &mut Session, now: Timestamp) {
         self.has_ended = true;
         match self.stage {
             ConnectionStage::Open => {
-                let is_closed = {
-                    let session = &mut self.connection.lock().session;
-                    session.handle_end(now);
-                    // Nothing can be answered any more.
-                    if self.wire.has_closed() {
-                        session.handle_closed(now);
-                    }
-                    session.is_closed()
-                };
-                if is_closed {
+                session.handle_end(now);
+                // Nothing can be answered any more.
+                if self.wire.has_closed() {
+                    session.handle_closed(now);
+                }
+                if session.is_closed() {
                     self.leave();
                 }
             }
@@ -170,14 +209,14 @@ impl ConnectionDriver {
     }
 
     /// Handles a socket that takes nothing more. The reason does not matter: the client is gone.
-    pub(crate) fn handle_lost(&mut self, now: Timestamp) {
-        self.connection.lock().session.handle_closed(now);
+    pub(crate) fn handle_lost(&mut self, session: &mut Session, now: Timestamp) {
+        session.handle_closed(now);
         self.leave();
     }
 
     fn leave(&mut self) {
         self.stage = ConnectionStage::Gone;
-        self.boat.connections.remove(self.connection.id());
+        self.parts.connections.remove(self.connection.id());
         self.queue.clear();
     }
 
@@ -194,12 +233,8 @@ impl ConnectionDriver {
         self.stage == ConnectionStage::Gone
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_gone() && self.connection.lock().session.is_settled()
-    }
-
     /// Feeds received frames to the session, within bounds.
-    pub(crate) fn handle_frames(&mut self, now: Timestamp) -> ReadStep {
+    pub(crate) fn handle_frames(&mut self, session: &mut Session, now: Timestamp) -> ReadStep {
         for _ in 0..FRAMES_A_TURN {
             if self.stage == ConnectionStage::Gone {
                 return ReadStep::Over;
@@ -208,22 +243,20 @@ impl ConnectionDriver {
                 return ReadStep::All;
             };
             if input == ClientInput::End {
-                self.handle_end(now);
+                self.handle_end(session, now);
                 continue;
             }
             if self.stage != ConnectionStage::Open {
                 continue;
             }
-            let state = &mut *self.connection.lock();
-            let session = &mut state.session;
             match input {
                 ClientInput::Frame(frame) => {
-                    self.boat.metrics.frames_in.increment(1);
-                    handle_client_frame(session, frame, &self.boat, &mut self.send_traces, now);
+                    self.parts.metrics.frames_in.increment(1);
+                    handle_client_frame(session, frame, &self.parts, &mut self.send_traces, now);
                 }
-                ClientInput::Refused(refusal) => refuse_frame(session, refusal, &self.boat, now),
+                ClientInput::Refused(refusal) => refuse_frame(session, refusal, &self.parts, now),
                 ClientInput::Violation(violation) => {
-                    refuse_frame(session, violation.into(), &self.boat, now);
+                    refuse_frame(session, violation.into(), &self.parts, now);
                 }
                 ClientInput::Ping => session.handle_sign_of_life(now),
                 // Wires of a boat accept no text.
@@ -238,26 +271,24 @@ impl ConnectionDriver {
     }
 
     /// Performs the actions the session asks for.
-    pub(crate) fn act(&mut self, now: Timestamp) {
-        let connection = Arc::clone(&self.connection);
-        let mut state = connection.lock();
+    pub(crate) fn act(&mut self, state: &mut ConnectionState, now: Timestamp) {
         state.session.handle_partial(self.wire.partial(), now);
         let eviction = self.peer.as_ref().and_then(|peer| peer.place().refusal());
         if let Some(refusal) = &eviction {
             state.session.close(refusal.clone(), now);
         }
         while let Some(action) = state.session.poll_action() {
-            self.perform(action, &mut state, now);
+            self.perform(action, state, now);
         }
         // Frees the place for another newcomer. Until now its frames were bounded as a hello.
         if self.peer.is_some() && (state.session.is_open() || eviction.is_some()) {
             self.peer = None;
-            self.wire.set_frame_bytes_max(self.boat.frame_bytes_max());
+            self.wire.set_frame_bytes_max(self.parts.frame_bytes_max());
         }
     }
 
     fn perform(&mut self, action: Action, state: &mut ConnectionState, now: Timestamp) {
-        let boat = &self.boat;
+        let parts = &self.parts;
         match action {
             // No reader is left.
             Action::Transmit(_) if self.stage == ConnectionStage::Gone => {}
@@ -265,28 +296,25 @@ impl ConnectionDriver {
                 if !self.send_traces.is_empty()
                     && let Outgoing::Frame(frame) = &outgoing
                 {
-                    let (platform, spans) = (state.session.platform(), boat.tracer.spans());
+                    let (platform, spans) = (state.session.platform(), parts.tracer.spans());
                     self.send_traces.answer(frame, platform, spans);
                 }
-                self.queue.push(outgoing, boat.config.linger, now);
+                self.queue.push(outgoing, parts.linger, now);
             }
             Action::Resolve { token, outcome } => {
-                boat.metrics.outcome(outcome).increment(1);
-                boat.sources.resolve(token, outcome);
-            }
-            Action::Admit(_) if boat.is_draining() => {
-                state.session.close(draining_refusal(boat), now);
-                state
-                    .session
-                    .handle_admitted(Err(draining_refusal(boat)), now);
+                parts.streams.count(outcome);
+                parts.streams.resolve(token, outcome);
             }
             Action::Admit(hello) => {
-                if let Some(peer) = &self.peer {
+                if let Some(refusal) = parts.status.draining_refusal() {
+                    state.session.close(refusal.clone(), now);
+                    state.session.handle_admitted(Err(refusal), now);
+                } else if let Some(peer) = &self.peer {
                     peer.place().keep_place();
-                    boat.admit(&self.connection, hello, peer.address);
+                    parts.uplink.admit(&self.connection, hello, peer.address);
                 }
             }
-            Action::Count(bound) => boat.metrics.bound(bound).increment(1),
+            Action::Count(bound) => parts.metrics.bound(bound).increment(1),
             Action::Close(refusal) => self.end(refusal.code, now),
             Action::Submit(_)
             | Action::Receipts(_)
@@ -294,27 +322,17 @@ impl ConnectionDriver {
             | Action::RemoveMail { .. }
             | Action::Sync(_)
             | Action::Refresh(_)
-            | Action::Leave => {
-                // All of these follow an admission, which named the user.
-                if let Some(user) = state.session.user() {
-                    boat.urgent.renew_if_due(&self.connection, state, now);
-                    let proof = SessionProof {
-                        ticket: state.ticket,
-                        issued_at: state.issued_at(),
-                    };
-                    self.tell_station(action, user, &mut state.session, proof);
-                }
-            }
+            | Action::Leave => parts.uplink.carry_out(action, &self.connection, state, now),
         }
     }
 
     /// Stops everything but the frames that are queued.
     fn end(&mut self, code: Code, now: Timestamp) {
         self.code = Some(code);
-        self.boat.connections.remove(self.connection.id());
+        self.parts.connections.remove(self.connection.id());
         if self.stage == ConnectionStage::Open {
             self.stage = ConnectionStage::Ending {
-                deadline: now + self.boat.config.close_grace,
+                deadline: now + self.parts.close_grace,
                 is_close_sent: false,
                 is_shut: false,
             };
@@ -331,7 +349,7 @@ impl ConnectionDriver {
     /// Hands ready frames to the wire, as far as it has room.
     pub(crate) fn fill(&mut self, now: Timestamp) {
         if !self.lingers(now) {
-            let frame_counter = &self.boat.metrics.frames_out;
+            let frame_counter = &self.parts.metrics.frames_out;
             self.queue.fill(&mut self.wire, frame_counter);
             if self.queue.is_empty() {
                 self.send_close();
@@ -360,19 +378,18 @@ impl ConnectionDriver {
 
     /// Notes that the socket took `count` bytes of `unwritten`.
     pub(crate) fn wrote(&mut self, count: usize, now: Timestamp) {
-        self.boat.metrics.socket_writes.increment(1);
+        self.parts.metrics.socket_writes.increment(1);
         self.progress_at = Some(now);
         self.wire.wrote(count);
     }
 
     /// Notes that the socket took everything the wire had. Returns whether the session made
     /// progress.
-    pub(crate) fn handle_flushed(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn handle_flushed(&mut self, session: &mut Session, now: Timestamp) -> bool {
         let weight = self.queue.handle_flushed();
         if weight == 0 {
             return false;
         }
-        let session = &mut self.connection.lock().session;
         session.handle_written(weight, now);
         true
     }
@@ -406,19 +423,19 @@ impl ConnectionDriver {
     }
 
     /// Next deadline: of the session, its end, a read pause or lingering frames.
-    pub(crate) fn timeout(&self, now: Timestamp) -> Option<Timestamp> {
-        let pause = self.pace.pauses_until(self.boat.config.read_bounds());
+    pub(crate) fn timeout(&self, session: &Session, now: Timestamp) -> Option<Timestamp> {
+        let pause = self.pace.pauses_until(self.parts.read_bounds);
         let pause = pause.filter(|deadline| now < *deadline);
         // Deadlines of the session do not apply while reading pauses.
-        let session = self.connection.lock().session.poll_timeout();
-        let session = session.map(|due_at| due_at.max(pause.unwrap_or(due_at)));
+        let session_due = session.poll_timeout();
+        let session_due = session_due.map(|due_at| due_at.max(pause.unwrap_or(due_at)));
         let deadline = match self.stage {
             ConnectionStage::Ending { deadline, .. } => Some(deadline),
             ConnectionStage::Open | ConnectionStage::Gone => None,
         };
         let lingers_until = self.queue.lingers_until();
         let lingers_until = lingers_until.filter(|_| self.stage == ConnectionStage::Open);
-        [session, deadline, pause, lingers_until]
+        [session_due, deadline, pause, lingers_until]
             .into_iter()
             .flatten()
             .min()
@@ -426,20 +443,21 @@ impl ConnectionDriver {
 
     /// Applies deadlines once all received bytes are handled (within bounds): an acknowledgement
     /// still in the socket counts as in time. Returns whether the session's timeout fired.
-    pub(crate) fn check_time(&mut self, has_heard_all: bool, now: Timestamp) -> bool {
+    pub(crate) fn check_time(
+        &mut self,
+        session: &mut Session,
+        has_heard_all: bool,
+        now: Timestamp,
+    ) -> bool {
         if let ConnectionStage::Ending { deadline, .. } = self.stage
             && deadline <= now
         {
             self.leave();
         }
-        let due_at = {
-            let session = &mut self.connection.lock().session;
-            if let Some(at) = self.progress_at.take() {
-                session.handle_progress(at);
-            }
-            session.poll_timeout()
-        };
-        if due_at.is_none_or(|due_at| now < due_at) {
+        if let Some(at) = self.progress_at.take() {
+            session.handle_progress(at);
+        }
+        if session.poll_timeout().is_none_or(|due_at| now < due_at) {
             self.deferrals = 0;
             return false;
         }
@@ -449,7 +467,7 @@ impl ConnectionDriver {
             return false;
         }
         self.deferrals = 0;
-        self.connection.lock().session.handle_timeout(now);
+        session.handle_timeout(now);
         true
     }
 
@@ -465,7 +483,7 @@ impl ConnectionDriver {
     /// Reports the unwritten bytes to the metrics.
     pub(crate) fn report(&mut self) {
         if let Some(change) = self.queue.report() {
-            self.boat.metrics.outgoing_bytes.increment(change);
+            self.parts.metrics.outgoing_bytes.increment(change);
         }
     }
 }
@@ -474,19 +492,22 @@ impl Drop for ConnectionDriver {
     /// Runs even if the loop is aborted or a turn panics, so that nobody waits for this session for
     /// ever.
     fn drop(&mut self) {
-        self.boat.connections.remove(self.connection.id());
-        self.boat.metrics.connections(&self.wire).decrement(1.0);
+        self.parts.connections.remove(self.connection.id());
+        self.parts
+            .metrics
+            .connections(self.wire.is_websocket())
+            .decrement(1.0);
         self.queue.end();
         self.report();
-        Metrics::record_disconnect(self.code);
+        ConnectionMetrics::record_disconnect(self.code);
         let mut state = self.connection.lock();
-        let (platform, spans) = (state.session.platform(), self.boat.tracer.spans());
+        let (platform, spans) = (state.session.platform(), self.parts.tracer.spans());
         self.send_traces.end(platform, spans);
-        state.session.handle_closed(self.boat.now());
+        state.session.handle_closed(self.parts.connections.now());
         while let Some(action) = state.session.poll_action() {
             match action {
-                Action::Resolve { token, outcome } => self.boat.sources.resolve(token, outcome),
-                Action::Leave => self.boat.session_ended(),
+                Action::Resolve { token, outcome } => self.parts.streams.resolve(token, outcome),
+                Action::Leave => self.parts.connections.record_session_end(),
                 _ => {}
             }
         }
@@ -496,14 +517,14 @@ impl Drop for ConnectionDriver {
 fn handle_client_frame(
     session: &mut Session,
     frame: Bytes,
-    boat: &Boat,
+    parts: &DriverParts,
     send_traces: &mut SendTraces,
     now: Timestamp,
 ) {
-    match decode_client_about(frame, boat.frame_bytes_max()) {
+    match decode_client_about(frame, parts.frame_bytes_max()) {
         Ok(mut frame) => {
             if let ClientFrame::Send(send) = &mut frame
-                && let Some(span) = boat.tracer.begin(send, session.id(), now)
+                && let Some(span) = parts.tracer.begin(send, session.id(), now)
             {
                 send_traces.add(send, span);
             }
@@ -521,15 +542,9 @@ fn handle_client_frame(
 }
 
 /// Refuses a frame and counts oversized ones; the wires enforce the frame bound.
-fn refuse_frame(session: &mut Session, refusal: Refusal, boat: &Boat, now: Timestamp) {
+fn refuse_frame(session: &mut Session, refusal: Refusal, parts: &DriverParts, now: Timestamp) {
     if refusal.code == Code::TooLarge {
-        boat.metrics.frames_too_large.increment(1);
+        parts.metrics.frames_too_large.increment(1);
     }
     session.handle_malformed(refusal, now);
-}
-
-/// Refusal for a client that arrives while the boat leaves.
-fn draining_refusal(boat: &Boat) -> Refusal {
-    let text = "this boat is shutting down; reconnect to reach another";
-    Refusal::new(Code::Draining, text).retry_after(boat.config.drain_spread)
 }

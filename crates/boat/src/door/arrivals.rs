@@ -3,17 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::pending;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
-use protocol::{Code, Refusal};
+use protocol::{Code, Refusal, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::connection_limit::ConnectionPermit;
+use super::listener::client_stream::Socket;
 use crate::connection::Connection;
 
 /// Part of the places that silent clients of one network may hold.
@@ -258,6 +261,30 @@ impl ArrivalPlace {
 impl Drop for ArrivalPlace {
     fn drop(&mut self) {
         self.arrivals.silent.lock().remove(self.id);
+    }
+}
+
+/// A client's socket and its place among the connections.
+pub(crate) type ClientSocket = Socket<ConnectionPermit>;
+
+/// Place among the arriving clients; a boat that leaves waits for them.
+pub(super) type ArrivalRoom = (ArrivalPlace, TaskTrackerToken);
+
+/// A client that arrives, until it is admitted.
+#[derive(Clone, Debug)]
+pub(crate) struct IncomingClient {
+    pub(crate) address: SocketAddr,
+    /// Refusal of a client beyond a limit: it is sent, then the connection closes.
+    pub(super) refusal: Option<Refusal>,
+    /// Deadline of the hello.
+    pub(crate) hello_deadline: Timestamp,
+    pub(super) room: Arc<ArrivalRoom>,
+}
+
+impl IncomingClient {
+    /// Place among the arriving clients.
+    pub(crate) fn place(&self) -> &ArrivalPlace {
+        &self.room.0
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::door::memory_pressure::{MemoryPressure, Pressure, SAMPLE_INTERVAL, memory_ceiling};
+use backend::clock::Entropy;
 use backend::memory::MemoryReader;
 use metrics::{Counter, Gauge, counter, gauge};
 use protocol::pause::between;
@@ -11,20 +11,23 @@ use protocol::{Code, Refusal};
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::boat::{Boat, Shortage};
+use super::memory_pressure::{MemoryPressure, Pressure, SAMPLE_INTERVAL, memory_ceiling};
 use crate::connection::Connection;
+use crate::connection::connections::Connections;
+use crate::connection::driver::DriverParts;
+use crate::status::Shortage;
 
 /// Upper bound of the random wait advised to clients that are sent away.
 const MAX_RETURN_DELAY: Duration = Duration::from_secs(30);
 
 /// Samples memory until dropped; returns at once if there is no limit.
-pub(crate) async fn watch_memory(boat: Arc<Boat>) {
+pub(crate) async fn watch_memory(drivers: Arc<DriverParts>, max: Option<u64>) {
     let reader = MemoryReader::for_current_process();
     let limit = reader.read().ok().and_then(|memory| memory.limit);
-    let Some(max) = boat.config.memory_max.or_else(|| limit.map(memory_ceiling)) else {
+    let Some(max) = max.or_else(|| limit.map(memory_ceiling)) else {
         return std::future::pending().await;
     };
-    let mut watch = MemoryWatch::new(boat, max);
+    let mut watch = MemoryWatch::new(drivers, max);
     loop {
         sleep(SAMPLE_INTERVAL).await;
         if let Ok(memory) = reader.read() {
@@ -35,7 +38,7 @@ pub(crate) async fn watch_memory(boat: Arc<Boat>) {
 
 /// Acts on each sample.
 pub(crate) struct MemoryWatch {
-    boat: Arc<Boat>,
+    drivers: Arc<DriverParts>,
     max: u64,
     pressure: MemoryPressure,
     in_use: Gauge,
@@ -44,10 +47,10 @@ pub(crate) struct MemoryWatch {
 
 impl MemoryWatch {
     /// A watch with a limit of `max` bytes.
-    pub(crate) fn new(boat: Arc<Boat>, max: u64) -> MemoryWatch {
+    pub(crate) fn new(drivers: Arc<DriverParts>, max: u64) -> MemoryWatch {
         gauge!("boat_memory_max_bytes").set(max as f64);
         MemoryWatch {
-            boat,
+            drivers,
             max,
             pressure: MemoryPressure::default(),
             in_use: gauge!("boat_memory_bytes"),
@@ -61,53 +64,56 @@ impl MemoryWatch {
         let now = self.pressure.sample(used_bytes, self.max);
         if now != previous {
             warn!(used = used_bytes, max = self.max, pressure = ?now, "memory pressure changed");
-            (self.boat).set_shortage(Shortage::Memory, now != Pressure::Normal);
+            self.drivers
+                .status
+                .set_shortage(Shortage::Memory, now != Pressure::Normal);
             if previous == Pressure::Normal {
-                send_arriving_away(&self.boat);
+                send_arriving_away(&self.drivers);
             }
         }
         self.shed();
     }
 
     fn shed(&mut self) {
-        let boat = &self.boat;
-        let count = self.pressure.shed(boat.sessions(), boat.now());
-        for connection in heaviest(boat, count) {
+        let (connections, now) = (&self.drivers.connections, self.drivers.connections.now());
+        let count = self.pressure.shed(connections.sessions(), now);
+        for connection in heaviest(connections, count) {
             self.shed.increment(1);
             let text = "this boat is short of memory and your connection holds much of it: read \
                         what is waiting, or finish the open frame";
-            let refusal = Refusal::new(Code::Slow, text).retry_after(wait(boat));
-            connection.update(|session| session.close(refusal, boat.now()));
+            let refusal = Refusal::new(Code::Slow, text).retry_after(wait(&*self.drivers.entropy));
+            connection.update(|session| session.close(refusal, now));
         }
     }
 }
 
 /// Refusal for newcomers while memory is short.
-pub(crate) fn refusal(boat: &Boat) -> Refusal {
+pub(super) fn refusal(entropy: &dyn Entropy) -> Refusal {
     let text = "this boat is short of memory; reconnect to reach another";
-    Refusal::new(Code::Full, text).retry_after(wait(boat))
+    Refusal::new(Code::Full, text).retry_after(wait(entropy))
 }
 
-fn wait(boat: &Boat) -> Duration {
+fn wait(entropy: &dyn Entropy) -> Duration {
     let least = Duration::from_secs(1);
-    between(least, least + MAX_RETURN_DELAY, boat.entropy.next())
+    between(least, least + MAX_RETURN_DELAY, entropy.next())
 }
 
-fn send_arriving_away(boat: &Boat) {
-    for connection in boat.connections.all() {
+fn send_arriving_away(drivers: &DriverParts) {
+    for connection in drivers.connections.all() {
         let is_arriving = {
             let session = &connection.lock().session;
             !session.is_open() && !session.is_closed()
         };
         if is_arriving {
-            connection.update(|session| session.close(refusal(boat), boat.now()));
+            let refusal = refusal(&*drivers.entropy);
+            connection.update(|session| session.close(refusal, drivers.connections.now()));
         }
     }
 }
 
 /// The `count` sessions with the most bytes that wait for their client to read them, or to send the
 /// rest, of those that have any.
-fn heaviest(boat: &Boat, count: usize) -> Vec<Arc<Connection>> {
+fn heaviest(connections: &Connections, count: usize) -> Vec<Arc<Connection>> {
     if count == 0 {
         return Vec::new();
     }
@@ -116,7 +122,7 @@ fn heaviest(boat: &Boat, count: usize) -> Vec<Arc<Connection>> {
         let weight = session.waiting() + session.received();
         (weight > 0 && session.is_open()).then(|| (weight, Arc::clone(&connection)))
     };
-    let mut sessions: Vec<_> = (boat.connections.by_shard().flatten())
+    let mut sessions: Vec<_> = (connections.by_shard().flatten())
         .filter_map(weigh)
         .collect();
     sessions.sort_unstable_by_key(|(weight, _)| std::cmp::Reverse(*weight));

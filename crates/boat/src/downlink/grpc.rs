@@ -2,29 +2,27 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use api::boat::{DrainCommand, DrainOrder, DrainProgress, NoticeBatch};
+use api::boat::{DrainCommand, NoticeBatch};
 use api::status::from_refusal;
 use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use protocol::{Code, Refusal};
-use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::boat::{Boat, Phase};
-use crate::downlink::deliver_streams::DeliverService;
-
-/// Time for an order to take effect.
-const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
+use super::{DeliverService, Downlink};
+use crate::leaving::Leaving;
 
 /// The gRPC side of a boat.
-pub(crate) fn routes(boat: Arc<Boat>) -> Routes {
-    Routes::new(BoatServiceServer::new(Service(boat)))
+pub(crate) fn routes(downlink: Arc<Downlink>, leaving: Arc<Leaving>) -> Routes {
+    Routes::new(BoatServiceServer::new(Service { downlink, leaving }))
 }
 
-struct Service(Arc<Boat>);
+struct Service {
+    downlink: Arc<Downlink>,
+    leaving: Arc<Leaving>,
+}
 
 #[tonic::async_trait]
 impl BoatService for Service {
@@ -34,7 +32,7 @@ impl BoatService for Service {
         &self,
         request: Request<Streaming<v1::DeliverBatch>>,
     ) -> Result<Response<Self::DeliverStream>, Status> {
-        let service = DeliverService::new(Arc::clone(&self.0), request.into_inner());
+        let service = DeliverService::new(Arc::clone(&self.downlink), request.into_inner());
         Ok(Response::new(Box::pin(service)))
     }
 
@@ -44,11 +42,11 @@ impl BoatService for Service {
     ) -> Result<Response<v1::NoticeResponse>, Status> {
         let batch = NoticeBatch::try_from(request.into_inner())
             .map_err(|refusal| from_refusal(&refusal))?;
-        let is_mine = self.0.is_mine(&batch.life);
+        let is_mine = self.downlink.status.is_mine(&batch.life);
         let missing = (batch.notices.into_iter())
             .filter_map(|notice| {
                 let session = notice.session;
-                (!is_mine || !self.0.notify(notice)).then(|| session.get())
+                (!is_mine || !self.downlink.notify(notice)).then(|| session.get())
             })
             .collect();
         Ok(Response::new(v1::NoticeResponse { missing }))
@@ -63,7 +61,7 @@ impl BoatService for Service {
             .life
             .map(protocol::presence::BoatLife::try_from);
         let life = life.transpose().map_err(|refusal| from_refusal(&refusal))?;
-        let alive = life.is_some_and(|life| self.0.is_mine(&life));
+        let alive = life.is_some_and(|life| self.downlink.status.is_mine(&life));
         Ok(Response::new(v1::ProbeResponse { alive }))
     }
 
@@ -73,44 +71,15 @@ impl BoatService for Service {
     ) -> Result<Response<v1::DrainResponse>, Status> {
         let command = DrainCommand::try_from(request.into_inner())
             .map_err(|refusal| from_refusal(&refusal))?;
-        let result = self.0.order_drain(&command);
-        result.map_err(|refusal| from_refusal(&refusal))?;
-        let progress = self.0.drain_progress(command.order).await;
-        Ok(Response::new(progress.into()))
-    }
-}
-
-impl Boat {
-    fn order_drain(&self, command: &DrainCommand) -> Result<(), Refusal> {
-        if !self.is_mine(&command.life) {
+        if !self.downlink.status.is_mine(&command.life) {
             let text = "another boat is at this address now; look it up again";
-            return Err(Refusal::new(Code::NotFound, text));
+            return Err(from_refusal(&Refusal::new(Code::NotFound, text)));
         }
-        let Some(order) = command.order else {
-            return Ok(());
-        };
-        if self.is_leaving() {
-            let text = "this boat is shutting down (SIGTERM): its drain cannot be cancelled";
-            return Err(Refusal::new(Code::Forbidden, text));
+        if let Some(order) = command.order {
+            let result = self.leaving.order(order);
+            result.map_err(|refusal| from_refusal(&refusal))?;
         }
-        // A repeated order changes nothing.
-        (self.drain_orders).send_if_modified(|last| std::mem::replace(last, order) != order);
-        Ok(())
-    }
-
-    /// Progress, once the order has taken effect.
-    async fn drain_progress(&self, order: Option<DrainOrder>) -> DrainProgress {
-        let begins = |phase: &Phase| match order {
-            None => true,
-            Some(DrainOrder::Drain { .. }) => *phase != Phase::Serving,
-            Some(DrainOrder::Cancel) => *phase == Phase::Serving,
-        };
-        let mut phases = self.phases();
-        let _ = timeout(ORDER_TIMEOUT, phases.wait_for(begins)).await;
-        DrainProgress {
-            state: self.load().state,
-            connections: self.connections.len() as u64,
-            waits: self.is_waiting_for_room(),
-        }
+        let progress = self.leaving.progress(command.order).await;
+        Ok(Response::new(progress.into()))
     }
 }

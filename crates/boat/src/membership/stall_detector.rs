@@ -10,17 +10,19 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
-use crate::boat::Boat;
-use crate::membership::lease::{REASSERT_PERIOD, spread};
-use crate::membership::reregister::pass;
+use super::reregister::{REASSERT_PERIOD, Reregistration};
+use crate::leaving::Leaving;
 
 /// Clients told to sync at once, and the pause before the next ones.
 const RESYNC_BATCH: usize = 256;
 const RESYNC_PAUSE: Duration = Duration::from_millis(20);
 
 /// Watches the clock until dropped, also while a recovery runs.
-pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
-    let limit = boat.config.pause_max;
+pub(crate) async fn watch_pauses(
+    reregistration: Arc<Reregistration>,
+    leaving: Arc<Leaving>,
+    limit: Duration,
+) {
     let step = limit / 4;
     let mut recoveries = FuturesUnordered::new();
     loop {
@@ -37,25 +39,25 @@ pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
         let stall = sleep_start.elapsed().saturating_sub(step);
         if stall > limit {
             warn!(stood = ?stall, "this process was stalled; telling clients to sync");
-            boat.metrics.pauses.increment(1);
-            recoveries.push(recover(&boat));
+            reregistration.metrics.pauses.increment(1);
+            recoveries.push(recover(&reregistration, &leaving));
         }
     }
 }
 
-async fn recover(boat: &Boat) {
+async fn recover(reregistration: &Reregistration, leaving: &Leaving) {
     let reassertion = async {
-        resync_all(boat).await;
-        pass(boat, REASSERT_PERIOD, || false).await;
+        resync_all(reregistration).await;
+        reregistration.pass(REASSERT_PERIOD, || false).await;
     };
-    tokio::join!(spread(boat), reassertion);
+    tokio::join!(leaving.spread(), reassertion);
 }
 
-async fn resync_all(boat: &Boat) {
-    for (index, connection) in boat.connections.all().iter().enumerate() {
+async fn resync_all(reregistration: &Reregistration) {
+    for (index, connection) in reregistration.connections.all().iter().enumerate() {
         if index > 0 && index % RESYNC_BATCH == 0 {
             sleep(RESYNC_PAUSE).await;
         }
-        connection.update(|session| session.resync(boat.now()));
+        connection.update(|session| session.resync(reregistration.connections.now()));
     }
 }

@@ -138,7 +138,7 @@ async fn a_session_goes_on_with_a_new_token() {
     let mut client = harbour.tcp().await;
     client.hello(1).await;
     *harbour.peer.ticket.lock() = Bytes::from_static(&[8; TICKET_BYTES]);
-    let token_expiry = harbour.handle.boat.now() + Duration::from_millis(600);
+    let token_expiry = harbour.handle.door.drivers.connections.now() + Duration::from_millis(600);
     let token = format!("until-{}", token_expiry.millis());
     client.send(&ClientFrame::Refresh(Refresh { token })).await;
     let expected_frame = ServerFrame::Refreshed {
@@ -392,7 +392,7 @@ async fn an_unavailable_mailbox_part_delays_no_other_sign_off() {
 /// Queues the removal of one message and the sign-off of a user.
 fn end_session(harbour: &Harbour, number: i64) {
     let session = SessionId::new(number).expect("positive");
-    let lane = harbour.handle.boat.lanes.get(0);
+    let lane = harbour.handle.door.drivers.uplink.queues.get(0);
     let removal = MailAck {
         user: user(number),
         platform: Platform::Desktop,
@@ -442,11 +442,14 @@ async fn a_part_of_the_mailbox_that_is_away_slows_nobody_else() {
     let calls = peer.mailbox_calls.load(Ordering::Relaxed);
     let expected = 2 * (SECONDS + SECONDS / 3);
     assert!((expected - 10..=expected).contains(&calls), "{calls}");
-    assert!(!harbour.handle.boat.lanes.are_idle());
+    assert!(!harbour.handle.door.drivers.uplink.queues.are_idle());
 
     peer.unavailable_users.lock().clear();
     *peer.unavailable_delay.lock() = Duration::ZERO;
-    eventually("all", || harbour.handle.boat.lanes.are_idle()).await;
+    eventually("all", || {
+        harbour.handle.door.drivers.uplink.queues.are_idle()
+    })
+    .await;
     let (signed_off, removed_count) = end_counts();
     // As many as waited; those that did not fit are not repeated.
     let expected_counts = LANE_ITEMS_MAX - 2..=LANE_ITEMS_MAX;

@@ -31,7 +31,8 @@ impl Harbour {
     }
 
     async fn poll_revocations(&self, follower: &mut Follower) -> Result<(), Refusal> {
-        poll_revocations(&self.handle.boat, follower, 0).await
+        let drivers = &self.handle.door.drivers;
+        poll_revocations(&drivers.uplink, &drivers.connections, follower, 0).await
     }
 }
 

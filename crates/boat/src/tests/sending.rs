@@ -6,7 +6,7 @@ use protocol::frame::ServerFrame;
 use super::client::{message, question, send_id, text_send};
 use super::eventually;
 use super::harbour::{Harbour, settle};
-use crate::uplink::station_queues::{CALLS_MAX, SLOW_CALL};
+use crate::uplink::lane_calls::{CALLS_MAX, SLOW_CALL};
 
 // proves S3-11, S3-12
 #[tokio::test]

@@ -47,7 +47,7 @@ async fn is_refused(mut client: Client) {
 async fn where_memory_is_found_again_newcomers_are_welcome() {
     // The boat's own watch never finds a shortage.
     let harbour = Harbour::with(|config| config.memory_max = Some(u64::MAX)).await;
-    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.boat), MAX);
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.door.drivers), MAX);
     let ready = harbour.handle.ready();
     let mut admitted_clients = Vec::new();
     for user in 1..=CLIENT_COUNT {
@@ -97,7 +97,7 @@ async fn in_severe_shortage_the_slowest_readers_are_closed() {
     })
     .await;
     let harbour = harbour.through_pipes();
-    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.boat), MAX);
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.door.drivers), MAX);
     let [mut heavy, mut light, mut neighbour] = [
         harbour.tcp().await,
         harbour.tcp().await,
@@ -138,7 +138,7 @@ async fn in_severe_shortage_the_slowest_readers_are_closed() {
 #[tokio::test(start_paused = true)]
 async fn in_severe_shortage_senders_of_unfinished_frames_are_closed() {
     let harbour = Harbour::piped(|config| config.memory_max = Some(u64::MAX)).await;
-    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.boat), MAX);
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.handle.door.drivers), MAX);
     let mut neighbour = harbour.websocket().await;
     neighbour.hello(1).await;
     let mut clients = harbour.both().await;

@@ -123,7 +123,7 @@ async fn a_call_with_a_ticket_that_ends_has_it_renewed_at_once() {
         config.session.heartbeat = 60 * MINUTE;
     })
     .await;
-    let now = harbour.handle.boat.now();
+    let now = harbour.handle.door.drivers.connections.now();
     *harbour.peer.ticket.lock() = signed_at(now);
     let mut client = harbour.tcp().await;
     client.hello(1).await;

@@ -13,35 +13,36 @@ use crate::Config;
 /// Wait advised to a refused client.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// Slots for each kind of call.
+pub(super) struct CallLimits {
+    /// Apart from others: a wave of newcomers delays no request of admitted clients.
+    pub(super) sign_ins: CallLimit,
+    /// Apart from sign-ins: a slow token provider holds up no resumption.
+    pub(super) resumptions: CallLimit,
+    /// Apart from questions: slow history holds back nobody's mail.
+    pub(super) mail: CallLimit,
+    pub(super) questions: CallLimit,
+}
+
+impl CallLimits {
+    pub(super) fn new(config: &Config) -> CallLimits {
+        CallLimits {
+            sign_ins: CallLimit::new("sign_in_calls", config.sign_in_calls_max, config),
+            resumptions: CallLimit::new("resume_calls", config.sign_in_calls_max, config),
+            mail: CallLimit::new("calls", config.calls_max, config),
+            questions: CallLimit::new("calls", config.calls_max, config),
+        }
+    }
+}
+
 /// Slots for one kind of call.
-pub(crate) struct CallLimit {
+pub(super) struct CallLimit {
     slots: Semaphore,
     wait: Duration,
     refusals: Counter,
 }
 
 impl CallLimit {
-    /// Slots for sign-ins, apart from others: a wave of newcomers delays no request of admitted
-    /// clients.
-    pub(crate) fn for_sign_ins(config: &Config) -> CallLimit {
-        CallLimit::new("sign_in_calls", config.sign_in_calls_max, config)
-    }
-
-    /// Slots for resumptions, apart from sign-ins: a slow token provider holds up no resumption.
-    pub(crate) fn for_resumptions(config: &Config) -> CallLimit {
-        CallLimit::new("resume_calls", config.sign_in_calls_max, config)
-    }
-
-    /// Slots for mailbox pages, apart from questions: slow history holds back nobody's mail.
-    pub(crate) fn for_mail(config: &Config) -> CallLimit {
-        CallLimit::new("calls", config.calls_max, config)
-    }
-
-    /// Slots for questions.
-    pub(crate) fn for_questions(config: &Config) -> CallLimit {
-        CallLimit::new("calls", config.calls_max, config)
-    }
-
     fn new(limit: &'static str, max: usize, config: &Config) -> CallLimit {
         CallLimit {
             slots: Semaphore::new(max),
@@ -51,7 +52,7 @@ impl CallLimit {
     }
 
     /// Waits for a slot, held until the call is answered.
-    pub(crate) async fn acquire_slot(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+    pub(super) async fn acquire_slot(&self) -> Result<SemaphorePermit<'_>, Refusal> {
         if let Ok(Ok(permit)) = timeout(self.wait, self.slots.acquire()).await {
             return Ok(permit);
         }

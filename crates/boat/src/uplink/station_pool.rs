@@ -40,7 +40,7 @@ use tower::retry::budget::{Budget as _, TpsBudget};
 use self::breaker::Breakers;
 use self::failover::Again;
 use crate::Config;
-use crate::metrics::Metrics;
+use crate::metrics::UplinkMetrics;
 
 /// Retries are at most this share of the calls of the last seconds (T-ST2) …
 const RETRIES_SHARE: f32 = 0.2;
@@ -316,7 +316,7 @@ impl StationPool {
             && self.budget.withdraw()
         {
             tracing::debug!(call, station = first, %status, "retrying at another station");
-            Metrics::record_failover(call);
+            UplinkMetrics::record_failover(call);
             let time_left = self.timeout.saturating_sub(started_at.elapsed());
             let second_answer = timeout(time_left, ask(self.client(&next), request)).await;
             let late_error = |_| Err(Status::deadline_exceeded("the second station was late"));
@@ -324,12 +324,12 @@ impl StationPool {
         }
         match answer {
             Ok(answer) => {
-                Metrics::record_call(call, "ok");
+                UplinkMetrics::record_call(call, "ok");
                 Ok(answer.into_inner())
             }
             Err(status) => {
                 let refusal = to_refusal(&status);
-                Metrics::record_call(call, refusal.code.name());
+                UplinkMetrics::record_call(call, refusal.code.name());
                 tracing::debug!(call, code = refusal.code.name(), text = %refusal.text, "refused by a station");
                 Err(refusal)
             }

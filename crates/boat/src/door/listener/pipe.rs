@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use tokio::io::DuplexStream;
 
+use super::acceptor::AcceptedStream;
 use super::client_stream::ByteStream;
-use super::{AcceptedStream, tcp, websocket};
-use crate::boat::Boat;
+use super::{tcp, websocket};
+use crate::door::Door;
 
 /// Way in for clients of this process: each is at the other end of a pipe, and is served as if it
 /// had come over loopback, without TLS. A boat that has left refuses it, or closes the pipe.
 #[derive(Clone)]
 pub struct PipeListener {
-    pub(crate) boat: Arc<Boat>,
+    pub(crate) door: Arc<Door>,
 }
 
 impl PipeListener {
@@ -20,7 +21,7 @@ impl PipeListener {
     /// arriving clients.
     pub async fn serve_tcp(&self, client: DuplexStream) {
         if let Some(stream) = self.accept(client).await {
-            tcp::begin(stream, &self.boat);
+            tcp::begin(stream, &self.door);
         }
     }
 
@@ -28,13 +29,13 @@ impl PipeListener {
     /// clients, and for its request.
     pub async fn serve_websocket(&self, client: DuplexStream) {
         if let Some(stream) = self.accept(client).await {
-            websocket::shake_hands(stream, Arc::clone(&self.boat), None, true).await;
+            websocket::shake_hands(stream, Arc::clone(&self.door), None, true).await;
         }
     }
 
     async fn accept(&self, client: DuplexStream) -> Option<AcceptedStream> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        AcceptedStream::new(ByteStream::Pipe(client), address, &self.boat).await
+        AcceptedStream::new(ByteStream::Pipe(client), address, &self.door).await
     }
 }
 

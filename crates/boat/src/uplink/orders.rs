@@ -1,37 +1,38 @@
-//! Routes a session's orders for the stations into their lanes.
+//! Routes a session's orders for the stations into calls and lanes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::station::{Disconnect, MailAck, MailPageRequest, ReceiptItem, RefreshToken, SyncCall};
 use protocol::presence::SessionKey;
 use protocol::session::{Action, Session, Submit};
 use protocol::ticket::Ticket;
-use protocol::{SessionId, Timestamp, UserId};
+use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
 
-use super::ConnectionDriver;
-use crate::uplink::station_queues::{Receipt, Submission, refuse_receipt, refuse_submission};
+use super::Uplink;
+use super::station_queues::{Receipt, StationQueue, Submission};
+use crate::connection::{Connection, ConnectionState};
 
-/// Proof of a sign-in, for calls that follow it.
-pub(super) struct SessionProof {
-    pub(super) ticket: Option<Ticket>,
-    /// Issue time of the token.
-    pub(super) issued_at: Option<Timestamp>,
-}
-
-impl ConnectionDriver {
-    pub(super) fn tell_station(
-        &mut self,
+impl Uplink {
+    /// Carries out an action that needs a station. The caller holds the connection's state.
+    pub(crate) fn carry_out(
+        self: &Arc<Self>,
         action: Action,
-        user: UserId,
-        session: &mut Session,
-        proof: SessionProof,
+        connection: &Arc<Connection>,
+        state: &mut ConnectionState,
+        now: Timestamp,
     ) {
-        let SessionProof { ticket, issued_at } = proof;
-        let (boat, connection) = (&self.boat, &self.connection);
+        // All of these follow an admission, which named the user.
+        let Some(user) = state.session.user() else {
+            return;
+        };
+        self.urgent.renew_if_due(connection, state, now);
+        let (ticket, issued_at) = (state.ticket, state.issued_at());
+        let session = &mut state.session;
         let (id, platform) = (session.id(), session.platform());
-        let lane = boat.lanes.get(boat.stations.session_lane(id));
+        let lane = self.lane(id);
         match action {
-            Action::Submit(items) => self.submit(items, session, ticket),
+            Action::Submit(items) => self.submit(items, connection, session, ticket),
             Action::Receipts(ack) => {
                 let receipt = Receipt {
                     connection: Arc::clone(connection),
@@ -43,7 +44,8 @@ impl ConnectionDriver {
                     },
                 };
                 if lane.receipts.push(receipt).is_err() {
-                    refuse_receipt(session, boat);
+                    self.metrics.lane_overflows.increment(1);
+                    session.handle_receipts(Err(overflow()), self.connections.now());
                 }
             }
             Action::FetchMail {
@@ -58,7 +60,7 @@ impl ConnectionDriver {
                     session: Some(id),
                     ticket,
                 };
-                boat.fetch_mail(connection, request);
+                self.fetch_mail(connection, request);
             }
             Action::RemoveMail { ids } => {
                 let ack = MailAck {
@@ -69,7 +71,7 @@ impl ConnectionDriver {
                     ticket,
                 };
                 if lane.mail_acks.push(ack).is_err() {
-                    boat.metrics.lane_overflows.increment(1);
+                    self.metrics.lane_overflows.increment(1);
                 }
             }
             Action::Sync(request) => {
@@ -79,7 +81,7 @@ impl ConnectionDriver {
                     request,
                     ticket,
                 };
-                boat.fetch_page(connection, call);
+                self.fetch_page(connection, call);
             }
             Action::Refresh(refresh) => {
                 let Some(device) = session.device().cloned() else {
@@ -94,7 +96,7 @@ impl ConnectionDriver {
                     issued_at,
                     ticket,
                 };
-                boat.refresh(connection, refresh);
+                self.refresh(connection, refresh);
             }
             Action::Leave => self.disconnect(user, id, ticket),
             Action::Transmit(_)
@@ -105,23 +107,28 @@ impl ConnectionDriver {
         }
     }
 
-    fn submit(&self, mut items: Vec<Submit>, session: &mut Session, ticket: Option<Ticket>) {
+    fn submit(
+        &self,
+        mut items: Vec<Submit>,
+        connection: &Arc<Connection>,
+        session: &mut Session,
+        ticket: Option<Ticket>,
+    ) {
         items.iter_mut().for_each(|item| item.ticket = ticket);
         let submission = Submission {
-            connection: Arc::clone(&self.connection),
+            connection: Arc::clone(connection),
             items,
         };
-        let lane = self.boat.stations.session_lane(session.id());
-        let lane = self.boat.lanes.get(lane);
-        if let Err(back) = lane.sends.push(submission) {
-            refuse_submission(session, &self.boat, back.items.len());
+        if let Err(rejected) = self.lane(session.id()).sends.push(submission) {
+            let count = rejected.items.len();
+            self.metrics.lane_overflows.increment(count as u64);
+            session.handle_submitted(vec![Err(overflow()); count], self.connections.now());
         }
     }
 
     fn disconnect(&self, user: UserId, session: SessionId, ticket: Option<Ticket>) {
-        let boat = &self.boat;
-        boat.session_ended();
-        let leave = boat.life().map(|life| Disconnect {
+        self.connections.record_session_end();
+        let leave = self.status.life().map(|life| Disconnect {
             key: SessionKey {
                 user,
                 session,
@@ -129,9 +136,19 @@ impl ConnectionDriver {
             },
             ticket,
         });
-        let lane = boat.lanes.get(boat.stations.session_lane(session));
+        let lane = self.lane(session);
         if leave.is_some_and(|leave| lane.leaves.push(leave).is_err()) {
-            boat.metrics.lane_overflows.increment(1);
+            self.metrics.lane_overflows.increment(1);
         }
     }
+
+    /// Lane of a session's calls.
+    fn lane(&self, session: SessionId) -> &StationQueue {
+        self.queues.get(self.stations.session_lane(session))
+    }
+}
+
+fn overflow() -> Refusal {
+    let text = "too many requests are waiting for stations; try again later";
+    Refusal::new(Code::Unavailable, text).retry_after(Duration::from_secs(1))
 }
