@@ -7,7 +7,7 @@ use std::process::Command;
 
 use bench::Bench;
 use clap::{CommandFactory, Parser};
-use operator::doctor::Check;
+use operator::doctor::rules::Check;
 use operator::doctor::user::{Damage, Unread};
 use protocol::Code;
 use protocol::ledger::DeadReason;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use backend::hook::Fault;
-use operator::admin::trace::EventDetail;
+use operator::audit::trace::EventDetail;
 use protocol::frame::Send;
 use protocol::mailbox::MailboxPolicy;
 use protocol::message::Target;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backend::clock::Clock;
-use operator::admin::{Desk, Operators, auditor};
+use operator::audit::auditor;
+use operator::port::{Desk, Operators};
 use protocol::ledger::chain::ChainWalk;
 use protocol::{MessageId, Timestamp};
 use tests::Cluster;

@@ -1,8 +1,8 @@
 //! Undeliverable messages are kept with their reason, and redriven once the reason is gone.
 
 use backend::hook::Fault;
+use operator::dead_letters::rules::TaskOutcome;
 use operator::dead_letters::{Filter, Letter, Selection};
-use operator::desk::TaskOutcome;
 use protocol::ledger::DeadReason;
 use tests::faults::ROUTES;
 use tests::system::eventually;

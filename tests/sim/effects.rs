@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use operator::desk::OperationEntry;
+use operator::dead_letters::rules::OperationEntry;
 use protocol::change::{ChangeRow, ListArrangement, Overlay};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::group::{GroupSettings, Member};

@@ -1,10 +1,10 @@
 //! Dead letters: records, and parts of deliveries, that a carrier gave up; and the operator who
-//! redrives them. The desk's rules are those of [`operator::desk`].
+//! redrives them. The desk's rules are those of [`operator::dead_letters::rules`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use operator::desk::{
+use operator::dead_letters::rules::{
     FoldStep, LetterState, OperationEntry, Operations, OperatorAction, OperatorWork, Pace,
     StartedTask, TaskClaim, TaskId, TaskOutcome,
 };

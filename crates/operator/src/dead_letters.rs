@@ -1,15 +1,19 @@
 //! Dead letters for operators: listing them, counting them, and having something done with them.
 //!
 //! The topics `dead` and `notification-dead` are append-only. The topic `operation` says what was
-//! done with a letter (`crate::desk`): every desk reads it, and one of them works (`worker`).
+//! done with a letter (`crate::dead_letters::rules`): every desk reads it, and one of them works (`worker`).
 
 mod edit;
 mod letter_walk;
 mod log;
 mod log_view;
+pub mod operation;
 mod plan;
 mod recipients;
+pub mod routes;
+pub mod rules;
 mod stats;
+pub mod task;
 mod tasks;
 mod transfer;
 mod types;
@@ -34,6 +38,7 @@ pub use self::edit::{EditResult, Envelope, LetterChange};
 pub use self::log::LogPage;
 use self::log_view::View;
 pub use self::plan::{Forecast, Plan, PlanLetters, Share};
+use self::rules::{Cause, LetterState, LetterStatus, Operations, TaskOutcome, Version};
 pub use self::tasks::{Request, TaskRefusal};
 pub use self::transfer::{HeaderValue, ImportResult, LetterPackage, PACKAGE_MAX, Package};
 pub use self::types::{
@@ -41,7 +46,6 @@ pub use self::types::{
     LetterOutcome, LetterPage, ReasonSummary, Selection, SelectionCount, Stats, Summary,
 };
 use crate::answer::Time;
-use crate::desk::{Cause, LetterState, LetterStatus, Operations, TaskOutcome, Version};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -1,172 +1,172 @@
-//! Findings of the doctor about an installation or one user, with advice.
+//! The doctor of a process: collects observations, which [`rules`] and [`user`] judge.
 //!
-//! Rules over facts. Gatherers of facts (`admin::doctor`, and the command for its own view)
-//! decide nothing: each fact is a value whose `finding` says whether it is ok, why not, and what to
-//! do. For one user, [`user::UserSnapshot::differences`] lists the contradictions.
+//! All checks run concurrently, each under its own deadline: a check that hangs is a finding, and
+//! holds up no other. One examination at a time.
 
-mod check;
-mod clocks;
-mod flow;
-mod limits;
-mod parts;
-mod probe;
-mod settings;
+mod probes;
+mod process_settings;
+mod report;
+pub(crate) mod routes;
+pub mod rules;
 pub mod user;
 
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use backend::discovery::Role;
+use backend::tls::Certificates;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
-pub use self::check::Check;
-pub use self::clocks::{Clocks, LogClock, Reading};
-pub use self::flow::{Backlog, ClosedMinutes, Letters, Progress, WaitingLetters};
-pub use self::limits::{ClientAddresses, OpenFiles, Space};
-pub use self::parts::{Answer, Deviation, Members, Readiness, Tables, Topics};
-pub use self::probe::{ProcessProbe, UnknownProcess, Unreachable};
-pub use self::settings::{
-    AdminPort, AuditState, Copies, DeskCertificate, Link, ServiceIdentity, SessionTickets, TokenKey,
-};
+use self::rules::{ClientAddresses, Finding, Inspection, Readiness, worst};
+use crate::Access;
+use crate::lifecycle::{Phase, Phases, ServiceReadiness};
+use crate::port::desk::Desk;
+use crate::port::operators::Operators;
+pub use process_settings::DoctorSettings;
+pub use report::{Checkup, ProcessClock, UserFinding, UserReport};
+pub use routes::RepairQuestion;
+pub use user::{RepairReport, RepairStep};
 
-/// Names listed in one finding; beyond these it gives a count.
-const MAX_NAMES: usize = 5;
+/// The program's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "Verdict")]
-pub enum CheckVerdict {
-    Ok,
-    /// Somebody should look this week.
-    Warning,
-    /// Somebody should look now.
-    Failure,
-}
+/// Deadline of one small question.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Deadline of a look at many partitions, or of a new connection to a part.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(15);
 
-impl CheckVerdict {
-    pub const fn name(self) -> &'static str {
-        match self {
-            CheckVerdict::Ok => "ok",
-            CheckVerdict::Warning => "warning",
-            CheckVerdict::Failure => "failure",
-        }
-    }
-}
-
-/// Result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-pub struct Finding {
-    pub check: Check,
-    pub verdict: CheckVerdict,
-    /// Observation, in a sentence.
-    pub observation: String,
-    /// Advice to the operator; empty if the verdict is ok.
-    pub advice: String,
-}
-
-impl Finding {
-    pub fn ok(check: Check, observation: impl Into<String>) -> Finding {
-        Finding {
-            check,
-            verdict: CheckVerdict::Ok,
-            observation: observation.into(),
-            advice: String::new(),
-        }
-    }
-
-    pub fn warning(
-        check: Check,
-        observation: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Finding {
-        Finding {
-            check,
-            verdict: CheckVerdict::Warning,
-            observation: observation.into(),
-            advice: advice.into(),
-        }
-    }
-
-    pub fn failure(
-        check: Check,
-        observation: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Finding {
-        Finding {
-            verdict: CheckVerdict::Failure,
-            ..Finding::warning(check, observation, advice)
-        }
-    }
-}
-
-/// The worst verdict; ok if there are no findings.
-pub fn worst<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> CheckVerdict {
-    let verdicts = findings.into_iter().map(|finding| finding.verdict);
-    verdicts.max().unwrap_or(CheckVerdict::Ok)
-}
-
-/// Result of looking at something outside the process.
+/// Stores in which a process keeps accepted messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inspection<T> {
-    Saw(T),
-    /// Refused, with this error.
-    Failed(String),
-    /// No answer within this time.
-    Late(Duration),
+pub enum Stores {
+    Directory(PathBuf),
+    Memory,
+    /// Kafka, Redis, etcd and ScyllaDB.
+    Real,
 }
 
-impl<T> Inspection<T> {
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Inspection<U> {
-        match self {
-            Inspection::Saw(seen) => Inspection::Saw(change(seen)),
-            Inspection::Failed(error) => Inspection::Failed(error),
-            Inspection::Late(patience) => Inspection::Late(patience),
+/// Dependencies of a doctor.
+pub struct Parts {
+    pub settings: DoctorSettings,
+    /// `None`: all four in one.
+    pub role: Option<Role>,
+    pub stores: Stores,
+    pub access: Access,
+    pub phases: Phases,
+    pub operators: Operators,
+    /// The desk, if the process has one: it counts dead letters and logs repairs.
+    pub desk: Option<Arc<Desk>>,
+    /// Certificates of the admin port.
+    pub certificates: Option<Arc<Certificates>>,
+}
+
+/// Asks the boat of this process for its busiest client addresses, once it has started.
+#[derive(Clone, Default)]
+pub struct ClientAddressSource(Arc<OnceLock<Box<dyn Fn() -> ClientAddresses + Send + Sync>>>);
+
+impl ClientAddressSource {
+    /// Names the boat to ask. A process has one: later calls change nothing.
+    pub fn set(&self, ask: impl Fn() -> ClientAddresses + Send + Sync + 'static) {
+        let _ = self.0.set(Box::new(ask));
+    }
+}
+
+pub struct Doctor {
+    parts: Parts,
+    client_addresses: ClientAddressSource,
+    started_at: Instant,
+    /// Held by the examination under way.
+    examination_slot: Semaphore,
+}
+
+impl Doctor {
+    pub fn new(parts: Parts) -> Doctor {
+        Doctor {
+            parts,
+            client_addresses: ClientAddressSource::default(),
+            started_at: Instant::now(),
+            examination_slot: Semaphore::new(1),
         }
     }
 
-    /// The value seen, or why there is none.
-    pub fn seen(self) -> Result<T, String> {
-        match self {
-            Inspection::Saw(seen) => Ok(seen),
-            Inspection::Failed(error) => Err(error),
-            Inspection::Late(patience) => Err(format!("no answer within {}", span(patience))),
+    pub fn client_addresses(&self) -> ClientAddressSource {
+        self.client_addresses.clone()
+    }
+
+    pub(super) fn operators(&self) -> &Operators {
+        &self.parts.operators
+    }
+
+    /// Checks everything that this process can see of the installation.
+    pub async fn checkup(&self) -> Checkup {
+        let mut looks: Vec<BoxFuture<'_, Vec<Finding>>> = vec![
+            async { self.own() }.boxed(),
+            self.space().boxed(),
+            self.members().boxed(),
+            self.progress().boxed(),
+            self.log_clock().boxed(),
+            self.letters().boxed(),
+            self.closed_minutes().boxed(),
+        ];
+        looks.extend(self.answers());
+        looks.extend(self.schema_checks());
+        let mut findings: Vec<Finding> = join_all(looks).await.into_iter().flatten().collect();
+        findings.sort_by_key(|finding| finding.check);
+        Checkup {
+            role: self.role().to_owned(),
+            version: VERSION.to_owned(),
+            verdict: worst(&findings),
+            findings,
         }
     }
-}
 
-/// `3s`, `2m 5s`, `40ms`: no more precise than a person needs.
-fn span(time: Duration) -> String {
-    let exact = match (time.as_secs(), time.subsec_millis()) {
-        (0, 0) => return "less than 1ms".to_owned(),
-        (0, millis) => Duration::from_millis(millis.into()),
-        (secs, _) => Duration::from_secs(secs),
-    };
-    humantime::format_duration(exact).to_string()
-}
+    /// Findings that need no look outside the process.
+    fn own(&self) -> Vec<Finding> {
+        let mut findings = vec![self.readiness().finding(), self.open_files().finding()];
+        findings.extend(self.settings_findings());
+        let addresses = self.client_addresses.0.get();
+        findings.extend(addresses.map(|ask| ask().finding()));
+        findings
+    }
 
-/// `1 letter`, `2 letters`.
-fn count(number: u64, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        _ => format!("{number} {noun}s"),
+    fn readiness(&self) -> Readiness {
+        let phases = &self.parts.phases;
+        let troubles = phases.standings().into_iter().flat_map(|standing| {
+            let ServiceReadiness { part, troubles } = standing;
+            troubles
+                .into_iter()
+                .map(move |reason| format!("{part}: {reason}"))
+        });
+        let word = match phases.now() {
+            Phase::Ready => troubles.collect::<Vec<_>>().join(", "),
+            other => other.name().to_owned(),
+        };
+        Readiness {
+            is_ready: phases.is_ready(),
+            word,
+        }
+    }
+
+    fn role(&self) -> &'static str {
+        self.parts.role.map_or("all", Role::name)
+    }
+
+    fn is(&self, role: Role) -> bool {
+        self.parts.role.is_none_or(|own| own == role)
     }
 }
 
-/// The first few names, and how many more there are.
-fn join_names(names: impl IntoIterator<Item = String>) -> String {
-    let mut names = names.into_iter();
-    let mut text = names
-        .by_ref()
-        .take(MAX_NAMES)
-        .collect::<Vec<_>>()
-        .join(", ");
-    let more = names.count();
-    if more > 0 {
-        text += &format!(" and {more} more");
+/// Asks, and waits for `patience` at most.
+async fn look<T>(
+    patience: Duration,
+    question: impl Future<Output = backend::Result<T>>,
+) -> Inspection<T> {
+    match timeout(patience, question).await {
+        Ok(Ok(answer)) => Inspection::Saw(answer),
+        Ok(Err(error)) => Inspection::Failed(format!("{error}: {}", error.source)),
+        Err(_) => Inspection::Late(patience),
     }
-    text
 }
-
-#[cfg(test)]
-mod tests;

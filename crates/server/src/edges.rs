@@ -17,7 +17,7 @@ use backend::discovery::Registry;
 use backend::rate_limit::AddressLimit;
 use bytes::Bytes;
 use metrics::{Counter, counter};
-use operator::http::{Handshakes, Places, Port};
+use operator::port::{Handshakes, Places, Port};
 use protocol::edges::{self, LIST_AGE_MAX, LIST_REFRESH_INTERVAL};
 use protocol::proxy::{TrustedNetworks, forwarded_for};
 use station::http::Config;

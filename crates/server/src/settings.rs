@@ -21,9 +21,10 @@ use backend::discovery::Role;
 use figment::Figment;
 use figment::error::{Actual, Kind};
 use figment::providers::{Env, Format, Serialized, Toml};
-use operator::admin;
+use operator::audit::auditor;
 #[cfg(feature = "cluster")]
-use operator::doctor::Link;
+use operator::doctor::rules::Link;
+use operator::port;
 #[cfg(feature = "cluster")]
 use protocol::settings::is_far;
 use protocol::settings::{Problems, strike};
@@ -49,9 +50,9 @@ pub struct Settings {
     /// are otherwise only warned about are refused.
     pub production: bool,
     pub log: telemetry::Config,
-    pub health: admin::HealthConfig,
-    pub admin: admin::Config,
-    pub audit: admin::auditor::Config,
+    pub health: port::HealthConfig,
+    pub admin: port::Config,
+    pub audit: auditor::Config,
     pub embedded: compose::embedded::Config,
     pub identity: backend::tls::IdentityConfig,
     #[cfg(feature = "cluster")]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use backend::embedded::{Table, WriteBatch};
 use bytes::Bytes;
+use operator::dead_letters::rules::TaskOutcome;
 use operator::dead_letters::{Filter, Selection};
-use operator::desk::TaskOutcome;
 use protocol::keys::Topic;
 use protocol::ledger::{DeadReason, LedgerEvent};
 use protocol::record::MessageTask;

@@ -7,10 +7,12 @@ use backend::hook::Fault;
 use backend::queue::NewRecord;
 use bytes::Bytes;
 use operator::DeadLetters;
+use operator::dead_letters::rules::{
+    OperatorTask, OperatorWork, Pace, Progress, TaskId, TaskOutcome,
+};
 use operator::dead_letters::{
     Filter, Forecast, Kind as LetterKind, Letter, Request, Selection, Stats, Summary, TaskRefusal,
 };
-use operator::desk::{OperatorTask, OperatorWork, Pace, Progress, TaskId, TaskOutcome};
 use protocol::Platform;
 use protocol::keys::Topic;
 use protocol::ledger::{DeadReason, LedgerEvent};

@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
 use super::recipients::RecordSubject;
+use super::rules::{EditPosition, EditRefusal, EditedLetter, LetterState, OperatorAction, Version};
 use super::tasks::TaskRefusal;
 use super::types::LetterEdit;
 use super::{DeadLetters, EDIT_OF, LocatedLetter, Result, TaskOutcome};
-use crate::desk::{EditPosition, EditRefusal, EditedLetter, LetterState, OperatorAction, Version};
 
 /// Bytes of an operator's reason.
 const WHY_MAX: usize = 500;

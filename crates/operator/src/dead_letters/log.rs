@@ -3,8 +3,8 @@
 use backend::queue::Record;
 
 use super::log_view::{OPERATIONS, entry};
+use super::rules::OperationEntry;
 use super::{DeadLetters, Result, read_on};
-use crate::desk::OperationEntry;
 
 /// Entries of one answer.
 const ENTRIES: usize = 1000;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use protocol::keys::Topic;
 use tokio::sync::Mutex;
 
+use super::rules::{OperationEntry, Operations, OperatorAction};
 use super::{Result, read_on};
-use crate::desk::{OperationEntry, Operations, OperatorAction};
 
 /// Entries read at a time.
 const PAGE: usize = 500;

@@ -15,9 +15,9 @@ use protocol::record::{RetryTask, Task, Work};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rules::{Cause, Operations, OperatorWork, TaskOutcome};
 use super::types::{Kind, LetterCursor, Selection};
 use super::{DeadLetters, LocatedLetter, Result};
-use crate::desk::{self, Cause, Operations, TaskOutcome};
 
 /// Letters named for each forecast.
 const SAMPLE: usize = 5;
@@ -112,7 +112,7 @@ impl DeadLetters {
         at: LetterCursor,
     ) -> Result<Forecast> {
         let now = self.backends.clock.now();
-        if let Err(outcome) = operations.may(desk::OperatorWork::Redrive, id, now) {
+        if let Err(outcome) = operations.may(OperatorWork::Redrive, id, now) {
             return Ok(leave_alone(outcome));
         }
         let Some(located_letter) = self.at(at).await? else {

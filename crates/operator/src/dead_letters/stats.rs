@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use protocol::ledger::DeadReason;
 
+use super::rules::Cause;
 use crate::answer::List;
-use crate::desk::Cause;
 
 use super::types::{CauseSummary, Kind, Letter, ReasonSummary, Stats, Summary};
 use super::{DeadLetters, Result, STEP};

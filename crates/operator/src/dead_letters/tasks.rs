@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-use super::types::{LetterOutcome, Selection};
-use super::{DeadLetters, Result, log_view};
-use crate::desk::{
+use super::rules::{
     EditRefusal, OperationEntry, Operations, OperatorAction, OperatorTask, OperatorWork, Pace,
     Progress, StartedTask, TaskId,
 };
+use super::types::{LetterOutcome, Selection};
+use super::{DeadLetters, Result, log_view};
 
 /// Letters named in one entry.
 const LETTERS_PER_ENTRY: usize = 500;

@@ -15,11 +15,11 @@ use protocol::{Code, Refusal};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rules::OperatorAction;
 use super::tasks::TaskRefusal;
 use super::types::{Filter, LetterCursor, Selection};
 use super::{DeadLetters, EDIT_OF, LocatedLetter, Result, STEPS};
 use crate::answer::id;
-use crate::desk::OperatorAction;
 
 /// Bytes of letters in one package, roughly; a single letter may be larger.
 const PACKAGE_BYTES: usize = 1 << 20;

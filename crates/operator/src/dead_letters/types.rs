@@ -9,9 +9,9 @@ use protocol::{MessageId, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::reason::Reason;
-use crate::answer::{List, Time, id, reason};
-use crate::desk::{Cause, Edit, TaskOutcome, Version};
+use super::rules::{Cause, Edit, TaskOutcome, Version};
+use crate::answer::reason::{self, Reason};
+use crate::answer::{List, Time, id};
 
 /// Task that died: a message's, or a notification's.
 #[derive(

@@ -27,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 use self::index::{Again, Index};
 use super::log_view::{self, OPERATIONS};
 use super::recipients::RecordSubject;
-use super::types::Kind;
-use super::{DeadLetters, LETTER, Result, read_on};
-use crate::desk::{
+use super::rules::{
     FoldStep, LetterPosition, LetterStatus, OperationEntry, Operations, OperatorAction,
     OperatorTask, OperatorWork, TaskClaim, TaskId, TaskOutcome,
 };
+use super::types::Kind;
+use super::{DeadLetters, LETTER, Result, read_on};
 
 /// The consumer group of workers.
 const GROUP: &str = "desk";
@@ -577,7 +577,7 @@ impl DeadLetters {
 
 #[cfg(test)]
 mod tests {
-    use crate::desk::{EditPosition, EditedLetter, Version};
+    use crate::dead_letters::rules::{EditPosition, EditedLetter, Version};
 
     use super::*;
 

@@ -6,10 +6,14 @@
 //! way: it is damage if a later look finds the same ([`Damage::is_same`]).
 
 mod conversation;
+mod examine;
 mod inconsistency;
 mod mail;
+mod mend;
 mod repair;
+mod scan;
 mod sessions;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod unread;
@@ -20,7 +24,8 @@ use protocol::{Timestamp, UserId};
 pub use self::conversation::{Conversation, Gap, ListedConversation, Newest};
 pub use self::inconsistency::Damage;
 pub use self::mail::{Body, MailEntry, Mailbox};
-pub use self::repair::Mend;
+pub use self::mend::Mend;
+pub use self::repair::{RepairReport, RepairStep};
 pub use self::unread::{Unread, UnreadReason};
 
 /// Data read of a user.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Args;
 use operator::Access;
-use operator::admin::doctor::{self, Stores};
-use operator::admin::{self, Desk, Doctor, Operators};
+use operator::doctor::{self, Doctor, Stores};
 use operator::lifecycle::{Phase, Phases};
+use operator::port::{self, Desk, Operators};
 use operator::pulse::Pulse;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -72,7 +72,7 @@ impl All {
         reload.start()?;
         let stop_admin = CancellationToken::new();
         operators.keep(stop_admin.clone());
-        let health = admin::Health {
+        let health = port::Health {
             phases: phases.clone(),
             metrics: Some(metrics),
             pulse: Pulse::of(&[
@@ -80,7 +80,7 @@ impl All {
                 ("connections", &connections),
             ]),
         };
-        let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
+        let probes = port::start_health(&settings.health, health.clone(), stop_admin.clone())?;
         let environment = if self.memory {
             Environment::in_memory(&settings.embedded, settings.station.sessions.capacity())?
         } else {
@@ -117,13 +117,13 @@ impl All {
             certificates: certificates.clone(),
         });
         let client_addresses = doctor.client_addresses();
-        let parts = admin::Parts {
+        let parts = port::Parts {
             health,
             desk: Some(desk.clone()),
             doctor: Some(doctor.probing(stop_admin.clone())),
             certificates,
         };
-        let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
+        let admin = port::start(&settings.admin, parts, stop_admin.clone()).await?;
         let worker = environment.backends.entropy.next();
         let system = System::start(&settings, environment, connections).await?;
         client_addresses.set(busiest_addresses(system.boat.address_usage()));

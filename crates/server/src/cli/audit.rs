@@ -8,9 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
-use operator::admin::audit::{AuditQuestion, MESSAGES, MESSAGES_MAX, Report};
-use operator::admin::verify;
 use operator::answer::{List, Time};
+use operator::audit::{AuditQuestion, MESSAGES, MESSAGES_MAX, Report, verify};
 
 use super::Output;
 use super::desk::Desk;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use backend::tls::TlsConfig;
-use operator::doctor::ClientAddresses;
+use operator::doctor::rules::ClientAddresses;
 use operator::lifecycle::{Phase, Phases};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};

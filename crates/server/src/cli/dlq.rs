@@ -11,16 +11,16 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use operator::admin::dead_letters::{
+use operator::answer::{List, Page};
+use operator::dead_letters::operation::Operation;
+use operator::dead_letters::routes::{
     LETTERS_MAX, ListQuestion, LogQuestion, LookQuestion, PauseQuestion,
 };
-use operator::admin::operation::Operation;
-use operator::admin::task::Task;
-use operator::answer::{List, Page};
+use operator::dead_letters::rules::{OperatorWork, Pace, TaskId};
+use operator::dead_letters::task::Task;
 use operator::dead_letters::{
     Letter, LetterDetail, LetterOutcome, Plan, Request, Selection, SelectionCount, Stats,
 };
-use operator::desk::{OperatorWork, Pace, TaskId};
 use serde::Serialize;
 use serde_json::json;
 

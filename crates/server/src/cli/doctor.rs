@@ -12,10 +12,10 @@ use std::time::Duration;
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
-use operator::admin::doctor::{ProcessClock, VERSION};
-use operator::doctor::{
+use operator::doctor::rules::{
     CheckVerdict, Clocks, Finding, Inspection, ProcessProbe, Reading, Unreachable, worst,
 };
+use operator::doctor::{ProcessClock, VERSION};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::timeout;

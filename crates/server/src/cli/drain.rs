@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use operator::admin::drain::{BoatProgress, BoatRow, DrainQuestion};
 use operator::answer::List;
+use operator::boats::{BoatProgress, BoatRow, DrainQuestion};
 use protocol::drain::BoatState;
 use tokio::time::{Instant, sleep};
 

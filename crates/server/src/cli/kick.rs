@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use operator::admin::kick::{ANSWER_TIMEOUT, KickAnswer, KickQuestion};
 use operator::answer::utc;
+use operator::users::{ANSWER_TIMEOUT, KickAnswer, KickQuestion};
 use protocol::{Platform, UserId};
 use tokio::time::timeout;
 

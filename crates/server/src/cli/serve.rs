@@ -8,9 +8,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use backend::discovery::Role;
 use clap::Args;
-use operator::admin::doctor::{self, Stores};
-use operator::admin::{self, Desk, Doctor, Operators};
+use operator::doctor::{self, Doctor, Stores};
 use operator::lifecycle::{Phase, Phases};
+use operator::port::{self, Desk, Operators};
 use operator::pulse::Pulse;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -140,12 +140,12 @@ impl Member {
             Role::Boat => &[("services", &services), ("connections", &clients)][..],
             Role::Station | Role::Carrier | Role::Horn => &[("services", &services)],
         };
-        let health = admin::Health {
+        let health = port::Health {
             phases: phases.clone(),
             metrics: Some(metrics),
             pulse: Pulse::of(runtimes),
         };
-        let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
+        let probes = port::start_health(&settings.health, health.clone(), stop_admin.clone())?;
         let parts = Parts::connect(role, &settings, clients, (around, &phases)).await?;
         let desk = parts.whole().map(|environment| {
             let desk = Arc::new(Desk::new(
@@ -169,13 +169,13 @@ impl Member {
             certificates: certificates.clone(),
         });
         let client_addresses = doctor.client_addresses();
-        let admin_parts = admin::Parts {
+        let admin_parts = port::Parts {
             health,
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
             doctor: Some(doctor.probing(stop_admin.clone())),
             certificates,
         };
-        let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
+        let admin = port::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = process::ServiceProcess::start(&settings, parts).await?;
         if let Some(usage) = member.address_usage() {
             client_addresses.set(busiest_addresses(usage));

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use operator::admin::trace::{EventDetail, Name, Report};
 use operator::answer::List;
+use operator::audit::trace::{EventDetail, Name, Report};
 use serde_json::{Value, json};
 
 use super::Output;

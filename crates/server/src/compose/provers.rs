@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use async_trait::async_trait;
 use backend::clock::{Clock, Entropy};
-use operator::admin::{AssertionConfig, Prover, Provers};
+use operator::port::{AssertionConfig, Prover, Provers};
 use protocol::settings::Problems;
 use protocol::{Refusal, Timestamp};
 use serde_json::{Map, Value};

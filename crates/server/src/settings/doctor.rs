@@ -1,6 +1,6 @@
 //! Settings that a doctor judges.
 
-use operator::admin::doctor::DoctorSettings;
+use operator::doctor::DoctorSettings;
 
 use super::Settings;
 

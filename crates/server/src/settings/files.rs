@@ -6,7 +6,7 @@ use std::sync::Arc;
 use backend::clock::SystemClock;
 use backend::tls::Identity;
 use horn::provider::Secret;
-use operator::admin::Operators;
+use operator::port::Operators;
 use protocol::settings::Problems;
 use serde_json::Value;
 use station::auth::TokenDoor;

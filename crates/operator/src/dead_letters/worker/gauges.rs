@@ -5,8 +5,8 @@ use protocol::Timestamp;
 use protocol::ledger::DeadReason;
 
 use super::index::Index;
+use crate::dead_letters::rules::TaskOutcome;
 use crate::dead_letters::types::Kind;
-use crate::desk::TaskOutcome;
 
 /// Shows the letters that nobody has dealt with.
 pub(super) fn show(index: &Index, now: Timestamp) {

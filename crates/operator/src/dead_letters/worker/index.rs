@@ -8,9 +8,9 @@ use backend::queue::{Partition, Record};
 use protocol::Timestamp;
 use protocol::ledger::DeadReason;
 
+use crate::dead_letters::rules::{LetterStatus, Operations};
 use crate::dead_letters::types::{Kind, LetterCursor};
 use crate::dead_letters::{DeadLetters, LocatedLetter, Result, locate, read_on};
-use crate::desk::{LetterStatus, Operations};
 
 /// Records read at a time.
 const PAGE: usize = 200;

@@ -7,7 +7,7 @@ use protocol::presence::{BoatLife, SessionEntry};
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp};
 
-use super::super::CheckVerdict;
+use crate::doctor::rules::CheckVerdict;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {

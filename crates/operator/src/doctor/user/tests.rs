@@ -14,7 +14,7 @@ use protocol::{
 };
 
 use super::*;
-use crate::doctor::CheckVerdict;
+use crate::doctor::rules::CheckVerdict;
 
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 

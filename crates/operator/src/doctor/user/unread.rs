@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::CheckVerdict;
+use crate::doctor::rules::CheckVerdict;
 
 /// A part left out, or read only in part. Findings from the rest still count.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use operator::admin::dead_letters::LookQuestion;
+use operator::dead_letters::routes::LookQuestion;
 use operator::dead_letters::{EditResult, Envelope, LetterChange};
 
 use super::{LETTERS, show, tables};

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::Args;
-use operator::admin::dead_letters::{LETTERS_MAX, ListQuestion};
 use operator::answer::{Time, reason as reasons};
+use operator::dead_letters::routes::{LETTERS_MAX, ListQuestion};
+use operator::dead_letters::rules::{Cause, OperatorWork};
 use operator::dead_letters::{Filter, Kind, Selection};
-use operator::desk::{Cause, OperatorWork};
 use protocol::UserId;
 use protocol::ledger::DeadReason;
 

@@ -1,13 +1,13 @@
 //! Tables of the desk's answers.
 
 use anyhow::Result;
-use operator::admin::operation::{Action, Operation};
-use operator::admin::task::Task;
 use operator::answer::{List, Page, utc};
+use operator::dead_letters::operation::{Action, Operation};
+use operator::dead_letters::rules::Progress;
+use operator::dead_letters::task::Task;
 use operator::dead_letters::{
     EditResult, Forecast, ImportResult, Letter, LetterDetail, LetterOutcome, Plan, Stats,
 };
-use operator::desk::Progress;
 
 use crate::cli::audit::more;
 use crate::cli::table::TextTable;

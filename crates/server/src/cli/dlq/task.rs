@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use operator::admin::task::Task;
-use operator::desk::Progress;
+use operator::dead_letters::rules::Progress;
+use operator::dead_letters::task::Task;
 use serde_json::json;
 
 use super::{LETTERS, show, tables};

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use operator::admin::dead_letters::{ExportQuestion, ImportQuestion, ListQuestion};
 use operator::answer::Page;
+use operator::dead_letters::routes::{ExportQuestion, ImportQuestion, ListQuestion};
 use operator::dead_letters::{ImportResult, LetterPackage};
 
 use super::selection::Filters;

@@ -1,6 +1,6 @@
 //! Self-report of a process, whatever its version.
 
-use operator::doctor::{Finding, UnknownProcess};
+use operator::doctor::rules::{Finding, UnknownProcess};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -42,8 +42,8 @@ fn finding(value: &Value) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use operator::admin::doctor::Checkup;
-    use operator::doctor::{Check, CheckVerdict};
+    use operator::doctor::Checkup;
+    use operator::doctor::rules::{Check, CheckVerdict};
     use serde_json::json;
 
     use super::*;

@@ -1,7 +1,7 @@
 //! Findings as tables for people: healthy parts get one line each, problems a line and a remedy.
 
 use anyhow::Result;
-use operator::doctor::{CheckVerdict, Finding};
+use operator::doctor::rules::{CheckVerdict, Finding};
 
 use super::Report;
 use crate::cli::table::TextTable;

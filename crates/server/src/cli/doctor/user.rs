@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use operator::admin::doctor::{RepairReport, RepairStep, UserReport};
+use operator::doctor::{RepairReport, RepairStep, UserReport};
 use protocol::UserId;
 use serde::de::DeserializeOwned;
 use serde_json::json;
