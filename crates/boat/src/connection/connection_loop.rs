@@ -5,12 +5,13 @@
 //! pair of write buffers serve them all.
 
 use std::future::Future;
+use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use futures_util::task::waker_ref;
@@ -55,13 +56,6 @@ pub(crate) struct LoopInbox {
 
 /// State of a connection during its turn.
 type LockedState<'a> = MutexGuard<'a, ConnectionState>;
-
-/// End of a write.
-enum Flush {
-    Whole,
-    /// The socket takes nothing more.
-    Lost,
-}
 
 /// A connection in its loop.
 struct Slot {
@@ -366,20 +360,20 @@ impl Slot {
                 return has_progress;
             };
             let driver = &mut self.driver;
-            let flush = MutexGuard::unlocked(state, || {
+            let flush = MutexGuard::unlocked(state, || -> Poll<io::Result<()>> {
                 driver.fill(now);
                 while !driver.unwritten().is_empty() {
-                    match Pin::new(&mut socket.stream).poll_write(cx, driver.unwritten()) {
-                        Poll::Ready(Ok(count)) if count > 0 => driver.wrote(count, now),
-                        Poll::Ready(_) => return Poll::Ready(Flush::Lost),
-                        Poll::Pending => return Poll::Pending,
+                    let stream = Pin::new(&mut socket.stream);
+                    match ready!(stream.poll_write(cx, driver.unwritten()))? {
+                        0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                        count => driver.wrote(count, now),
                     }
                 }
-                Poll::Ready(Flush::Whole)
+                Poll::Ready(Ok(()))
             });
             match flush {
-                Poll::Ready(Flush::Whole) => {}
-                Poll::Ready(Flush::Lost) => {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => {
                     self.driver.handle_lost(&mut state.session, now);
                     return true;
                 }

@@ -20,7 +20,7 @@ use crate::status::Shortage;
 /// Upper bound of the random wait advised to clients that are sent away.
 const MAX_RETURN_DELAY: Duration = Duration::from_secs(30);
 
-/// Samples memory until dropped; returns at once if there is no limit.
+/// Samples memory until dropped, if there is a limit.
 pub(crate) async fn watch_memory(drivers: Arc<DriverParts>, max: Option<u64>) {
     let reader = MemoryReader::for_current_process();
     let limit = reader.read().ok().and_then(|memory| memory.limit);
