@@ -41,7 +41,7 @@ pub(crate) struct Door {
     arrival_timeout: Duration,
     tls_timeout: Duration,
     upgrade_timeout: Duration,
-    loops: ConnectionLoops,
+    pub(crate) loops: ConnectionLoops,
     pub(crate) drivers: Arc<DriverParts>,
     metrics: DoorMetrics,
 }

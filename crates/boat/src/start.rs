@@ -9,7 +9,7 @@ use api::trace::Spans;
 use api::transport::{Connector, IN_PROCESS, InProcess};
 use backend::clock::{Clock, Entropy, TimerClock};
 use backend::discovery::{Registry, Role};
-use backend::tls::CertificateError;
+use backend::tls::{CertificateError, Certificates};
 use protocol::presence::BoatLife;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -27,17 +27,22 @@ use crate::connection::driver::DriverParts;
 use crate::door::connection_limit::AddressUsage;
 use crate::door::listener::PipeListener;
 use crate::door::listener::acceptor::bind;
-use crate::door::listener::{tcp, websocket};
-use crate::door::{Door, certificates, memory};
+use crate::door::listener::tcp::serve_tcp;
+use crate::door::listener::websocket::serve_websocket;
+use crate::door::memory::watch_memory;
+use crate::door::{Door, certificates};
 use crate::downlink::deliver_streams::DeliverStreams;
 use crate::downlink::{Downlink, grpc};
 use crate::leaving::Leaving;
 use crate::membership::lease::{BoatLease, call_registry};
 use crate::membership::reregister::Reregistration;
-use crate::membership::{revocations, stall_detector, urgent};
+use crate::membership::revocations::follow_revocations;
+use crate::membership::stall_detector::watch_pauses;
+use crate::membership::urgent::assert_urgent;
 use crate::status::BoatStatus;
+use crate::uplink::Uplink;
+use crate::uplink::lane_calls::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
 use crate::uplink::station_pool::StationPool;
-use crate::uplink::{Uplink, lane_calls};
 
 /// Dependencies of a boat.
 #[derive(Clone)]
@@ -187,91 +192,31 @@ pub async fn start(
         call_registry(config.registry_timeout, parts.registry.watch(Role::Station)).await?;
     let stations = StationPool::new(directory, parts.connector.clone(), &config);
     let (certificates, tls) = certificates::load(&config, Arc::clone(&parts.clock))?.unzip();
-    let connections = Arc::new(Connections::new(TimerClock::starting_at(parts.clock.now())));
-    let status = Arc::new(BoatStatus::new(config.drain_spread));
-    let streams = Arc::new(DeliverStreams::new(Spans::here()));
-    let uplink = Uplink::new(
-        &config,
-        stations,
-        Arc::clone(&connections),
-        Arc::clone(&status),
-    );
-    let leaving = Leaving::new(
-        &config,
-        Arc::clone(&parts.registry),
-        Arc::clone(&connections),
-        Arc::clone(&uplink),
-        Arc::clone(&status),
-        Arc::clone(&parts.entropy),
-    );
-    let reregistration = Reregistration::new(
-        &config,
-        Arc::clone(&uplink),
-        Arc::clone(&connections),
-        Arc::clone(&status),
-        Arc::clone(&parts.entropy),
-    );
-    let downlink = Downlink::new(
-        &config,
-        Arc::clone(&connections),
-        Arc::clone(&status),
-        Arc::clone(&streams),
-    );
-    let drivers = DriverParts::new(
-        &config,
-        Arc::clone(&connections),
-        Arc::clone(&uplink),
-        streams,
-        Arc::clone(&status),
-        Arc::clone(&parts.entropy),
-    );
+    let rooms = Rooms::new(&config, &parts, stations);
     let loops = ConnectionLoops::new(parts.connections.metrics().num_workers());
-    let loop_futures: Vec<_> = loops.run(&drivers).collect();
-    let door = Door::new(&config, tls, loops, Arc::clone(&drivers));
+    let door = Door::new(&config, tls, loops, Arc::clone(&rooms.drivers));
 
-    let routes = grpc::routes(downlink, Arc::clone(&leaving));
+    let routes = grpc::routes(Arc::clone(&rooms.downlink), Arc::clone(&rooms.leaving));
     let (grpc_transport, address) = serve(&config, &parts, routes, grpc, grpc_address, &shutdown);
     let request = (parts.registry).register(Role::Boat, &config.name, &address);
     let registration = call_registry(config.registry_timeout, request).await?;
+    let status = &rooms.drivers.status;
     status.begin_life(registration.instance.life.clone());
-    let lane_tasks = spawn_lane_tasks(&uplink, &shutdown);
-    let mut upkeep_tasks = vec![
-        spawn(&shutdown, Arc::clone(&reregistration).sweep()),
-        spawn(
-            &shutdown,
-            urgent::assert_urgent(Arc::clone(&reregistration)),
-        ),
-        spawn(
-            &shutdown,
-            revocations::follow_revocations(Arc::clone(&reregistration)),
-        ),
-        spawn(
-            &shutdown,
-            stall_detector::watch_pauses(
-                Arc::clone(&reregistration),
-                Arc::clone(&leaving),
-                config.pause_max,
-            ),
-        ),
-        spawn(&shutdown, memory::watch_memory(drivers, config.memory_max)),
-    ];
-    upkeep_tasks.extend(
-        certificates.map(|certificates| spawn(&shutdown, certificates.keep("boat", "boat.tls"))),
-    );
-    let loop_tasks: Vec<_> = loop_futures
-        .into_iter()
+    let lane_tasks = spawn_lane_tasks(&rooms.drivers.uplink, &shutdown);
+    let upkeep_tasks = spawn_upkeep(&config, &rooms, certificates, &shutdown);
+    let loop_tasks: Vec<_> = (door.loops.run(&rooms.drivers))
         .map(|connection_loop| spawn_on(&parts.connections, &shutdown, connection_loop))
         .collect();
     let acceptors = [
         spawn_on(
             &parts.connections,
             &shutdown,
-            websocket::serve_websocket(websocket, Arc::clone(&door)),
+            serve_websocket(websocket, Arc::clone(&door)),
         ),
         spawn_on(
             &parts.connections,
             &shutdown,
-            tcp::serve_tcp(tcp, Arc::clone(&door)),
+            serve_tcp(tcp, Arc::clone(&door)),
         ),
     ];
     status.refresh_ready();
@@ -282,19 +227,23 @@ pub async fn start(
         registry: parts.registry,
         registry_timeout: config.registry_timeout,
         fence: config.fence,
-        status: Arc::clone(&status),
-        leaving: Arc::clone(&leaving),
-        reregistration,
+        status: Arc::clone(status),
+        leaving: Arc::clone(&rooms.leaving),
+        reregistration: rooms.reregistration,
     };
     // The first publication shows the state of a serving boat.
     let lease_task = spawn(&shutdown, lease.keep());
     tracing::info!(life = ?status.life(), websocket_at = %websocket_address, tcp_at = %tcp_address, "boat ready");
 
     let leave_token = CancellationToken::new();
-    let leave_parts = (shutdown.clone(), leave_token.clone().drop_guard());
+    let leave_parts = (
+        rooms.leaving,
+        shutdown.clone(),
+        leave_token.clone().drop_guard(),
+    );
     let task = tokio::spawn(async move {
-        let (shutdown, _left) = leave_parts;
-        let _ = (shutdown.run_until_cancelled(leaving.follow_orders())).await;
+        let (leaving, shutdown, _left) = leave_parts;
+        let _ = shutdown.run_until_cancelled(leaving.follow_orders()).await;
         leaving.leave(acceptors).await;
         drop((upkeep_tasks, lane_tasks, loop_tasks));
         // The lease is given up last of all that others see; then the name is free.
@@ -311,6 +260,90 @@ pub async fn start(
         task,
         leave_token,
     })
+}
+
+/// Rooms of a boat behind its door.
+struct Rooms {
+    leaving: Arc<Leaving>,
+    reregistration: Arc<Reregistration>,
+    downlink: Arc<Downlink>,
+    drivers: Arc<DriverParts>,
+}
+
+impl Rooms {
+    /// Gives each room the parts that it needs.
+    fn new(config: &Config, parts: &BoatParts, stations: StationPool) -> Rooms {
+        let connections = Arc::new(Connections::new(TimerClock::starting_at(parts.clock.now())));
+        let status = Arc::new(BoatStatus::new(config.drain_spread));
+        let streams = Arc::new(DeliverStreams::new(Spans::here()));
+        let uplink = Uplink::new(
+            config,
+            stations,
+            Arc::clone(&connections),
+            Arc::clone(&status),
+        );
+        let leaving = Leaving::new(
+            config,
+            Arc::clone(&parts.registry),
+            Arc::clone(&connections),
+            Arc::clone(&uplink),
+            Arc::clone(&status),
+            Arc::clone(&parts.entropy),
+        );
+        let reregistration = Reregistration::new(
+            config,
+            Arc::clone(&uplink),
+            Arc::clone(&connections),
+            Arc::clone(&status),
+            Arc::clone(&parts.entropy),
+        );
+        let downlink = Downlink::new(
+            config,
+            Arc::clone(&connections),
+            Arc::clone(&status),
+            Arc::clone(&streams),
+        );
+        let drivers = DriverParts::new(
+            config,
+            Arc::clone(&connections),
+            uplink,
+            streams,
+            Arc::clone(&status),
+            Arc::clone(&parts.entropy),
+        );
+        Rooms {
+            leaving,
+            reregistration,
+            downlink,
+            drivers,
+        }
+    }
+}
+
+/// Tasks that keep a boat up to date.
+fn spawn_upkeep(
+    config: &Config,
+    rooms: &Rooms,
+    certificates: Option<Arc<Certificates>>,
+    shutdown: &CancellationToken,
+) -> Vec<AbortOnDropHandle<()>> {
+    let reregistration = || Arc::clone(&rooms.reregistration);
+    let leaving = Arc::clone(&rooms.leaving);
+    let drivers = Arc::clone(&rooms.drivers);
+    let mut tasks = vec![
+        spawn(shutdown, reregistration().sweep()),
+        spawn(shutdown, assert_urgent(reregistration())),
+        spawn(shutdown, follow_revocations(reregistration())),
+        spawn(
+            shutdown,
+            watch_pauses(reregistration(), leaving, config.pause_max),
+        ),
+        spawn(shutdown, watch_memory(drivers, config.memory_max)),
+    ];
+    tasks.extend(
+        certificates.map(|certificates| spawn(shutdown, certificates.keep("boat", "boat.tls"))),
+    );
+    tasks
 }
 
 /// Transport of the gRPC side.
@@ -370,16 +403,10 @@ fn spawn_lane_tasks(
     (0..uplink.queues.len())
         .flat_map(|lane| {
             [
-                spawn(shutdown, lane_calls::carry_sends(Arc::clone(uplink), lane)),
-                spawn(
-                    shutdown,
-                    lane_calls::carry_receipts(Arc::clone(uplink), lane),
-                ),
-                spawn(
-                    shutdown,
-                    lane_calls::carry_mail_acks(Arc::clone(uplink), lane),
-                ),
-                spawn(shutdown, lane_calls::carry_leaves(Arc::clone(uplink), lane)),
+                spawn(shutdown, carry_sends(Arc::clone(uplink), lane)),
+                spawn(shutdown, carry_receipts(Arc::clone(uplink), lane)),
+                spawn(shutdown, carry_mail_acks(Arc::clone(uplink), lane)),
+                spawn(shutdown, carry_leaves(Arc::clone(uplink), lane)),
             ]
         })
         .collect()
