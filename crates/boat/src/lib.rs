@@ -3,6 +3,12 @@
 //!
 //! [`protocol::session::Session`] decides what a connection may do and when; this crate moves its
 //! bytes.
+//!
+//! A room uses those after it: `start` makes the others and spawns their tasks, `door` lets clients
+//! in, `downlink` takes pushes, `membership` keeps the boat and its sessions registered, `leaving`
+//! sends clients away, `uplink` calls stations, `connection` drives sockets, and `stack` turns bytes
+//! into frames. A connection alone also uses what is before it: uplink, downlink and its place at
+//! the door.
 
 mod config;
 mod connection;
