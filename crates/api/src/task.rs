@@ -24,6 +24,8 @@ pub struct NotificationTask {
     pub notification: Notification,
     pub retry_count: u32,
     pub trace: Option<TraceContext>,
+    /// Name of the dead letter that it sends on its way again.
+    pub letter: Option<String>,
 }
 
 /// The value of a record.
@@ -301,6 +303,7 @@ impl TryFrom<v1::NotificationTask> for NotificationTask {
             },
             retry_count: wire.retry_count,
             trace: TraceContext::parse(&wire.traceparent),
+            letter: text_or_none(wire.letter),
         })
     }
 }
@@ -317,6 +320,7 @@ impl From<&NotificationTask> for v1::NotificationTask {
             tm: notification.accepted_at.millis(),
             retry_count: task.retry_count,
             traceparent: trace_text(task.trace),
+            letter: task.letter.clone().unwrap_or_default(),
         }
     }
 }

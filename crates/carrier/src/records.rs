@@ -67,6 +67,7 @@ impl Records {
             notification,
             retry_count: 0,
             trace,
+            letter: None,
         };
         let key = Bytes::copy_from_slice(&key);
         NewRecord {

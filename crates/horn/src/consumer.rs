@@ -20,9 +20,11 @@ use api::task::{NotificationTask, Value};
 use api::trace::{self, Spans};
 use backend::clock::{Clock, Entropy};
 use backend::queue::{Consumer, Partition, Polled, Record};
+use protocol::MessageId;
 use protocol::delivery::{OffsetTracker, Source};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
+use protocol::message::Target;
 use protocol::notify::{Collapse, NextAttempt, NotifyFailure, NotifyLimits};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -43,6 +45,8 @@ const STORE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time for which revoked partitions are kept for calls in flight: less than the log waits for
 /// them.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Redriven letters remembered, the newest: as many as one task takes.
+const REDRIVEN_LETTERS_MAX: usize = 10_000;
 
 /// One horn. Everything but the calls themselves happens in its one task.
 pub(crate) struct Horn {
@@ -65,7 +69,10 @@ pub(crate) struct Horn {
     /// Bytes of all notifications without a recorded outcome.
     bytes: usize,
     offsets: OffsetTracker,
-    collapse: Collapse,
+    /// Targets that were notified of a message, or are about to be.
+    collapse: Collapse<(MessageId, Target)>,
+    /// Dead letters whose redrive has an outcome: another record of it is a repeat.
+    redriven_letters: Collapse<String>,
     queue: PushQueue,
     calls: JoinSet<Result<(), ProviderError>>,
     in_flight: HashMap<Id, PendingPush>,
@@ -123,6 +130,7 @@ impl Horn {
             bytes: 0,
             offsets: OffsetTracker::default(),
             collapse: Collapse::new(config.collapse_max),
+            redriven_letters: Collapse::new(REDRIVEN_LETTERS_MAX),
             queue: PushQueue::default(),
             calls: JoinSet::new(),
             in_flight: HashMap::new(),
@@ -277,13 +285,13 @@ impl Horn {
             self.bytes -= pending.bytes();
             let notification = pending.task.notification;
             self.collapse
-                .forget(notification.message, notification.target);
+                .forget(&(notification.message, notification.target));
         }
         for pending in self.in_flight.values_mut().filter(|p| is_ours(p.source)) {
             pending.is_abandoned = true;
             let notification = pending.task.notification;
             self.collapse
-                .forget(notification.message, notification.target);
+                .forget(&(notification.message, notification.target));
         }
     }
 
@@ -345,9 +353,12 @@ impl Horn {
             first_failed_at: None,
             is_abandoned: false,
         };
-        if self
-            .collapse
-            .admit(notification.message, notification.target)
+        let letter = pending.task.letter.as_ref();
+        let is_repeat = letter.is_some_and(|letter| self.redriven_letters.contains(letter));
+        if !is_repeat
+            && self
+                .collapse
+                .admit((notification.message, notification.target))
         {
             self.queue.add(Instant::now(), pending);
         } else {

@@ -103,10 +103,16 @@ impl Desk {
     }
 
     async fn publish(&self, notification: Notification) -> Partition {
+        self.publish_redrive(notification, None).await
+    }
+
+    /// Publishes a notification that redrives this letter, if any.
+    async fn publish_redrive(&self, notification: Notification, letter: Option<&str>) -> Partition {
         let task = NotificationTask {
             notification,
             retry_count: 0,
             trace: None,
+            letter: letter.map(str::to_owned),
         };
         let key = Bytes::copy_from_slice(&control_key(notification.target.user));
         self.publish_bytes(key, task.encode()).await

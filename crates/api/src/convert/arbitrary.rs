@@ -1105,8 +1105,9 @@ pub(crate) fn task() -> impl Strategy<Value = Task> {
 
 pub(crate) fn notification() -> impl Strategy<Value = NotificationTask> {
     let subject = (message_id(), user(), target(), conversation(), time());
-    (subject, any::<u32>(), option::of(trace())).prop_map(
-        |((message, from, target, conversation, accepted_at), retry_count, trace)| {
+    let how = (any::<u32>(), option::of(trace()), option::of(TEXT));
+    (subject, how).prop_map(
+        |((message, from, target, conversation, accepted_at), (retry_count, trace, letter))| {
             NotificationTask {
                 notification: Notification {
                     message,
@@ -1117,6 +1118,7 @@ pub(crate) fn notification() -> impl Strategy<Value = NotificationTask> {
                 },
                 retry_count,
                 trace,
+                letter,
             }
         },
     )

@@ -261,7 +261,7 @@ impl Horn {
                     if let Some(task) = &end.task {
                         let notification = task.notification;
                         self.collapse
-                            .forget(notification.message, notification.target);
+                            .forget(&(notification.message, notification.target));
                     }
                     self.burials.add(letter, end);
                 }
@@ -288,11 +288,18 @@ impl Horn {
         for end in outcome.batch {
             self.count(&end.outcome, end.trace());
             self.bytes -= end.bytes();
+            // One that was collapsed may repeat a record that has no outcome yet.
+            let letter = end.task.as_ref().and_then(|task| task.letter.clone());
+            if let Some(letter) = letter
+                && !matches!(end.outcome, AttemptOutcome::Collapsed)
+            {
+                self.redriven_letters.admit(letter);
+            }
             if let (AttemptOutcome::Dead(..), Some(task)) = (&end.outcome, &end.task) {
                 // The user was not notified: a redrive is no repeat.
                 let notification = task.notification;
                 self.collapse
-                    .forget(notification.message, notification.target);
+                    .forget(&(notification.message, notification.target));
             }
             self.offsets.settle(end.source);
         }

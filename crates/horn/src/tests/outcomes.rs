@@ -322,6 +322,25 @@ async fn redriven_dead_letter_is_notified() {
     horn.stop().await;
 }
 
+/// The desk publishes a redrive again if its worker died before the log of operations had the
+/// outcome: one more letter of it would be news of nothing.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_redrive_is_tried_once() {
+    let desk = Desk::new();
+    let refusing =
+        ScriptedProvider::new(9, |_| Err(ProviderError::new(NotifyFailure::Refused, "no")));
+    let horn = desk.horn(quick(), refusing.clone()).await;
+    let notification = mail(1);
+    let names = ["notification-0-7", "notification-0-7", "notification-0-8"];
+    for (times, (letter, calls)) in (1..).zip(names.into_iter().zip([1, 1, 2])) {
+        let partition = desk.publish_redrive(notification, Some(letter)).await;
+        desk.wait_for_commit(partition, times).await;
+        assert_eq!(refusing.calls(), calls, "{letter}");
+    }
+    assert_eq!(desk.letters().await.len(), 2);
+    horn.stop().await;
+}
+
 /// At its bounds the horn makes no further call and reads no further; the rest waits in the log.
 #[tokio::test(start_paused = true)]
 async fn calls_and_memory_are_bounded() {

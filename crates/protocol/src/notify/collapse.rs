@@ -1,24 +1,18 @@
-//! One notification per message and target: a repeated store, as after a redelivery, publishes it
-//! again.
+//! One notification per key: a repeated store, as after a redelivery, publishes it again.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::MessageId;
-use crate::message::Target;
-
-type Key = (MessageId, Target);
-
 /// Remembers the newest keys, up to a bound. A forgotten key may be notified twice.
 #[derive(Clone, Debug)]
-pub struct Collapse {
-    keys: BTreeSet<Key>,
+pub struct Collapse<K> {
+    keys: BTreeSet<K>,
     /// Oldest first; may still name keys that were forgotten.
-    order: VecDeque<Key>,
+    order: VecDeque<K>,
     keys_max: usize,
 }
 
-impl Collapse {
-    pub fn new(keys_max: usize) -> Collapse {
+impl<K: Ord + Clone> Collapse<K> {
+    pub fn new(keys_max: usize) -> Collapse<K> {
         Collapse {
             keys: BTreeSet::new(),
             order: VecDeque::new(),
@@ -26,10 +20,9 @@ impl Collapse {
         }
     }
 
-    /// Returns false if the target was notified of the message, or is about to be.
-    pub fn admit(&mut self, message: MessageId, target: Target) -> bool {
-        let key = (message, target);
-        if !self.keys.insert(key) {
+    /// Returns false if this key was admitted before.
+    pub fn admit(&mut self, key: K) -> bool {
+        if !self.keys.insert(key.clone()) {
             return false;
         }
         self.order.push_back(key);
@@ -42,8 +35,12 @@ impl Collapse {
     }
 
     /// Admits the next notification of this key, as this one did not take place.
-    pub fn forget(&mut self, message: MessageId, target: Target) {
-        self.keys.remove(&(message, target));
+    pub fn forget(&mut self, key: &K) {
+        self.keys.remove(key);
+    }
+
+    pub fn contains(&self, key: &K) -> bool {
+        self.keys.contains(key)
     }
 
     pub fn len(&self) -> usize {
@@ -58,7 +55,8 @@ impl Collapse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Platform, UserId};
+    use crate::message::Target;
+    use crate::{MessageId, Platform, UserId};
 
     fn id(n: i64) -> MessageId {
         MessageId::new(n).expect("positive")
@@ -75,13 +73,13 @@ mod tests {
     fn each_message_user_and_platform_is_told_once() {
         let mut collapse = Collapse::new(10);
         let (web, ios) = (target(1, Platform::Web), target(1, Platform::Ios));
-        assert!(collapse.admit(id(1), web));
-        assert!(!collapse.admit(id(1), web));
-        assert!(collapse.admit(id(1), ios));
-        assert!(collapse.admit(id(2), web));
-        assert!(collapse.admit(id(1), target(2, Platform::Web)));
-        collapse.forget(id(1), web);
-        assert!(collapse.admit(id(1), web));
+        assert!(collapse.admit((id(1), web)));
+        assert!(!collapse.admit((id(1), web)));
+        assert!(collapse.admit((id(1), ios)));
+        assert!(collapse.admit((id(2), web)));
+        assert!(collapse.admit((id(1), target(2, Platform::Web))));
+        collapse.forget(&(id(1), web));
+        assert!(collapse.admit((id(1), web)));
     }
 
     #[test]
@@ -89,11 +87,11 @@ mod tests {
         let mut collapse = Collapse::new(3);
         let web = target(1, Platform::Web);
         for n in 1..=100 {
-            assert!(collapse.admit(id(n), web));
+            assert!(collapse.admit((id(n), web)));
             assert!(collapse.len() <= 3);
         }
-        assert!(!collapse.admit(id(98), web));
-        assert!(collapse.admit(id(97), web));
+        assert!(!collapse.admit((id(98), web)));
+        assert!(collapse.admit((id(97), web)));
     }
 
     #[test]
@@ -101,8 +99,8 @@ mod tests {
         let mut collapse = Collapse::new(3);
         let web = target(1, Platform::Web);
         for _ in 0..100 {
-            collapse.admit(id(1), web);
-            collapse.forget(id(1), web);
+            collapse.admit((id(1), web));
+            collapse.forget(&(id(1), web));
         }
         assert!(collapse.is_empty());
         assert!(collapse.order.len() <= 3);
