@@ -1,12 +1,13 @@
 //! Dead letters: records, and parts of deliveries, that a carrier gave up; and the operator who
 //! redrives them. The desk's rules are those of [`operator::dead_letters::rules`].
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use operator::dead_letters::rules::{
-    FoldStep, LetterState, OperationEntry, Operations, OperatorAction, OperatorWork, Pace,
-    StartedTask, TaskClaim, TaskId, TaskOutcome,
+    LetterState, OperationEntry, Operations, OperatorAction, OperatorWork, Pace, StartedTask,
+    TaskId, TaskOutcome,
 };
 use protocol::bounds::Bounds;
 use protocol::delivery::{FailedPart, Obligation, Settlement, Source};
@@ -14,15 +15,15 @@ use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent, dead_entries};
 use protocol::message::Target;
 use protocol::record::retry as retry_task;
 use protocol::record::{Task, Work, redrive, redrive_targets};
-use protocol::{ConversationId, MessageId};
+use protocol::{ConversationId, MessageId, Timestamp};
 
 use crate::carrier::CarrierEvent;
 use crate::effects::Effect;
 use crate::plan::{Sabotage, StoreKey};
 use crate::world::{Event, World};
 
-/// Letters claimed at a time at most.
-const MAX_CLAIMS: usize = 50;
+/// Letters in hand at a time.
+const BATCH: NonZeroU32 = NonZeroU32::new(50).expect("not zero");
 /// Time until another process works at the desk.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 
@@ -60,13 +61,17 @@ pub(crate) struct Operator {
     life: u32,
     /// Number of tasks so far; names them.
     tasks: u32,
+    /// True while the worker has letters whose outcomes are not in the log.
+    is_busy: bool,
 }
 
-/// Claims whose records are in the log, with their outcomes.
+/// Letters whose records are in the log, with their outcomes.
 #[derive(Debug)]
-pub(crate) struct OpenClaims {
+pub(crate) struct Redriven {
     task: TaskId,
-    outcomes: Vec<(TaskClaim, TaskOutcome)>,
+    /// Time before they were published.
+    at: Timestamp,
+    outcomes: Vec<(String, TaskOutcome)>,
 }
 
 #[derive(Debug)]
@@ -75,10 +80,10 @@ pub(crate) enum OperatorEvent {
     Redrive,
     /// Next step of the worker.
     Work { life: u32 },
-    /// The ledger of the claims' messages.
-    Mark { life: u32, claims: Box<OpenClaims> },
-    /// The end of the claims, in the log of operations.
-    Close { life: u32, claims: Box<OpenClaims> },
+    /// The ledger of the letters' messages.
+    Mark { life: u32, redriven: Box<Redriven> },
+    /// The outcomes, in the log of operations.
+    Close { life: u32, redriven: Box<Redriven> },
 }
 
 impl World {
@@ -195,12 +200,12 @@ impl World {
             OperatorEvent::Work { life: event_life } if event_life == life => self.work_at_desk(),
             OperatorEvent::Mark {
                 life: event_life,
-                claims,
-            } if event_life == life => self.mark(claims),
+                redriven,
+            } if event_life == life => self.mark(redriven),
             OperatorEvent::Close {
                 life: event_life,
-                claims,
-            } if event_life == life => self.close(*claims),
+                redriven,
+            } if event_life == life => self.close(*redriven),
             OperatorEvent::Work { .. }
             | OperatorEvent::Mark { .. }
             | OperatorEvent::Close { .. } => {}
@@ -210,6 +215,7 @@ impl World {
     /// Ends the process that works at the desk; another one does after a while.
     pub(crate) fn crash_operator(&mut self) {
         self.operator.life += 1;
+        self.operator.is_busy = false;
         let life = self.operator.life;
         self.after(RESTART_DELAY, Event::Operator(OperatorEvent::Work { life }));
     }
@@ -229,6 +235,7 @@ impl World {
             pace: Pace::default(),
             about: String::new(),
             why: String::new(),
+            batch: Some(BATCH),
         }));
         self.operate(OperatorAction::Chosen { task, letters });
         self.work_later();
@@ -250,75 +257,50 @@ impl World {
         self.after(hop, Event::Operator(OperatorEvent::Work { life }));
     }
 
-    /// One step: claims letters, or publishes the records of those that are claimed.
+    /// One step: publishes the records of the letters in hand.
     fn work_at_desk(&mut self) {
         let desk = self.desk();
-        match desk.next(MAX_CLAIMS) {
-            None => {}
-            Some(FoldStep::Claim { task, letters }) => {
-                let (task, at) = (task.id().clone(), self.now);
-                let claims = letters.into_iter().map(|letter| TaskClaim {
-                    letter,
-                    at,
-                    to: None,
-                    version: None,
-                });
-                let claims = claims.collect();
-                self.operate(OperatorAction::Claimed { task, claims });
-                self.work_later();
-            }
-            Some(FoldStep::Finish { task, claims }) => {
-                let task = task.id().clone();
-                let mut outcomes = Vec::new();
-                for claim in claims {
-                    let outcome = self.redrive_letter(&desk, &claim);
-                    outcomes.push((claim, outcome));
-                }
-                self.flush();
-                let claims = Box::new(OpenClaims { task, outcomes });
-                let (life, hop) = (self.operator.life, self.hop());
-                self.after(hop, Event::Operator(OperatorEvent::Mark { life, claims }));
-            }
+        let Some((task, letters)) = desk.next().filter(|_| !self.operator.is_busy) else {
+            return;
+        };
+        self.operator.is_busy = true;
+        let mut redriven = Box::new(Redriven {
+            task: task.id().clone(),
+            at: self.now,
+            outcomes: Vec::new(),
+        });
+        for letter in letters {
+            let outcome = self.redrive_letter(&desk, &letter);
+            redriven.outcomes.push((letter, outcome));
         }
+        self.flush();
+        let (life, hop) = (self.operator.life, self.hop());
+        self.after(hop, Event::Operator(OperatorEvent::Mark { life, redriven }));
     }
 
-    /// Publishes the record of a claim, unless an earlier worker has.
-    fn redrive_letter(&mut self, desk: &Operations, claim: &TaskClaim) -> TaskOutcome {
-        let name = &claim.letter;
+    /// Publishes the record of a letter, as an earlier worker may have done.
+    fn redrive_letter(&mut self, desk: &Operations, name: &str) -> TaskOutcome {
         let Some(letter) = self.disk.letters.get(name) else {
             return TaskOutcome::NoSuchLetter;
         };
-        let task = Task::clone(&letter.task);
-        let (topic, mut task) = redrive(task, name, Bounds::default(), self.now);
-        let outcome = TaskOutcome::from_topic(topic).expect("a topic of redrives");
-        let mut log = self
-            .disk
-            .log
-            .iter()
-            .filter(|((record_topic, _), _)| *record_topic == topic);
-        let is_published = log.any(|(_, records)| {
-            let mut letters = records.iter().map(|record| record.task.work.letter());
-            letters.any(|letter| letter == Some(name.as_str()))
-        });
-        if is_published {
-            return outcome;
-        }
         if let Err(outcome) = desk.may(OperatorWork::Redrive, name, self.now) {
             return outcome;
         }
+        let task = Task::clone(&letter.task);
+        let (topic, mut task) = redrive(task, name, Bounds::default(), self.now);
         if self.sabotage == Some(Sabotage::LetterNameless)
             && let Work::Message(message) = &mut task.work
         {
             message.letter = None;
         }
         self.append_task(topic, Arc::new(task));
-        outcome
+        TaskOutcome::from_topic(topic).expect("a topic of redrives")
     }
 
-    fn mark(&mut self, claims: Box<OpenClaims>) {
+    fn mark(&mut self, redriven: Box<Redriven>) {
         let mut entries = Vec::new();
-        for (claim, outcome) in &claims.outcomes {
-            let letter = self.disk.letters.get(&claim.letter);
+        for (name, outcome) in &redriven.outcomes {
+            let letter = self.disk.letters.get(name);
             let Some(letter) = letter.filter(|_| outcome.is_redriven()) else {
                 continue;
             };
@@ -329,24 +311,25 @@ impl World {
             let targets = redrive_targets(targets, is_live, Some(&letter.targets));
             entries.extend(targets.into_iter().map(|target| LedgerEntry {
                 message,
-                at: claim.at,
+                at: redriven.at,
                 target,
                 event: LedgerEvent::Redriven {
-                    letter: claim.letter.clone(),
+                    letter: name.clone(),
                 },
             }));
         }
         self.apply(Effect::Ledger(entries));
         let (life, hop) = (self.operator.life, self.hop());
-        self.after(hop, Event::Operator(OperatorEvent::Close { life, claims }));
+        self.after(
+            hop,
+            Event::Operator(OperatorEvent::Close { life, redriven }),
+        );
     }
 
-    fn close(&mut self, claims: OpenClaims) {
-        let OpenClaims { task, outcomes } = claims;
-        let outcomes = outcomes.into_iter();
-        let outcomes = outcomes.map(|(claim, outcome)| (claim.letter, outcome));
-        let outcomes = outcomes.collect();
+    fn close(&mut self, redriven: Redriven) {
+        let Redriven { task, outcomes, .. } = redriven;
         self.operate(OperatorAction::Done { task, outcomes });
+        self.operator.is_busy = false;
         self.work_later();
     }
 }

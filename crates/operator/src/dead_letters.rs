@@ -322,11 +322,18 @@ impl DeadLetters {
             Ok((record, outcome))
         };
         if located_letter.cursor.kind == Kind::Notification {
+            let task = NotificationTask::decode(value.clone());
+            let task = task.map(|task| NotificationTask {
+                letter: Some(id.clone()),
+                ..task
+            });
+            // A later version may be able to read it.
+            let value = task.map_or(value, |task| task.encode());
             let record = self.keyed(Topic::Notification, key, value);
             return with_letter_id(record, TaskOutcome::ToNotification);
         }
         let Ok(task) = Task::decode(value.clone()) else {
-            // A later version may be able to read it.
+            // As above.
             let record = self.keyed(Topic::Message, key, value);
             return with_letter_id(record, TaskOutcome::ToMessage);
         };

@@ -328,6 +328,7 @@ mod tests {
                 pace: Pace::default(),
                 about: letter.clone(),
                 why: reason.clone(),
+                batch: None,
             }),
             OperatorAction::Chosen {
                 task: task.clone(),

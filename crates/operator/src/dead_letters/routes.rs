@@ -463,7 +463,7 @@ fn refused(task_refusal: dead_letters::TaskRefusal) -> DeskRefusal {
             let status = match reason {
                 EditRefusal::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
                 EditRefusal::Changed
-                | EditRefusal::IsClaimed
+                | EditRefusal::IsInHand
                 | EditRefusal::Redriven
                 | EditRefusal::Discarded => StatusCode::CONFLICT,
             };

@@ -2,9 +2,11 @@
 //!
 //! All state is a fold over one log, the topic `operation`: any process that reads the entries in
 //! order knows the state of every letter that was touched and of every task. One process at a time
-//! does the work (the owner of the topic's only partition). It logs each step before it starts
-//! (*claimed*) and the result after (*done*), so after a crash the next owner checks whether a
-//! claim was carried out instead of repeating it.
+//! does the work (the owner of the topic's only partition), and logs the outcomes afterwards
+//! (*done*). It works only on letters *in hand*: the next few of one task. A letter leaves the hand
+//! by its outcome alone, not by a pause, an end of its task, or an edit. So a worker that reads the
+//! log late, or takes over from one that died, publishes what that one may have published, and
+//! nothing else: a second record with the same id.
 
 mod cause;
 mod edit;
@@ -43,12 +45,12 @@ pub enum OperatorAction {
         task: TaskId,
         letters: Vec<String>,
     },
-    /// Letters the worker is about to process.
+    /// Letters that a worker of an earlier version was about to process.
     Claimed {
         task: TaskId,
         claims: Vec<TaskClaim>,
     },
-    /// Outcomes of claimed letters.
+    /// Outcomes of letters.
     Done {
         task: TaskId,
         outcomes: Vec<(String, TaskOutcome)>,
@@ -150,7 +152,7 @@ impl OperatorAction {
     }
 }
 
-/// A letter that the worker is about to process.
+/// A letter that a worker of an earlier version was about to process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskClaim {
     pub letter: String,
@@ -227,21 +229,6 @@ impl Default for DeskLimits {
     }
 }
 
-/// Next step of the worker.
-#[derive(Debug, PartialEq, Eq)]
-pub enum FoldStep<'a> {
-    /// Claims without a logged outcome.
-    Finish {
-        task: &'a OperatorTask,
-        claims: Vec<TaskClaim>,
-    },
-    /// The next letters of a task, at most as many as the caller asked for.
-    Claim {
-        task: &'a OperatorTask,
-        letters: Vec<String>,
-    },
-}
-
 /// State of the desk: see the module's head.
 #[derive(Clone, Debug, Default)]
 pub struct Operations {
@@ -283,11 +270,7 @@ impl Operations {
             | OperatorAction::DiedAgain { task, .. }
             | OperatorAction::Resumed { task }
             | OperatorAction::Cancelled { task } => {
-                let matching_task = self
-                    .tasks
-                    .iter_mut()
-                    .find(|candidate| candidate.id() == task);
-                if let Some(task) = matching_task {
+                if let Some(task) = self.task_mut(task) {
                     task.read(entry);
                 }
             }
@@ -305,20 +288,30 @@ impl Operations {
             | OperatorAction::SignedOut { .. }
             | OperatorAction::Drained { .. } => {}
         }
+        self.fill_hand();
     }
 
-    /// Skips claims made without knowledge of the letter's newest edit: the record has other bytes
-    /// now, so the letter is claimed again.
-    fn read_claims(&mut self, task: &TaskId, claims: &[TaskClaim]) {
-        let matching_task = self
+    /// Takes the next letters of the oldest task that goes on in hand, once the hand is empty.
+    fn fill_hand(&mut self) {
+        if self
             .tasks
-            .iter_mut()
-            .find(|candidate| candidate.id() == task);
-        let Some(task) = matching_task else { return };
+            .iter()
+            .all(|task| task.letters_in_hand.is_empty())
+            && let Some(task) = self.tasks.iter_mut().find(|task| task.goes_on())
+        {
+            task.fill_hand();
+        }
+    }
+
+    /// A version that claimed letters skipped those claims that it had made without knowledge of
+    /// the letter's newest edit.
+    fn read_claims(&mut self, task: &TaskId, claims: &[TaskClaim]) {
         for claim in claims {
-            let newest = self.edits.get(&claim.letter);
-            if newest.map(|edit| &edit.letter.version) == claim.version.as_ref() {
-                task.claim(claim);
+            let edit = self.edit(&claim.letter);
+            if edit.map(|edit| &edit.letter.version) == claim.version.as_ref()
+                && let Some(task) = self.task_mut(task)
+            {
+                task.claim(&claim.letter);
             }
         }
     }
@@ -349,20 +342,20 @@ impl Operations {
     }
 
     /// # Errors
-    /// The letter is not open, or is claimed.
+    /// The letter is not open, or is in hand.
     pub fn may_be_edited(&self, letter: &str) -> Result<(), EditRefusal> {
         match self.status(letter) {
-            LetterStatus::Open if self.is_claimed(letter) => Err(EditRefusal::IsClaimed),
+            LetterStatus::Open if self.is_in_hand(letter) => Err(EditRefusal::IsInHand),
             LetterStatus::Open => Ok(()),
             LetterStatus::Redriven { .. } => Err(EditRefusal::Redriven),
             LetterStatus::Discarded { .. } => Err(EditRefusal::Discarded),
         }
     }
 
-    /// Whether a task has claimed the letter.
-    pub fn is_claimed(&self, letter: &str) -> bool {
-        let mut claims = self.tasks.iter().flat_map(OperatorTask::claims);
-        claims.any(|claim| claim.letter == letter)
+    /// Whether a worker may be processing the letter.
+    pub fn is_in_hand(&self, letter: &str) -> bool {
+        let mut letters = self.tasks.iter().flat_map(|task| &task.letters_in_hand);
+        letters.any(|in_hand| in_hand == letter)
     }
 
     /// Newest edit of the letter by an operator.
@@ -380,14 +373,10 @@ impl Operations {
     }
 
     fn read_outcome(&mut self, task: &TaskId, letter: &str, outcome: TaskOutcome, at: Timestamp) {
-        let Some(matching_task) = self
-            .tasks
-            .iter_mut()
-            .find(|matching_task| matching_task.id() == task)
-        else {
-            return;
-        };
-        if !matching_task.done(letter, outcome, at) {
+        let is_news = self
+            .task_mut(task)
+            .is_some_and(|task| task.done(letter, outcome, at));
+        if !is_news {
             return;
         }
         let task = task.clone();
@@ -473,6 +462,10 @@ impl Operations {
         self.tasks.iter().find(|task| task.id() == id)
     }
 
+    fn task_mut(&mut self, id: &TaskId) -> Option<&mut OperatorTask> {
+        self.tasks.iter_mut().find(|task| task.id() == id)
+    }
+
     /// Tasks, newest first.
     pub fn tasks(&self) -> impl Iterator<Item = &OperatorTask> {
         self.tasks.iter().rev()
@@ -483,24 +476,15 @@ impl Operations {
         self.tasks.iter().find(|task| task.is_failing())
     }
 
-    /// Next step of the worker. Claims are finished first, even those of a task that was paused or
-    /// cancelled; then the oldest task that may go on.
-    pub fn next(&self, limit: usize) -> Option<FoldStep<'_>> {
-        let claimed_task = self
-            .tasks
-            .iter()
-            .find(|task| task.claims().next().is_some());
-        if let Some(task) = claimed_task {
-            let claims = task.claims().cloned().collect();
-            return Some(FoldStep::Finish { task, claims });
+    /// Letters for the worker to process now, and their task: those in hand, or the next ones of a
+    /// task that an earlier version began.
+    pub fn next(&self) -> Option<(&OperatorTask, Vec<String>)> {
+        let in_hand = |task: &&OperatorTask| !task.letters_in_hand.is_empty();
+        if let Some(task) = self.tasks.iter().find(in_hand) {
+            return Some((task, task.letters_in_hand.clone()));
         }
         let task = self.tasks.iter().find(|task| task.goes_on())?;
-        let letters = task
-            .waiting_letters()
-            .take(limit.max(1))
-            .map(str::to_owned)
-            .collect();
-        Some(FoldStep::Claim { task, letters })
+        Some((task, task.next_letters()))
     }
 }
 

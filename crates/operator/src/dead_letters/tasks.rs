@@ -105,6 +105,7 @@ impl DeadLetters {
                 work,
                 letters: count,
                 pace: request.pace,
+                batch: Some(request.pace.batch()),
                 about: description.clone(),
                 why: request.why,
             };
@@ -196,16 +197,13 @@ impl DeadLetters {
         self.task(id).await
     }
 
-    /// Waits until a task is over or paused, or until patience ends, and returns its state then.
+    /// Waits until a task is over or paused and none of its letters is in hand, or until patience
+    /// ends, and returns its state then.
     pub async fn wait(&self, id: &TaskId, patience: Duration) -> Result<OperatorTask, TaskRefusal> {
         let start = Instant::now();
         loop {
             let task = self.task(id).await?;
-            let goes_on = matches!(task.progress, Progress::Choosing | Progress::Running);
-            if !goes_on && (task.is_over() || task.ended_at.is_none()) {
-                return Ok(task);
-            }
-            if start.elapsed() >= patience {
+            if task.is_at_rest() || start.elapsed() >= patience {
                 return Ok(task);
             }
             sleep(POLL_INTERVAL).await;

@@ -2,21 +2,22 @@
 //! operations.
 //!
 //! ```text
-//! claim (in the log) ─▶ publish the record ─▶ ledger: redriven ─▶ done (in the log)
+//! letters in hand ─▶ publish their records ─▶ ledger: redriven ─▶ done (in the log)
 //! ```
 //!
-//! The owner's knowledge comes back to it from the log, so that the next owner knows the same. For
-//! a claim without an entry that it is done, the worker looks for the record behind the claim, and
-//! publishes it only if it is not there. A worker that lost its partition and does not know it yet
-//! may publish a record once more after its successor; both have the same id, and are shown once.
+//! The owner's knowledge comes back to it from the log, so that the next owner knows the same. An
+//! owner that dies before the log says *done* leaves the letters in hand to its successor, which
+//! publishes their records again. So does a worker that lost its partition and does not know it
+//! yet. Both records have the same id, and are shown once.
 
 mod gauges;
 mod index;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use backend::queue::{Consumer, NewRecord, Partition, Polled};
+use backend::Error;
+use backend::queue::{Consumer, NewRecord, Polled};
 use bytes::Bytes;
 use protocol::Timestamp;
 use protocol::keys::Topic;
@@ -28,20 +29,16 @@ use self::index::{Again, Index};
 use super::log_view::{self, OPERATIONS};
 use super::recipients::RecordSubject;
 use super::rules::{
-    FoldStep, LetterPosition, LetterStatus, OperationEntry, Operations, OperatorAction,
-    OperatorTask, OperatorWork, TaskClaim, TaskId, TaskOutcome,
+    LetterStatus, OperationEntry, Operations, OperatorAction, OperatorTask, OperatorWork, TaskId,
+    TaskOutcome,
 };
 use super::types::Kind;
-use super::{DeadLetters, LETTER, Result, read_on};
+use super::{DeadLetters, Result};
 
 /// The consumer group of workers.
 const GROUP: &str = "desk";
 /// Entries of one poll.
 const POLL: usize = 500;
-/// Letters claimed at a time at most; at a lower pace, those of a quarter of a second.
-const BATCH: usize = 50;
-/// Records read at a time in search of one.
-const PAGE: usize = 200;
 /// Letters named in one entry, and letters reported in one round as dropped by the log.
 const LETTERS_PER_ENTRY: usize = 500;
 const FORGOTTEN: usize = 20 * LETTERS_PER_ENTRY;
@@ -92,12 +89,20 @@ struct OwnerState {
     repeat_deaths: Vec<Again>,
     /// Time of the last look for new letters.
     looked_at: Option<Instant>,
-    /// Records of the owner's own claims.
-    prepared_letters: BTreeMap<String, PreparedLetter>,
+    /// Records that the owner published for letters in hand: published once, whatever fails behind.
+    published_letters: BTreeMap<String, PublishedLetter>,
 }
 
 /// Record of a letter and its outcome once published, or its outcome without a record.
 type PreparedLetter = Result<(NewRecord, TaskOutcome), TaskOutcome>;
+
+struct PublishedLetter {
+    /// Time before it was published: a carrier may have settled it by now.
+    at: Timestamp,
+    topic: Topic,
+    value: Bytes,
+    outcome: TaskOutcome,
+}
 
 impl Worker {
     fn new(letters: DeadLetters, name: String, consumer: Box<dyn Consumer>) -> Worker {
@@ -184,32 +189,24 @@ impl Worker {
             }
             return Ok(Some(Duration::ZERO));
         }
-        match owner.operations.next(BATCH) {
-            None => Ok(None),
-            Some(FoldStep::Claim { task, letters }) => {
-                let (id, work) = (task.id().clone(), task.start.work);
-                let quarter = (task.start.pace.per_second as usize / 4).max(1);
-                let letters: Vec<String> = letters.into_iter().take(quarter).collect();
-                self.claim(id, work, letters).await?;
-                Ok(Some(Duration::ZERO))
-            }
-            Some(FoldStep::Finish { task, claims }) => {
-                let (id, work, pace) = (task.id().clone(), task.start.work, task.start.pace);
-                let count = claims.len() as u32;
-                self.finish(&id, work, claims).await?;
-                if work != OperatorWork::Redrive {
-                    return Ok(Some(Duration::ZERO));
-                }
-                Ok(Some(
-                    Duration::from_secs(1) * count / pace.per_second.max(1),
-                ))
-            }
+        let Some((task, letters)) = owner.operations.next() else {
+            return Ok(None);
+        };
+        let (id, work, pace) = (task.id().clone(), task.start.work, task.start.pace);
+        let count = letters.len() as u32;
+        self.process(&id, work, letters).await?;
+        if work != OperatorWork::Redrive {
+            return Ok(Some(Duration::ZERO));
         }
+        Ok(Some(
+            Duration::from_secs(1) * count / pace.per_second.max(1),
+        ))
     }
 
-    async fn claim(
+    /// Publishes the records of these letters, then writes the outcomes.
+    async fn process(
         &mut self,
-        task: TaskId,
+        task: &TaskId,
         work: OperatorWork,
         letters: Vec<String>,
     ) -> Result<()> {
@@ -217,80 +214,22 @@ impl Worker {
             return Ok(());
         };
         let now = self.letters.backends.clock.now();
-        let mut claims = Vec::with_capacity(letters.len());
-        for letter in letters {
-            let prepared_letter = owner.prepare(&self.letters, work, &letter, now).await?;
-            let to = match &prepared_letter {
-                Ok((record, _)) => Some(self.letters.place(record.partition).await?),
-                Err(_) => None,
-            };
-            claims.push(TaskClaim {
-                letter: letter.clone(),
-                at: now,
-                to,
-                version: owner
-                    .operations
-                    .edit(&letter)
-                    .map(|edit| edit.letter.version.clone()),
-            });
-            owner.prepared_letters.insert(letter, prepared_letter);
-        }
-        self.say(vec![OperatorAction::Claimed { task, claims }])
-            .await
-    }
-
-    /// Carries out claims: the worker's own, and those that an earlier one left.
-    async fn finish(
-        &mut self,
-        task: &TaskId,
-        work: OperatorWork,
-        claims: Vec<TaskClaim>,
-    ) -> Result<()> {
-        let Some(owner) = &mut self.owner else {
-            return Ok(());
-        };
-        let now = self.letters.backends.clock.now();
-        let is_left = |claim: &&TaskClaim| !owner.prepared_letters.contains_key(&claim.letter);
-        let unprepared_claims: Vec<&TaskClaim> = claims.iter().filter(is_left).collect();
-        let published_letters = self.letters.find_published(&unprepared_claims).await?;
-        let mut outcomes = Vec::with_capacity(claims.len());
+        let mut outcomes = Vec::with_capacity(letters.len());
         let mut records = Vec::new();
-        for claim in claims {
-            // An earlier worker has already published this record.
-            if let Some((topic, value)) = published_letters.get(&claim.letter)
-                && let Some(outcome) = TaskOutcome::from_topic(*topic)
-            {
-                self.letters.mark(owner, &claim, *topic, value).await?;
-                outcomes.push((claim.letter, outcome));
+        for letter in &letters {
+            if owner.published_letters.contains_key(letter) {
                 continue;
             }
-            let prepared_letter = match owner.prepared_letters.remove(&claim.letter) {
-                Some(prepared_letter) => prepared_letter,
-                None => {
-                    let letter = &claim.letter;
-                    owner.prepare(&self.letters, work, letter, now).await?
-                }
-            };
-            match prepared_letter {
-                Ok((record, outcome)) => records.push((claim, record, outcome)),
-                Err(outcome) => outcomes.push((claim.letter, outcome)),
+            match owner.prepare(&self.letters, work, letter, now).await? {
+                Ok((record, outcome)) => records.push((letter.clone(), record, outcome)),
+                Err(outcome) => outcomes.push((letter.clone(), outcome)),
             }
         }
-        let answers = self
-            .letters
-            .publish(records.iter().map(|(_, record, _)| record))
-            .await;
-        let mut failure = None;
-        for ((claim, record, outcome), answer) in records.into_iter().zip(answers) {
-            match answer {
-                Ok(_) => {
-                    let topic = record.partition.topic;
-                    self.letters
-                        .mark(owner, &claim, topic, &record.value)
-                        .await?;
-                    outcomes.push((claim.letter, outcome));
-                }
-                Err(error) => failure = Some(error),
+        let failure = owner.publish(&self.letters, now, records).await;
+        for letter in letters {
+            if let Some(published) = owner.published_letters.get(&letter) {
+                self.letters.mark(&owner.index, &letter, published).await?;
+                outcomes.push((letter, published.outcome));
             }
         }
         for (letter, outcome) in &outcomes {
@@ -305,11 +244,7 @@ impl Worker {
                 ends.into_iter().for_each(gauges::count_redriven);
             }
         }
-        match failure {
-            // The claim stands; its record is looked for when its turn comes again.
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+        failure.map_or(Ok(()), Err)
     }
 
     /// Writes entries. The worker does nothing more until it has read them back from the log.
@@ -332,7 +267,7 @@ impl Default for OwnerState {
             index: Index::new(),
             repeat_deaths: Vec::new(),
             looked_at: None,
-            prepared_letters: BTreeMap::new(),
+            published_letters: BTreeMap::new(),
         }
     }
 }
@@ -343,6 +278,7 @@ impl OwnerState {
         if let OperatorAction::Done { outcomes, .. } = &entry.act {
             for (letter, _) in outcomes {
                 self.index.settle(letter, &self.operations);
+                self.published_letters.remove(letter);
             }
         }
     }
@@ -351,7 +287,7 @@ impl OwnerState {
     /// true if it looked.
     async fn look(&mut self, letters: &DeadLetters) -> Result<bool> {
         let is_fresh = |at: Instant| at.elapsed() < LOOK_INTERVAL;
-        if self.operations.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
+        if self.operations.next().is_none() && self.looked_at.is_some_and(is_fresh) {
             return Ok(false);
         }
         let repeat_deaths = &mut self.repeat_deaths;
@@ -434,7 +370,7 @@ impl OwnerState {
 
     /// Whether the parent is about to be done: the entry that says so comes soon.
     fn is_coming(&self, repeat_death: &Again) -> bool {
-        self.operations.is_claimed(&repeat_death.parent)
+        self.operations.is_in_hand(&repeat_death.parent)
     }
 
     /// Drops the letters whose repeated death is logged by now.
@@ -443,6 +379,34 @@ impl OwnerState {
         self.repeat_deaths = repeat_deaths
             .filter(|repeat_death| self.is_coming(repeat_death))
             .collect();
+    }
+
+    /// Publishes records of letters, and notes those that the log has. Returns the failure of one.
+    async fn publish(
+        &mut self,
+        letters: &DeadLetters,
+        at: Timestamp,
+        records: Vec<(String, NewRecord, TaskOutcome)>,
+    ) -> Option<Error> {
+        let new_records = records.iter().map(|(_, record, _)| record.clone());
+        let producer = letters.backends.queue.producer();
+        let answers = producer.publish(new_records.collect()).await;
+        let mut failure = None;
+        for ((letter, record, outcome), answer) in records.into_iter().zip(answers) {
+            match answer {
+                Ok(_) => {
+                    let published_letter = PublishedLetter {
+                        at,
+                        topic: record.partition.topic,
+                        value: record.value,
+                        outcome,
+                    };
+                    self.published_letters.insert(letter, published_letter);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure
     }
 
     /// Record to publish for a letter, or its outcome without one.
@@ -484,89 +448,25 @@ fn pause(task: &OperatorTask) -> OperatorAction {
 }
 
 impl DeadLetters {
-    /// Current end of a partition.
-    async fn place(&self, partition: Partition) -> Result<LetterPosition> {
-        let (_, end) = self.backends.queue.bounds(partition).await?;
-        Ok(LetterPosition {
-            topic: partition.topic,
-            partition: partition.number,
-            from: end,
-        })
-    }
-
-    /// Letters of these claims whose records are in the log, with their topics and values. Reads
-    /// each partition once, from its first claim on.
-    async fn find_published(
-        &self,
-        claims: &[&TaskClaim],
-    ) -> Result<BTreeMap<String, (Topic, Bytes)>> {
-        let mut places: BTreeMap<Partition, u64> = BTreeMap::new();
-        for place in claims.iter().filter_map(|claim| claim.to) {
-            let partition = Partition {
-                topic: place.topic,
-                number: place.partition,
-            };
-            let from = places.entry(partition).or_insert(place.from);
-            *from = place.from.min(*from);
-        }
-        let letter_ids: BTreeSet<&[u8]> =
-            claims.iter().map(|claim| claim.letter.as_bytes()).collect();
-        let mut published_letters = BTreeMap::new();
-        for (partition, from) in places {
-            let (first, end) = self.backends.queue.bounds(partition).await?;
-            let mut next = from.max(first);
-            while next < end {
-                let queue = &*self.backends.queue;
-                let (records, next_offset) = read_on(queue, partition, next, PAGE).await?;
-                next = next_offset;
-                for record in records {
-                    let name = record
-                        .header(LETTER)
-                        .filter(|name| letter_ids.contains(&name[..]));
-                    if let Some(name) = name.map(|name| String::from_utf8_lossy(name).into_owned())
-                    {
-                        published_letters.insert(name, (partition.topic, record.value));
-                    }
-                }
-            }
-        }
-        Ok(published_letters)
-    }
-
-    async fn publish<'a>(
-        &self,
-        records: impl IntoIterator<Item = &'a NewRecord>,
-    ) -> Vec<Result<u64>> {
-        let records: Vec<NewRecord> = records.into_iter().cloned().collect();
-        self.backends.queue.producer().publish(records).await
-    }
-
-    /// Marks a letter as redriven in the ledger of its message, for the targets of its record. The
-    /// time is from before the record was published, as a carrier may have settled it by now.
-    async fn mark(
-        &self,
-        owner: &OwnerState,
-        claim: &TaskClaim,
-        topic: Topic,
-        value: &Bytes,
-    ) -> Result<()> {
-        let located_letter = owner.index.find(self, &claim.letter).await?;
+    /// Marks a letter as redriven in the ledger of its message, for the targets of its record.
+    async fn mark(&self, index: &Index, id: &str, published: &PublishedLetter) -> Result<()> {
+        let located_letter = index.find(self, id).await?;
         let letter = located_letter.map(|located_letter| located_letter.letter);
-        let kind = match topic {
+        let kind = match published.topic {
             Topic::Notification => Kind::Notification,
             _ => Kind::Message,
         };
-        let subject = RecordSubject::of(kind, value);
+        let subject = RecordSubject::of(kind, &published.value);
         let letter_message = letter.as_ref().and_then(|letter| letter.message);
         let Some(message) = subject.message.or(letter_message) else {
             return Ok(());
         };
         let entry = |target| LedgerEntry {
             message,
-            at: claim.at,
+            at: published.at,
             target,
             event: LedgerEvent::Redriven {
-                letter: claim.letter.clone(),
+                letter: id.to_owned(),
             },
         };
         let targets = subject.on_its_way(letter.as_ref()).into_iter();

@@ -345,6 +345,7 @@ async fn break_off(port: &Port, task: &str, work: OperatorWork, letter: &str) {
         pace: Pace::default(),
         about: letter.to_owned(),
         why: "a test".to_owned(),
+        batch: None,
     };
     let entry = OperationEntry {
         at: Timestamp::from_millis(7),

@@ -225,7 +225,7 @@ fn it_may_die_after_each_effect_of_what_follows_a_send() {
 fn crash_after_each_effect_of_a_dead_letter_and_its_redrive() {
     survives(&[
         ("queue.publish.dead", 1),
-        // Requested, claimed, done.
+        // Begun, chosen, done.
         ("queue.publish.operation", 1),
         ("queue.publish.operation", 2),
         ("queue.publish.operation", 3),

@@ -99,8 +99,8 @@ pub struct Edit {
 pub enum EditRefusal {
     #[error("it was changed in the meantime: reload it")]
     Changed,
-    #[error("a task is about to process it: wait for the task, or cancel it")]
-    IsClaimed,
+    #[error("a task is about to process it: wait for the task")]
+    IsInHand,
     #[error("it was redriven: only open letters can be edited")]
     Redriven,
     #[error("it is discarded: restore it first")]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use protocol::keys::Topic;
@@ -9,7 +10,7 @@ use protocol::{Code, Refusal, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{OperationEntry, OperatorAction, TaskClaim};
+use super::{OperationEntry, OperatorAction};
 
 /// Outcomes that a task lists letter by letter; beyond these it only counts.
 const TOLD: usize = 1000;
@@ -17,6 +18,8 @@ const TOLD: usize = 1000;
 const TEXT_MAX: usize = 500;
 /// Redriven letters below which a failure percentage means nothing.
 const SAMPLE: u64 = 20;
+/// Letters in hand at most; at a lower pace, those of a quarter of a second.
+const LETTERS_IN_HAND_MAX: u32 = 50;
 
 /// Name of a task, chosen by the requester: a repeated request does not start a second task.
 #[derive(
@@ -102,6 +105,12 @@ impl Default for Pace {
 }
 
 impl Pace {
+    /// Letters to have in hand at a time.
+    pub fn batch(&self) -> NonZeroU32 {
+        let quarter = (self.per_second / 4).min(LETTERS_IN_HAND_MAX);
+        NonZeroU32::new(quarter).unwrap_or(NonZeroU32::MIN)
+    }
+
     /// Whether too many of the redriven letters have died again to go on.
     pub fn is_exceeded(&self, redriven: u64, died_again: u64) -> bool {
         redriven >= SAMPLE
@@ -121,6 +130,9 @@ pub struct StartedTask {
     pub about: String,
     /// The operator's reason.
     pub why: String,
+    /// Letters in hand at a time. Absent in entries of versions whose workers claimed letters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<NonZeroU32>,
 }
 
 impl StartedTask {
@@ -280,9 +292,9 @@ pub struct OperatorTask {
     /// Counts of redriven letters and of letters that died again, at the last resume by an
     /// operator, who has judged these.
     judged_counts: (u64, u64),
-    waiting_letters: VecDeque<String>,
-    /// In claim order.
-    claims: Vec<TaskClaim>,
+    pub(super) waiting_letters: VecDeque<String>,
+    /// Letters that a worker may be processing, in order.
+    pub(super) letters_in_hand: Vec<String>,
     /// Letters named so far, kept while the task is choosing: two requests with the same name may
     /// interleave.
     named_letters: BTreeSet<String>,
@@ -303,7 +315,7 @@ impl OperatorTask {
             judged_counts: (0, 0),
             ended_at: None,
             waiting_letters: VecDeque::new(),
-            claims: Vec::new(),
+            letters_in_hand: Vec::new(),
             named_letters: BTreeSet::new(),
         }
     }
@@ -313,8 +325,13 @@ impl OperatorTask {
     }
 
     pub fn is_over(&self) -> bool {
-        matches!(self.progress, Progress::Over | Progress::Cancelled { .. })
-            && self.claims.is_empty()
+        matches!(self.progress, Progress::Over | Progress::Cancelled { .. }) && self.is_at_rest()
+    }
+
+    /// Whether nothing happens to its letters until an operator decides.
+    pub fn is_at_rest(&self) -> bool {
+        let goes_on = matches!(self.progress, Progress::Choosing | Progress::Running);
+        !goes_on && self.letters_in_hand.is_empty()
     }
 
     /// Number of letters with an outcome.
@@ -383,12 +400,11 @@ impl OperatorTask {
         self.progress == Progress::Running && !self.waiting_letters.is_empty()
     }
 
-    pub(super) fn waiting_letters(&self) -> impl Iterator<Item = &str> {
-        self.waiting_letters.iter().map(String::as_str)
-    }
-
-    pub(super) fn claims(&self) -> impl Iterator<Item = &TaskClaim> {
-        self.claims.iter()
+    /// Next waiting letters, as many as its pace takes in hand.
+    pub(super) fn next_letters(&self) -> Vec<String> {
+        let batch = self.start.batch.unwrap_or_else(|| self.start.pace.batch());
+        let letters = self.waiting_letters.iter();
+        letters.take(batch.get() as usize).cloned().collect()
     }
 
     pub(super) fn read(&mut self, entry: &OperationEntry) {
@@ -440,21 +456,36 @@ impl OperatorTask {
         }
     }
 
-    /// Claims a waiting letter, and only such, so that a task processes each letter once.
-    pub(super) fn claim(&mut self, claim: &TaskClaim) {
-        let mut letters = self.waiting_letters.iter();
-        if let Some(place) = letters.position(|letter| *letter == claim.letter) {
-            self.waiting_letters.remove(place);
-            self.claims.push(claim.clone());
+    pub(super) fn fill_hand(&mut self) {
+        if self.start.batch.is_some() {
+            self.letters_in_hand = self.next_letters();
+            self.waiting_letters.drain(..self.letters_in_hand.len());
         }
     }
 
-    /// Records the outcome of a claim. Returns false if the task holds no such claim.
+    /// Takes a waiting letter in hand that a worker of an earlier version has claimed.
+    pub(super) fn claim(&mut self, letter: &str) {
+        if self.start.batch.is_none() && self.remove_waiting(letter) {
+            self.letters_in_hand.push(letter.to_owned());
+        }
+    }
+
+    fn remove_waiting(&mut self, letter: &str) -> bool {
+        let mut letters = self.waiting_letters.iter();
+        let place = letters.position(|waiting| waiting == letter);
+        place
+            .and_then(|place| self.waiting_letters.remove(place))
+            .is_some()
+    }
+
+    /// Records the outcome of a letter. Returns false if the task does not wait for it.
     pub(super) fn done(&mut self, letter: &str, outcome: TaskOutcome, at: Timestamp) -> bool {
-        let Some(place) = self.claims.iter().position(|claim| claim.letter == letter) else {
+        let mut letters = self.letters_in_hand.iter();
+        if let Some(place) = letters.position(|in_hand| in_hand == letter) {
+            self.letters_in_hand.remove(place);
+        } else if self.start.batch.is_some() || !self.remove_waiting(letter) {
             return false;
-        };
-        self.claims.remove(place);
+        }
         *self.outcomes.entry(outcome).or_default() += 1;
         if self.first_outcomes.len() < TOLD {
             self.first_outcomes.push((letter.to_owned(), outcome));
@@ -464,7 +495,7 @@ impl OperatorTask {
     }
 
     fn end_if_done(&mut self, at: Timestamp) {
-        let is_done = self.waiting_letters.is_empty() && self.claims.is_empty();
+        let is_done = self.waiting_letters.is_empty() && self.letters_in_hand.is_empty();
         if is_done && matches!(self.progress, Progress::Running | Progress::Paused { .. }) {
             self.progress = Progress::Over;
             self.ended_at = Some(at);

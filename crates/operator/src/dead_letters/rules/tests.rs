@@ -10,7 +10,17 @@ fn id(name: &str) -> TaskId {
     name.parse().expect("a name")
 }
 
+/// A task that has all of its letters in hand at once.
 fn begin_actions(name: &str, work: OperatorWork, letters: &[&str]) -> [OperatorAction; 2] {
+    begin_by_batch(name, work, letters, NonZeroU32::new(50))
+}
+
+fn begin_by_batch(
+    name: &str,
+    work: OperatorWork,
+    letters: &[&str],
+    batch: Option<NonZeroU32>,
+) -> [OperatorAction; 2] {
     let start = StartedTask {
         task: id(name),
         work,
@@ -18,6 +28,7 @@ fn begin_actions(name: &str, work: OperatorWork, letters: &[&str]) -> [OperatorA
         pace: Pace::default(),
         about: "all".to_owned(),
         why: String::new(),
+        batch,
     };
     let letters = letters.iter().map(|&letter| letter.to_owned()).collect();
     let task = id(name);
@@ -27,6 +38,7 @@ fn begin_actions(name: &str, work: OperatorWork, letters: &[&str]) -> [OperatorA
     ]
 }
 
+/// As a worker of an earlier version wrote it.
 fn claim_action(name: &str, letters: &[&str]) -> OperatorAction {
     let claim = |&letter: &&str| TaskClaim {
         letter: letter.to_owned(),
@@ -106,46 +118,46 @@ impl Log {
     }
 }
 
+/// Letters that the worker processes next.
+fn next_letters(operations: &Operations) -> Vec<String> {
+    operations
+        .next()
+        .map(|(_, letters)| letters)
+        .unwrap_or_default()
+}
+
 #[test]
-fn a_task_is_claimed_done_and_over() {
-    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a", "b", "c"]));
-    assert!(matches!(
-        log.0.next(2),
-        Some(FoldStep::Claim { letters, .. }) if letters == ["a", "b"]
+fn a_task_is_done_batch_by_batch_and_over() {
+    let batch = NonZeroU32::new(2);
+    let mut log = Log::with(begin_by_batch(
+        "t",
+        OperatorWork::Redrive,
+        &["a", "b", "c"],
+        batch,
     ));
-    log.add([claim_action("t", &["a", "b"])]);
-    assert!(matches!(
-        log.0.next(2),
-        Some(FoldStep::Finish { claims, .. }) if claims.len() == 2
-    ));
-    log.add([done_action("t", &["a", "b"], TaskOutcome::ToRetry)]);
+    assert_eq!(next_letters(&log.0), ["a", "b"]);
+    log.add([done_action("t", &["b"], TaskOutcome::ToRetry)]);
+    assert_eq!(next_letters(&log.0), ["a"]);
+    log.add([done_action("t", &["a"], TaskOutcome::ToRetry)]);
     assert!(matches!(log.0.status("a"), LetterStatus::Redriven { .. }));
     assert_eq!(log.task("t").progress, Progress::Running);
-    log.add([
-        claim_action("t", &["c"]),
-        done_action("t", &["c"], TaskOutcome::BytesGone),
-    ]);
+    assert_eq!(next_letters(&log.0), ["c"]);
+    log.add([done_action("t", &["c"], TaskOutcome::BytesGone)]);
     assert_eq!(log.0.status("c"), &LetterStatus::Open);
     assert_eq!(log.task("t").progress, Progress::Over);
     assert_eq!(
         (log.task("t").redriven_count(), log.task("t").done_letters()),
         (2, 3)
     );
-    assert_eq!(log.0.next(2), None);
+    assert_eq!(log.0.next(), None);
 }
 
 #[test]
 fn redriven_and_discarded_letters_are_left_alone() {
     let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a"]));
-    log.add([
-        claim_action("t", &["a"]),
-        done_action("t", &["a"], TaskOutcome::ToMessage),
-    ]);
+    log.add([done_action("t", &["a"], TaskOutcome::ToMessage)]);
     log.add(begin_actions("d", OperatorWork::Discard, &["b"]));
-    log.add([
-        claim_action("d", &["b"]),
-        done_action("d", &["b"], TaskOutcome::Discarded),
-    ]);
+    log.add([done_action("d", &["b"], TaskOutcome::Discarded)]);
     let now = at(100);
     let may = |work, letter| log.0.may(work, letter, now);
     assert_eq!(may(OperatorWork::Redrive, "a"), Err(TaskOutcome::Before));
@@ -166,37 +178,55 @@ fn redriven_and_discarded_letters_are_left_alone() {
         Err(TaskOutcome::Final)
     );
     log.add(begin_actions("r", OperatorWork::Restore, &["b"]));
-    log.add([
-        claim_action("r", &["b"]),
-        done_action("r", &["b"], TaskOutcome::Restored),
-    ]);
+    log.add([done_action("r", &["b"], TaskOutcome::Restored)]);
     assert_eq!(log.0.may(OperatorWork::Redrive, "b", now), Ok(()));
 }
 
 #[test]
 fn a_task_pauses_goes_on_and_is_cancelled() {
     let task = id("t");
-    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a", "b"]));
-    log.add([claim_action("t", &["a"])]);
+    let batch = NonZeroU32::new(1);
+    let letters = ["a", "b", "c"];
+    let mut log = Log::with(begin_by_batch("t", OperatorWork::Redrive, &letters, batch));
     let reason = "too many died again".to_owned();
     log.add([OperatorAction::Paused {
         task: task.clone(),
         why: reason,
         by_itself: true,
     }]);
-    // A claim is finished even so.
-    assert!(matches!(log.0.next(9), Some(FoldStep::Finish { .. })));
+    // A letter in hand is finished even so.
+    assert_eq!(next_letters(&log.0), ["a"]);
+    assert!(!log.task("t").is_at_rest());
     log.add([done_action("t", &["a"], TaskOutcome::ToRetry)]);
-    assert_eq!(log.0.next(9), None);
+    assert_eq!(log.0.next(), None);
+    assert!(log.task("t").is_at_rest());
     log.add([OperatorAction::Resumed { task: task.clone() }]);
-    assert!(matches!(log.0.next(9), Some(FoldStep::Claim { letters, .. }) if letters == ["b"]));
+    assert_eq!(next_letters(&log.0), ["b"]);
     log.add([
         OperatorAction::Cancelled { task: task.clone() },
         OperatorAction::Resumed { task },
     ]);
-    assert_eq!(log.0.next(9), None);
+    assert_eq!(next_letters(&log.0), ["b"]);
+    assert!(!log.task("t").is_over());
+    log.add([done_action("t", &["b"], TaskOutcome::ToRetry)]);
+    assert_eq!(log.0.next(), None);
     assert!(log.task("t").is_over());
-    assert_eq!(log.0.status("b"), &LetterStatus::Open);
+    assert!(matches!(log.0.status("b"), LetterStatus::Redriven { .. }));
+    assert_eq!(log.0.status("c"), &LetterStatus::Open);
+}
+
+/// One hand for all tasks: a letter of two tasks has one outcome before the other is decided.
+#[test]
+fn letters_of_one_task_are_in_hand_at_a_time() {
+    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a"]));
+    log.add(begin_actions("d", OperatorWork::Discard, &["a", "b"]));
+    assert!(log.0.is_in_hand("a") && !log.0.is_in_hand("b"));
+    log.add([done_action("d", &["a", "b"], TaskOutcome::Discarded)]);
+    assert_eq!(log.0.status("a"), &LetterStatus::Open);
+    log.add([done_action("t", &["a"], TaskOutcome::ToRetry)]);
+    assert!(log.0.is_in_hand("a") && log.0.is_in_hand("b"));
+    let may = log.0.may(OperatorWork::Discard, "a", at(9));
+    assert_eq!(may, Err(TaskOutcome::Before));
 }
 
 #[test]
@@ -211,7 +241,7 @@ fn a_task_whose_letters_were_never_all_named_does_nothing() {
         },
     ]);
     assert_eq!(log.task("t").progress, Progress::Choosing);
-    assert_eq!(log.0.next(9), None);
+    assert_eq!(log.0.next(), None);
     log.add([OperatorAction::Cancelled { task: id("t") }]);
     assert!(log.task("t").is_over());
 }
@@ -231,6 +261,7 @@ fn a_request_that_cannot_be_is_refused() {
         pace,
         about: String::new(),
         why: String::new(),
+        batch: None,
     };
     let refusal_text = |start: StartedTask| operations.admit(&start).expect_err("refused").text;
     assert!(refusal_text(request(0, Pace::default())).contains("no letter"));
@@ -245,10 +276,7 @@ fn a_request_that_cannot_be_is_refused() {
     log.add(begin_actions("a", OperatorWork::Discard, &["a", "b"]));
     let busy = log.0.admit(&request(1, Pace::default())).expect_err("busy");
     assert_eq!(busy.code, Code::RateLimited);
-    log.add([
-        claim_action("a", &["a", "b"]),
-        done_action("a", &["a", "b"], TaskOutcome::Discarded),
-    ]);
+    log.add([done_action("a", &["a", "b"], TaskOutcome::Discarded)]);
     assert_eq!(log.0.admit(&request(1, Pace::default())), Ok(()));
     let full = log.0.admit(&request(2, Pace::default())).expect_err("full");
     assert!(full.text.contains("at most 3"), "{full}");
@@ -265,10 +293,7 @@ fn the_past_is_forgotten_but_not_its_marks() {
     );
     for name in ["a", "b", "c", "d"] {
         log.add(begin_actions(name, OperatorWork::Discard, &[name]));
-        log.add([
-            claim_action(name, &[name]),
-            done_action(name, &[name], TaskOutcome::Discarded),
-        ]);
+        log.add([done_action(name, &[name], TaskOutcome::Discarded)]);
     }
     let names: Vec<_> = log.0.tasks().map(|task| task.id().to_string()).collect();
     assert_eq!(names, ["d", "c"]);
@@ -291,11 +316,11 @@ fn the_newest_edit_counts_and_a_stale_one_does_not() {
 }
 
 #[test]
-fn claimed_and_finished_letters_are_not_edited() {
+fn letters_in_hand_and_finished_ones_are_not_edited() {
     let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a"]));
-    log.add([claim_action("t", &["a"]), edit_action("a", 0, 1)]);
+    log.add([edit_action("a", 0, 1)]);
     assert_eq!(log.holds("a"), None);
-    assert_eq!(log.0.may_be_edited("a"), Err(EditRefusal::IsClaimed));
+    assert_eq!(log.0.may_be_edited("a"), Err(EditRefusal::IsInHand));
     log.add([
         done_action("t", &["a"], TaskOutcome::ToRetry),
         edit_action("a", 0, 1),
@@ -303,35 +328,68 @@ fn claimed_and_finished_letters_are_not_edited() {
     assert_eq!(log.holds("a"), None);
     assert_eq!(log.0.may_be_edited("a"), Err(EditRefusal::Redriven));
     log.add(begin_actions("d", OperatorWork::Discard, &["b"]));
-    log.add([
-        claim_action("d", &["b"]),
-        done_action("d", &["b"], TaskOutcome::Discarded),
-    ]);
+    log.add([done_action("d", &["b"], TaskOutcome::Discarded)]);
     assert_eq!(log.0.may_be_edited("b"), Err(EditRefusal::Discarded));
     log.add(begin_actions("r", OperatorWork::Restore, &["b"]));
-    log.add([
-        claim_action("r", &["b"]),
-        done_action("r", &["b"], TaskOutcome::Restored),
-    ]);
+    log.add([done_action("r", &["b"], TaskOutcome::Restored)]);
     log.add([edit_action("b", 0, 1)]);
     assert_eq!(log.holds("b"), Some(1));
 }
 
-/// A worker may have made its record before it learned of the edit.
+/// A log from before: its workers claimed letters, by entries, and the next version goes on.
 #[test]
-fn a_claim_of_other_bytes_does_not_count() {
-    let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &["a", "b"]));
-    log.add([edit_action("a", 0, 1), claim_action("t", &["a", "b"])]);
-    let claims: Vec<_> = log.task("t").claims().map(|claim| &*claim.letter).collect();
-    assert_eq!(claims, ["b"]);
-    log.add([done_action("t", &["a", "b"], TaskOutcome::ToRetry)]);
-    assert_eq!(log.0.status("a"), &LetterStatus::Open);
-    let OperatorAction::Claimed { task, mut claims } = claim_action("t", &["a"]) else {
-        unreachable!();
-    };
-    claims[0].version = Some(Version::of(&[1]));
-    log.add([OperatorAction::Claimed { task, claims }]);
-    assert!(log.0.is_claimed("a"));
+fn a_task_of_an_earlier_version_goes_on() {
+    let letters = ["a", "b", "c", "d"];
+    let mut log = Log::with(begin_by_batch("t", OperatorWork::Discard, &letters, None));
+    assert!(!log.0.is_in_hand("a"));
+    log.add([
+        edit_action("c", 0, 1),
+        claim_action("t", &["a", "b", "c"]),
+        done_action("t", &["a"], TaskOutcome::Discarded),
+    ]);
+    // That of "c" was made without knowledge of its edit.
+    assert_eq!(next_letters(&log.0), ["b"]);
+    log.add([done_action("t", &["b"], TaskOutcome::Discarded)]);
+    assert_eq!(next_letters(&log.0), ["c", "d"]);
+    log.add([done_action("t", &["c", "d"], TaskOutcome::Discarded)]);
+    assert_eq!(log.task("t").progress, Progress::Over);
+    assert_eq!(log.task("t").outcomes[&TaskOutcome::Discarded], 4);
+}
+
+#[test]
+fn a_claimed_letter_of_a_cancelled_task_is_finished() {
+    let mut log = Log::with(begin_by_batch(
+        "t",
+        OperatorWork::Discard,
+        &["a", "b"],
+        None,
+    ));
+    log.add([
+        claim_action("t", &["a"]),
+        OperatorAction::Cancelled { task: id("t") },
+    ]);
+    assert_eq!(next_letters(&log.0), ["a"]);
+    log.add([done_action("t", &["a", "b"], TaskOutcome::Discarded)]);
+    assert!(matches!(log.0.status("a"), LetterStatus::Discarded { .. }));
+    assert_eq!(log.0.status("b"), &LetterStatus::Open);
+    assert!(log.task("t").is_over());
+}
+
+/// During a rolling upgrade, a worker of the earlier version may own the log.
+#[test]
+fn claims_of_a_task_with_letters_in_hand_change_nothing() {
+    let batch = NonZeroU32::new(1);
+    let mut log = Log::with(begin_by_batch(
+        "t",
+        OperatorWork::Redrive,
+        &["a", "b"],
+        batch,
+    ));
+    let task = log.task("t").clone();
+    log.add([claim_action("t", &["a", "b"])]);
+    assert_eq!(*log.task("t"), task);
+    log.add([done_action("t", &["a"], TaskOutcome::ToRetry)]);
+    assert_eq!(next_letters(&log.0), ["b"]);
 }
 
 #[test]
@@ -358,12 +416,9 @@ fn edits_are_bounded_and_forgotten_with_their_letters() {
 #[test]
 fn discarded_letters_are_gone_after_the_grace() {
     let mut log = Log::with(begin_actions("d", OperatorWork::Discard, &["a"]));
-    log.add([
-        claim_action("d", &["a"]),
-        done_action("d", &["a"], TaskOutcome::Discarded),
-    ]);
-    let late = at(3) + DeskLimits::default().grace;
-    let early = at(2) + DeskLimits::default().grace;
+    log.add([done_action("d", &["a"], TaskOutcome::Discarded)]);
+    let late = at(2) + DeskLimits::default().grace;
+    let early = at(1) + DeskLimits::default().grace;
     assert_eq!(log.0.standing("a", early), LetterState::Discarded);
     assert_eq!(log.0.standing("a", late), LetterState::Gone);
     assert_eq!(log.0.standing("b", late), LetterState::Open);
@@ -384,10 +439,7 @@ fn marks_go_when_the_log_drops_their_letters() {
     };
     let mut log = Log(Operations::new(limits), Vec::new());
     log.add(begin_actions("t", OperatorWork::Redrive, &["a", "b"]));
-    log.add([
-        claim_action("t", &["a", "b"]),
-        done_action("t", &["a", "b"], TaskOutcome::ToRetry),
-    ]);
+    log.add([done_action("t", &["a", "b"], TaskOutcome::ToRetry)]);
     let [OperatorAction::Begun(next), _] = begin_actions("u", OperatorWork::Redrive, &["c"]) else {
         unreachable!();
     };
@@ -406,7 +458,6 @@ fn letters_that_died_again_are_reported_and_pause() {
     let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &letters));
     let first = &letters[..30];
     log.add([
-        claim_action("t", first),
         done_action("t", first, TaskOutcome::ToMessage),
         death_action("t", &["x-1", "x-2", "x-2", "x-3", "x-4", "x-5", "x-6"]),
     ]);
@@ -434,10 +485,7 @@ fn a_letter_that_died_again_as_several_counts_for_one() {
     let names: Vec<String> = (0..20).map(|number| format!("letter-{number}")).collect();
     let letters: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut log = Log::with(begin_actions("t", OperatorWork::Redrive, &letters));
-    log.add([
-        claim_action("t", &letters),
-        done_action("t", &letters, TaskOutcome::ToRetry),
-    ]);
+    log.add([done_action("t", &letters, TaskOutcome::ToRetry)]);
     let deaths = |number: usize| OperatorAction::DiedAgain {
         task: id("t"),
         letters: vec![format!("x-{number}"), format!("y-{number}")],
@@ -526,6 +574,7 @@ fn entries_are_readable_and_come_back() {
 fn the_stored_form_of_an_entry_stays() {
     let acts = [
         r#"{"begun":{"task":"t","work":"redrive","letters":1,"pace":{"per_second":50,"pause_above":20},"about":"message-0-1","why":"w"}}"#,
+        r#"{"begun":{"task":"t","work":"redrive","letters":1,"pace":{"per_second":50,"pause_above":20},"about":"message-0-1","why":"w","batch":12}}"#,
         r#"{"chosen":{"task":"t","letters":["message-0-1"]}}"#,
         r#"{"claimed":{"task":"t","claims":[{"letter":"message-0-1","at":6,"to":{"topic":"retry-1","partition":3,"from":9}}]}}"#,
         r#"{"done":{"task":"t","outcomes":[["message-0-1","to_retry"]]}}"#,
@@ -555,7 +604,6 @@ fn the_stored_form_of_an_entry_stays() {
 /// a letter is marked by one task and counted once.
 #[derive(Clone, Debug)]
 enum Move {
-    Claim(usize),
     Done(usize, TaskOutcome),
     Pause,
     Resume,
@@ -571,7 +619,6 @@ fn moves() -> impl Strategy<Value = Vec<(bool, Move)>> {
         Just(TaskOutcome::BytesGone)
     ];
     let one = prop_oneof![
-        4 => (0..6usize).prop_map(Move::Claim),
         4 => (0..6usize, outcome).prop_map(|(letter, outcome)| Move::Done(letter, outcome)),
         1 => Just(Move::Pause),
         1 => Just(Move::Resume),
@@ -582,17 +629,93 @@ fn moves() -> impl Strategy<Value = Vec<(bool, Move)>> {
     prop::collection::vec((any::<bool>(), one), 0..60)
 }
 
+const LETTERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// A worker that reads the log late, and may die or stall between a record and its outcome.
+#[derive(Default)]
+struct Worker {
+    operations: Operations,
+    entries: usize,
+    outcomes: Option<(TaskId, Vec<(String, TaskOutcome)>)>,
+}
+
+impl Worker {
+    /// Reads the log to its end, as a worker that has just started does.
+    fn read(&mut self, log: &Log) {
+        log.1[self.entries..]
+            .iter()
+            .for_each(|entry| self.operations.read(entry));
+        self.entries = log.1.len();
+        self.outcomes = None;
+    }
+
+    /// Publishes records of the letters in hand, as far as it has read; returns them by their
+    /// version.
+    fn publish(&mut self, now: Timestamp) -> Vec<(String, Option<Version>)> {
+        let Some((task, letters)) = self.operations.next() else {
+            return Vec::new();
+        };
+        let mut records = Vec::new();
+        let outcomes = letters.into_iter().map(|letter| {
+            let outcome = match self.operations.may(task.start.work, &letter, now) {
+                Err(outcome) => outcome,
+                Ok(()) if task.start.work == OperatorWork::Discard => TaskOutcome::Discarded,
+                Ok(()) => {
+                    let edit = self.operations.edit(&letter);
+                    let version = edit.map(|edit| edit.letter.version.clone());
+                    records.push((letter.clone(), version));
+                    TaskOutcome::ToRetry
+                }
+            };
+            (letter, outcome)
+        });
+        self.outcomes = Some((task.id().clone(), outcomes.collect()));
+        records
+    }
+
+    fn say(&mut self, log: &mut Log) {
+        if let Some((task, outcomes)) = self.outcomes.take() {
+            log.add([OperatorAction::Done { task, outcomes }]);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum WorkerMove {
+    Read(usize),
+    Publish(usize),
+    Say(usize),
+    Begin(usize),
+    Pause(usize),
+    Resume(usize),
+    Cancel(usize),
+    Edit(usize, u8, u8),
+}
+
+fn worker_moves() -> impl Strategy<Value = Vec<WorkerMove>> {
+    let one = prop_oneof![
+        4 => (0..3usize).prop_map(WorkerMove::Read),
+        6 => (0..3usize).prop_map(WorkerMove::Publish),
+        4 => (0..3usize).prop_map(WorkerMove::Say),
+        2 => (0..4usize).prop_map(WorkerMove::Begin),
+        1 => (0..4usize).prop_map(WorkerMove::Pause),
+        1 => (0..4usize).prop_map(WorkerMove::Resume),
+        1 => (0..4usize).prop_map(WorkerMove::Cancel),
+        1 => (0..6usize, 0..3u8, 0..3u8).prop_map(|(letter, a, b)| WorkerMove::Edit(letter, a, b)),
+    ];
+    prop::collection::vec(one, 0..80)
+}
+
 proptest! {
     #[test]
     fn a_letter_is_done_once_in_a_task_whoever_writes(moves in moves()) {
-        const LETTERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-        let mut log = Log::with(begin_actions("x", OperatorWork::Redrive, &LETTERS));
-        log.add(begin_actions("y", OperatorWork::Redrive, &LETTERS));
+        let batch = NonZeroU32::new(2);
+        let mut log = Log::with(begin_by_batch("x", OperatorWork::Redrive, &LETTERS, batch));
+        log.add(begin_by_batch("y", OperatorWork::Redrive, &LETTERS, batch));
         for (first, one) in moves {
             let name = if first { "x" } else { "y" };
             let task = id(name);
             log.add([match one {
-                Move::Claim(letter) => claim_action(name, &[LETTERS[letter]]),
                 Move::Done(letter, outcome) => done_action(name, &[LETTERS[letter]], outcome),
                 Move::Pause => OperatorAction::Paused { task, why: String::new(), by_itself: false },
                 Move::Edit(letter, base, version) => edit_action(LETTERS[letter], base, version),
@@ -602,7 +725,7 @@ proptest! {
             }]);
             for name in ["x", "y"] {
                 let task = log.task(name);
-                let open = task.waiting_letters().count() + task.claims().count();
+                let open = task.waiting_letters.len() + task.letters_in_hand.len();
                 prop_assert!(task.done_letters() as usize + open <= LETTERS.len());
                 let is_cancelled = matches!(task.progress, Progress::Cancelled { .. });
                 prop_assert!(is_cancelled || task.done_letters() as usize + open == LETTERS.len());
@@ -615,5 +738,73 @@ proptest! {
         prop_assert_eq!(other.tasks, log.0.tasks);
         prop_assert_eq!(other.marks, log.0.marks);
         prop_assert_eq!(other.edits, log.0.edits);
+    }
+
+    /// Several workers at once, each of which may have read any part of the log.
+    #[test]
+    fn a_second_record_is_a_repeat_of_the_first(moves in worker_moves()) {
+        let works = [
+            OperatorWork::Redrive,
+            OperatorWork::Discard,
+            OperatorWork::Redrive,
+            OperatorWork::Discard,
+        ];
+        let names = ["w", "x", "y", "z"];
+        let mut log = Log::default();
+        let mut workers: [Worker; 3] = Default::default();
+        let mut records: BTreeMap<String, Option<Version>> = BTreeMap::new();
+        for one in moves {
+            let task = |place: usize| id(names[place]);
+            match one {
+                WorkerMove::Read(place) => workers[place].read(&log),
+                WorkerMove::Say(place) => workers[place].say(&mut log),
+                WorkerMove::Begin(place) => {
+                    let batch = NonZeroU32::new(1 + place as u32);
+                    let letters = &LETTERS[place..];
+                    log.add(begin_by_batch(names[place], works[place], letters, batch));
+                }
+                WorkerMove::Pause(place) => log.add([OperatorAction::Paused {
+                    task: task(place),
+                    why: String::new(),
+                    by_itself: false,
+                }]),
+                WorkerMove::Resume(place) => {
+                    log.add([OperatorAction::Resumed { task: task(place) }]);
+                }
+                WorkerMove::Cancel(place) => {
+                    log.add([OperatorAction::Cancelled { task: task(place) }]);
+                }
+                WorkerMove::Edit(letter, base, version) => {
+                    log.add([edit_action(LETTERS[letter], base, version)]);
+                }
+                WorkerMove::Publish(place) => {
+                    for (letter, version) in workers[place].publish(at(1)) {
+                        let is_redriven = matches!(log.0.status(&letter), LetterStatus::Redriven { .. });
+                        prop_assert!(is_redriven || log.0.is_in_hand(&letter), "{letter}");
+                        let first = records.entry(letter).or_insert_with(|| version.clone());
+                        prop_assert_eq!(&*first, &version);
+                    }
+                }
+            }
+        }
+        // A worker that takes over finishes what any of them began.
+        let mut successor = Worker::default();
+        successor.read(&log);
+        while successor.operations.next().is_some() {
+            for (letter, version) in successor.publish(at(1)) {
+                prop_assert_eq!(records.entry(letter).or_insert_with(|| version.clone()), &version);
+            }
+            successor.say(&mut log);
+            successor.read(&log);
+        }
+        for letter in records.keys() {
+            prop_assert!(matches!(log.0.status(letter), LetterStatus::Redriven { .. }), "{letter}");
+        }
+        for task in log.0.tasks() {
+            prop_assert!(task.is_at_rest());
+            let is_done = task.done_letters() == task.start.letters;
+            let is_cancelled = matches!(task.progress, Progress::Cancelled { .. });
+            prop_assert!(is_cancelled || is_done == (task.progress == Progress::Over));
+        }
     }
 }
