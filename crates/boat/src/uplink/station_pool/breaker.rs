@@ -16,41 +16,26 @@ const LIMITS: CircuitLimits = CircuitLimits {
 
 /// Circuits by station address. Times are monotonic.
 #[derive(Debug, Default)]
-pub(super) struct Breakers(BTreeMap<String, Breaker>);
-
-#[derive(Debug)]
-struct Breaker {
-    circuit: Circuit,
-    /// `Probe` from a trial until the first failure after it: calls that were in flight together
-    /// count once.
-    pass: Pass,
-}
-
-impl Breaker {
-    fn take_pass(&mut self) -> Pass {
-        std::mem::replace(&mut self.pass, Pass::Call)
-    }
-}
+pub(super) struct Breakers(BTreeMap<String, Circuit>);
 
 impl Breakers {
     pub(super) fn record_unreachable(&mut self, address: &str, now: Timestamp) {
-        let breaker = self.breaker(address);
-        let pass = breaker.take_pass();
-        breaker.circuit.unreachable(pass, now);
+        let (circuit, pass) = self.failing(address, now);
+        circuit.unreachable(pass, now);
     }
 
     /// Counts a call that got no answer in time.
     pub(super) fn record_silence(&mut self, address: &str, now: Timestamp) {
-        let breaker = self.breaker(address);
-        let pass = breaker.take_pass();
-        breaker.circuit.failed(pass, now);
+        let (circuit, pass) = self.failing(address, now);
+        circuit.failed(pass, now);
     }
 
-    fn breaker(&mut self, address: &str) -> &mut Breaker {
-        self.0.entry(address.to_owned()).or_insert_with(|| Breaker {
-            circuit: Circuit::new(LIMITS),
-            pass: Pass::Call,
-        })
+    /// Circuit of a station that failed, and the pass of its call. A rest under way is not extended:
+    /// calls that were in flight together count once.
+    fn failing(&mut self, address: &str, now: Timestamp) -> (&mut Circuit, Pass) {
+        let circuit = (self.0.entry(address.to_owned())).or_insert_with(|| Circuit::new(LIMITS));
+        let pass = circuit.pass(now).unwrap_or(Pass::Call);
+        (circuit, pass)
     }
 
     pub(super) fn record_answer(&mut self, address: &str) {
@@ -58,17 +43,19 @@ impl Breakers {
     }
 
     pub(super) fn is_resting(&self, address: &str, now: Timestamp) -> bool {
-        let breaker = self.0.get(address);
-        breaker.is_some_and(|breaker| breaker.circuit.rests(now))
+        let circuit = self.0.get(address);
+        circuit.is_some_and(|circuit| circuit.rests(now))
     }
 
     /// Notes a call that is about to go to the station. After a rest it is a trial, and the only
     /// one: for all other calls the next rest begins, until the station has answered.
     pub(super) fn record_trial(&mut self, address: &str, now: Timestamp) {
-        if let Some(breaker) = self.0.get_mut(address)
-            && breaker.circuit.pass(now) == Ok(Pass::Probe)
+        if let Some(circuit) = self.0.get_mut(address)
+            && circuit.pass(now) == Ok(Pass::Probe)
         {
-            breaker.pass = Pass::Probe;
+            // A silent station shows only after the call's deadline: it counts as failed until it
+            // answers.
+            circuit.failed(Pass::Probe, now);
         }
     }
 
@@ -115,7 +102,7 @@ mod tests {
             breakers.is_resting(STATION, trial_at),
             "the others wait for the trial"
         );
-        // A trial that fails at once begins a rest twice as long.
+        // A failed trial does not extend the rest it began.
         breakers.record_unreachable(STATION, trial_at);
         assert!(!breakers.is_resting(STATION, trial_at + 2 * FIRST_REST));
         breakers.record_answer(STATION);
@@ -148,6 +135,21 @@ mod tests {
         assert!(breakers.is_resting(STATION, trial_at + FIRST_REST));
         breakers.record_answer(STATION);
         assert!(!breakers.is_resting(STATION, trial_at + FIRST_REST));
+    }
+
+    #[test]
+    fn trials_of_a_silent_station_become_rarer_before_the_first_one_fails() {
+        let mut breakers = Breakers::default();
+        breakers.record_unreachable(STATION, Timestamp::ZERO);
+        let mut trials = Vec::new();
+        for millis in (0..16_000).step_by(100) {
+            let now = Timestamp::from_millis(millis);
+            if !breakers.is_resting(STATION, now) {
+                breakers.record_trial(STATION, now);
+                trials.push(millis);
+            }
+        }
+        assert_eq!(trials, [500, 1_500, 3_500, 7_500, 15_500]);
     }
 
     #[test]
