@@ -41,12 +41,12 @@ pub enum Action {
         task: TaskId,
         letters: Vec<String>,
     },
-    /// Letters that the worker is about to process.
+    /// Letters that a worker of an earlier version was about to process.
     Claimed {
         task: TaskId,
         claims: Vec<Claim>,
     },
-    /// Outcomes of claimed letters.
+    /// Outcomes of letters.
     Done {
         task: TaskId,
         outcomes: Vec<LetterOutcome>,
@@ -137,7 +137,7 @@ pub enum Action {
     },
 }
 
-/// A letter that the worker is about to process.
+/// A letter that a worker of an earlier version was about to process.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Claim {
     pub letter: String,

@@ -213,6 +213,8 @@ impl Worker {
         let Some(owner) = &mut self.owner else {
             return Ok(());
         };
+        // Of letters of an earlier version's task, which a cancel can put aside in between.
+        (owner.published_letters).retain(|published, _| letters.contains(published));
         let now = self.letters.backends.clock.now();
         let mut outcomes = Vec::with_capacity(letters.len());
         let mut records = Vec::new();
