@@ -41,7 +41,7 @@ pub(crate) struct Leaving {
     /// The load of a boat without clients.
     empty_load: BoatLoad,
     notice: Duration,
-    spread: Duration,
+    return_spread: Duration,
     deadline: Duration,
     bounds: DrainBounds,
     reconnect_percent: u8,
@@ -77,12 +77,13 @@ impl Leaving {
                 url: config.public_url.clone(),
             },
             notice: config.drain_notice,
-            spread: config.drain_spread,
+            return_spread: config.drain_spread,
             deadline: config.drain_deadline,
             bounds: config.drain_bounds(),
             reconnect_percent: config.reconnect_percent,
         })
     }
+
     /// Load of this boat as discovery publishes it.
     pub(crate) fn load(&self) -> BoatLoad {
         BoatLoad {

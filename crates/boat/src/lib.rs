@@ -7,7 +7,7 @@
 //! A room uses those after it: `start` makes the others and spawns their tasks, `door` lets clients
 //! in, `downlink` takes pushes, `membership` keeps the boat and its sessions registered, `leaving`
 //! sends clients away, `uplink` calls stations, `connection` drives sockets, and `stack` turns bytes
-//! into frames. A connection alone also uses what is before it: uplink, downlink and its place at
+//! into frames. All read `status`: the lease, the phase, and what is short. A connection alone also uses what is before it: uplink, downlink and its place at
 //! the door.
 
 mod config;
@@ -20,7 +20,7 @@ mod metrics;
 pub mod stack;
 mod start;
 mod status;
-mod tracing;
+mod traces;
 mod uplink;
 
 #[cfg(test)]

@@ -123,8 +123,6 @@ pub(crate) struct MembershipMetrics {
     pub(crate) sessions_known: Counter,
     pub(crate) sessions_displaced: Counter,
     pub(crate) sessions_replaced: Counter,
-    /// Sessions whose token was revoked.
-    pub(crate) sessions_revoked: Counter,
     /// Sessions that had to sign in again because no ticket proved them.
     pub(crate) sessions_unproved: Counter,
     pub(crate) leases_lost: Counter,
@@ -140,7 +138,6 @@ impl MembershipMetrics {
             sessions_known: recover("known"),
             sessions_displaced: recover("displaced"),
             sessions_replaced: recover("replaced"),
-            sessions_revoked: counter!("boat_sessions_revoked_total"),
             sessions_unproved: counter!("boat_sessions_unproved_total"),
             leases_lost: counter!("boat_leases_lost_total"),
             pauses: counter!("boat_pauses_total"),

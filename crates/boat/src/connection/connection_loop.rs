@@ -266,8 +266,8 @@ impl Future for ConnectionLoop {
 impl Slot {
     /// Takes a turn. Returns the next deadline, or `None` if the connection is over.
     ///
-    /// The connection is locked here and nowhere else, and released for system calls only: nobody
-    /// who pushes to it waits for its socket.
+    /// A turn locks its connection once, and unlocks it for the socket: for reads, writes, and TLS.
+    /// So nobody who pushes to it waits longer than for the frames of one read.
     fn turn(&mut self, buffers: &mut Buffers, now: Timestamp) -> Option<Timestamp> {
         let connection = Arc::clone(self.driver.connection());
         connection.begin_turn();

@@ -28,7 +28,7 @@ use crate::downlink::deliver_streams::DeliverStreams;
 use crate::metrics::ConnectionMetrics;
 use crate::stack::{ClientInput, Wire};
 use crate::status::BoatStatus;
-use crate::tracing::{ConnectionTracer, SendTraces};
+use crate::traces::{ConnectionTracer, SendTraces};
 use crate::uplink::Uplink;
 
 /// Frames handled in one turn, before other connections get theirs.

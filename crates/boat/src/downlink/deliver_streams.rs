@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use protocol::session::{self, Token};
 use protocol::{MessageId, TraceContext};
 
-use crate::tracing::PushTrace;
+use crate::traces::PushTrace;
 
 #[derive(Debug)]
 pub(crate) struct DeliverStreams {

@@ -118,7 +118,9 @@ impl Leaving {
         info!(clients = connections.len(), "drain started");
         let clients = u32::try_from(connections.len()).unwrap_or(u32::MAX);
         // Each client picks a random moment within this.
-        let spread = (self.spread).min(SPREAD_PER_CLIENT.saturating_mul(clients));
+        let spread = self
+            .return_spread
+            .min(SPREAD_PER_CLIENT.saturating_mul(clients));
         let text = "this boat is shutting down; reconnect to reach another";
         let refusal = Refusal::new(Code::Draining, text).retry_after(spread);
         self.send_away(connections, &refusal, pace, deadline).await;
@@ -300,7 +302,7 @@ impl Leaving {
 
     /// Sends a share of the clients away, as far as other boats have room, so that a boat that
     /// others had lost sight of is not left the fullest one.
-    pub(crate) async fn spread(&self) {
+    pub(crate) async fn send_share_away(&self) {
         if self.status.phase() != Phase::Serving {
             // All clients are leaving already.
             return;
@@ -316,7 +318,7 @@ impl Leaving {
     }
 
     fn reconnect_refusal(&self, text: &str) -> Refusal {
-        Refusal::new(Code::Reconnect, text).retry_after(self.spread)
+        Refusal::new(Code::Reconnect, text).retry_after(self.return_spread)
     }
 }
 

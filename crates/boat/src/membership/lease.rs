@@ -56,7 +56,7 @@ impl BoatLease {
             info!(life = ?self.registration.instance.life, "registered again");
             // A lease lost meanwhile is regained before these finish.
             let lost_token = &self.registration.lost_token;
-            let spread_clients = lost_token.run_until_cancelled(self.leaving.spread());
+            let spread_clients = lost_token.run_until_cancelled(self.leaving.send_share_away());
             let assert_sessions =
                 (self.reregistration).pass(REASSERT_PERIOD, || lost_token.is_cancelled());
             tokio::join!(spread_clients, assert_sessions, self.publish());

@@ -9,7 +9,6 @@ use backend::clock::Entropy;
 use protocol::mailbox::{ReassertAnswer, replaced_session_refusal};
 use protocol::pause::between;
 use protocol::presence::{LossDetector, RESYNC_INTERVAL, SessionKey, syncs_restored};
-use protocol::revocation::closing;
 use protocol::{Code, Refusal};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
@@ -302,8 +301,8 @@ impl Reregistration {
             }
             ReassertOutcome::Unavailable => connection.lock().in_doubt = true,
             ReassertOutcome::Revoked => {
-                self.metrics.sessions_revoked.increment(1);
-                connection.update(|session| session.close(closing(), self.connections.now()));
+                let now = self.connections.now();
+                self.uplink.revoked.end(connection, now);
             }
         }
     }

@@ -50,7 +50,7 @@ async fn recover(reregistration: &Reregistration, leaving: &Leaving) {
         resync_all(reregistration).await;
         reregistration.pass(REASSERT_PERIOD, || false).await;
     };
-    tokio::join!(leaving.spread(), reassertion);
+    tokio::join!(leaving.send_share_away(), reassertion);
 }
 
 async fn resync_all(reregistration: &Reregistration) {

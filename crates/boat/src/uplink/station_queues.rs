@@ -15,7 +15,7 @@ use crate::connection::Connection;
 pub(crate) struct StationQueues {
     lanes: Vec<StationQueue>,
     pub(crate) batch_items_max: usize,
-    /// Pause before a failed call.
+    /// Pause before a failed call is repeated.
     pub(super) retry_pause: Duration,
     pub(super) sign_offs: Pace,
 }
