@@ -1,9 +1,11 @@
-//! Claims of docs/ and the README, checked against the program: codes, reasons, settings, metrics,
-//! commands, paths.
+//! Claims of docs/ and the README, checked against the programs: codes, reasons, settings, metrics,
+//! commands, paths. And what holds for the command lines of both programs.
 
+use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use bench::Bench;
 use clap::{CommandFactory, Parser};
@@ -501,4 +503,52 @@ fn functions() -> BTreeSet<String> {
         }
     }
     functions
+}
+
+/// Numbers that are only compared with others: each is right.
+const COMPARED: [&str; 3] = ["before", "confirm", "count"];
+
+fn assert_numbers_have_bounds(command: &clap::Command, count: &mut usize) {
+    for flag in command.get_arguments() {
+        let (name, parser) = (flag.get_id().as_str(), flag.get_value_parser());
+        let numbers = [
+            TypeId::of::<u64>(),
+            TypeId::of::<u32>(),
+            TypeId::of::<i64>(),
+            TypeId::of::<usize>(),
+            TypeId::of::<f64>(),
+            TypeId::of::<Duration>(),
+        ];
+        let is_number = numbers.iter().any(|number| parser.type_id() == *number);
+        if !is_number || COMPARED.contains(&name) {
+            continue;
+        }
+        *count += 1;
+        let probe = clap::Arg::new("number").value_parser(parser.clone());
+        let probe = clap::Command::new("alone").arg(probe.allow_hyphen_values(true));
+        for text in [
+            "18446744073709551615",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "1e300",
+            "NaN",
+            "500000000000years",
+        ] {
+            let outcome = probe.clone().try_get_matches_from(["alone", text]);
+            let command = command.get_name();
+            assert!(outcome.is_err(), "{command}: --{name} takes {text}");
+        }
+    }
+    for command in command.get_subcommands() {
+        assert_numbers_have_bounds(command, count);
+    }
+}
+
+#[test]
+fn numbers_of_both_command_lines_have_bounds() {
+    for (program, command) in programs() {
+        let mut count = 0;
+        assert_numbers_have_bounds(&command, &mut count);
+        assert!(count > 20, "{program}: they are there: {count}");
+    }
 }

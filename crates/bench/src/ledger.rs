@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
@@ -21,21 +20,13 @@ use server::{errln, outln};
 
 use super::dialect::Dialect;
 use super::installation::Installation;
-use super::load::{self, Load, LoadPace};
-use super::numbers::long;
-use super::{BODY_BYTES, COUNTS, ROUNDS};
+use super::load::{self, LoadPace};
+use super::{LoadArgs, ROUNDS};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Ledger {
-    /// Pairs of users, one sending and one receiving.
-    #[arg(long, default_value_t = 1000, value_parser = whole::<u64>(COUNTS))]
-    pairs: u64,
-    /// Measured time of each run, after a warm-up of a third of it.
-    #[arg(long, default_value = "10", value_parser = long)]
-    seconds: Duration,
-    /// Size of a message's body.
-    #[arg(long, default_value_t = 200, value_parser = whole::<usize>(BODY_BYTES))]
-    bytes: usize,
+    #[command(flatten)]
+    load: LoadArgs,
     /// Rounds, each with and without the ledger.
     #[arg(long, default_value_t = 5, value_parser = whole::<usize>(ROUNDS))]
     rounds: usize,
@@ -137,14 +128,7 @@ impl Ledger {
         clean: &mut bool,
     ) -> Result<f64> {
         let server = Installation::embedded(data, program)?;
-        let duration = self.seconds;
-        let load = Load {
-            pairs: self.pairs,
-            body_bytes: self.bytes,
-            pace: LoadPace::Closed,
-            warm_up: duration / 3,
-            duration,
-        };
+        let load = self.load.at(LoadPace::Closed);
         let result = load::run(&server, &[], &Dialect::packetboat(settings).anew(), load).await?;
         let sum = &result.sum;
         *clean &= sum.faults() == 0;
