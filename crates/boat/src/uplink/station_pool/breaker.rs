@@ -20,19 +20,19 @@ pub(super) struct Breakers(BTreeMap<String, Circuit>);
 
 impl Breakers {
     pub(super) fn record_unreachable(&mut self, address: &str, now: Timestamp) {
-        let (circuit, pass) = self.failing(address, now);
+        let (circuit, pass) = self.take_pass(address, now);
         circuit.unreachable(pass, now);
     }
 
     /// Counts a call that got no answer in time.
     pub(super) fn record_silence(&mut self, address: &str, now: Timestamp) {
-        let (circuit, pass) = self.failing(address, now);
+        let (circuit, pass) = self.take_pass(address, now);
         circuit.failed(pass, now);
     }
 
     /// Circuit of a station that failed, and the pass of its call. A rest under way is not extended:
     /// calls that were in flight together count once.
-    fn failing(&mut self, address: &str, now: Timestamp) -> (&mut Circuit, Pass) {
+    fn take_pass(&mut self, address: &str, now: Timestamp) -> (&mut Circuit, Pass) {
         let circuit = (self.0.entry(address.to_owned())).or_insert_with(|| Circuit::new(LIMITS));
         let pass = circuit.pass(now).unwrap_or(Pass::Call);
         (circuit, pass)
