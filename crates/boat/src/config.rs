@@ -22,6 +22,13 @@ pub const ACCEPTS_PER_CORE: u32 = 2_000;
 /// Lowest read rate: a read takes 64 KiB at once, whatever the rate.
 const READ_BYTES_PER_SECOND_MIN: u32 = 16 * 1024;
 
+/// Clients sent away per second by all boats that drain at the same time: the sign-ins that
+/// stations can take.
+const DRAIN_PACE_CLUSTER: NonZeroU32 = count(10_000);
+
+/// Share of a frame that is not a body: ids, options, names.
+const FRAME_OVERHEAD: u32 = 4 * 1024;
+
 /// Files of a boat that are not clients' sockets: those of parts, services and logs.
 const OTHER_FILES: usize = 1024;
 
@@ -65,7 +72,7 @@ pub struct Config {
     pub connections_per_address_max: Option<usize>,
     /// Maximum number of refused connections that stay open to receive the reason; further ones are
     /// dropped silently.
-    #[schemars(extend("zero" = true))]
+    #[serde(skip)]
     pub refusals_max: usize,
     /// Maximum number of connections accepted per second on all listeners, capped at 2,000 for each
     /// core. Further ones wait in the kernel's queue.
@@ -75,16 +82,16 @@ pub struct Config {
     /// gives way; further ones wait in the kernel's queue.
     pub arriving_max: usize,
     /// Time from the open connection to its hello, whatever comes before it. Then the connection is
-    /// dropped, or closed with `handshake_timeout`.
+    /// dropped, or closed with `handshake_timeout`. TLS and the WebSocket upgrade have half of it
+    /// each, the hello two thirds.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub arrival_timeout: Duration,
     /// Section `boat.tls`: certificates of both ports. On addresses that others reach, clients must
     /// speak TLS unless `offloaded` declares that a balancer ends it.
     pub tls: TlsConfig,
-    /// Timeout of a TLS handshake; then the connection is dropped.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    /// Timeout of a TLS handshake; then the connection is dropped. Half of `arrival_timeout`.
+    #[serde(skip)]
     pub tls_timeout: Duration,
     /// Section `boat.proxy`: a balancer in front that names the addresses of clients.
     pub proxy: ProxyConfig,
@@ -93,84 +100,74 @@ pub struct Config {
     /// `connections_per_address_max`.
     #[schemars(extend("examples" = [20]))]
     pub arrivals_per_address: Option<NonZeroU32>,
-    /// Burst of new connections from one address after a quiet period. Unset: 200, or ten times
-    /// that.
-    #[schemars(extend("examples" = [200]))]
+    /// Burst of new connections from one address after a quiet period: ten seconds of its rate.
+    #[serde(skip)]
     pub arrivals_per_address_burst: Option<NonZeroU32>,
     /// Maximum rate of failed sign-ins from one address, per minute. Further ones are closed with
     /// `rate_limited`, without a call to a station. Unset: 10, or ten times that.
     #[schemars(extend("examples" = [10]))]
     pub sign_in_failures_per_address: Option<NonZeroU32>,
-    /// Burst of failed sign-ins from one address after a quiet period. Unset: 30, or ten times
-    /// that.
-    #[schemars(extend("examples" = [30]))]
+    /// Burst of failed sign-ins from one address after a quiet period: three minutes of its rate.
+    #[serde(skip)]
     pub sign_in_failures_per_address_burst: Option<NonZeroU32>,
     /// Maximum rate at which one session may send, in bytes per second on the wire. Beyond it
     /// reading pauses.
     pub read_bytes_per_second: NonZeroU32,
-    /// Bytes that one session may send at once after a quiet period.
+    /// Bytes that one session may send at once after a quiet period: four seconds of its rate.
+    #[serde(skip)]
     pub read_bytes_burst: NonZeroU32,
     /// Memory limit of this process in bytes. From 80 % of it newcomers are sent elsewhere; from 95
     /// % the sessions with the most waiting bytes are closed. Unset: 85 % of the container's limit.
     #[schemars(range(max = 1_099_511_627_776_u64), extend("examples" = [1_073_741_824]))]
     pub memory_max: Option<u64>,
-    /// Timeout of a WebSocket upgrade; then the connection is dropped.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    /// Timeout of a WebSocket upgrade; then the connection is dropped. Half of `arrival_timeout`.
+    #[serde(skip)]
     pub upgrade_timeout: Duration,
     /// Time for a client to read its last frames; then the connection is dropped.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
+    #[serde(skip)]
     pub close_grace: Duration,
     /// Time that echoes and receipts wait for the next frame to the same client, so that they share
     /// a write. Messages and answers never wait. Zero: no wait.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
+    #[serde(skip)]
     pub linger: Duration,
-    /// Time that acknowledgements wait for others on their way to a station. A sender learns of a
-    /// delivery later by this time and `linger`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
-    pub receipts_linger: Duration,
     /// Share of sends without a trace of their own for which a trace begins, if spans are
     /// collected: 0 none, 1 all.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub trace_share: f64,
     /// Maximum number of sends per second recorded at the request of their clients. Further traces
     /// pass on unrecorded.
-    #[schemars(extend("zero" = true))]
+    #[serde(skip)]
     pub client_traces_per_second: u32,
     /// Section `boat.session`: limits of one session.
     pub session: SessionLimits,
     /// Number of lanes for calls to stations. A slow call holds up its own lane only.
-    #[schemars(range(max = 1024))]
+    #[serde(skip)]
     pub lanes: usize,
     /// Maximum number of sends, acknowledgements or sign-offs queued in one lane. Beyond it, sends
     /// and acknowledgements are refused as `unavailable`, and removals of waiting messages are
     /// dropped (they come again).
+    #[serde(skip)]
     pub lane_items_max: usize,
-    /// Maximum size of each kind queued in one lane, in bytes. Beyond it, the same happens as
-    /// beyond `lane_items_max`.
-    pub lane_bytes_max: usize,
     /// Maximum number of items in one call to a station.
+    #[serde(skip)]
     pub batch_items_max: usize,
     /// Maximum number of sign-ins in flight to stations. Further ones wait, and count as unanswered
     /// after `station_timeout`.
+    #[serde(skip)]
     pub sign_in_calls_max: usize,
     /// Maximum number of mailbox pages in flight from stations, and separately of questions.
     /// Further ones wait, and count as unanswered after `station_timeout`.
+    #[serde(skip)]
     pub calls_max: usize,
     /// Timeout of a station's answer; then the call fails.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub station_timeout: Duration,
     /// Timeout of the registry's answer; then the call fails.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub registry_timeout: Duration,
     /// Pause before a failed removal or sign-off is repeated.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub retry_pause: Duration,
     /// Interval at which each session is asserted to a station, which renews its ticket.
     #[serde(with = "humantime_serde")]
@@ -178,46 +175,40 @@ pub struct Config {
     pub sweep_interval: Duration,
     /// Maximum pause between two of these assertions, however few the sessions. Bounds the time
     /// until a loss in the store is noticed.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub sweep_pause_max: Duration,
     /// Maximum number of sign-offs per second, and separately of assertions. Bounds the load on the
     /// store when a wave of clients leaves, or after the store's own loss.
+    #[serde(skip)]
     pub presence_writes_per_second: NonZeroU32,
     /// Time over which all sessions are asserted after the store lost some; longer if
     /// `presence_writes_per_second` requires it.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub restore_spread: Duration,
     /// Time without a lease and without an answer from any station after which all clients are sent
     /// away.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub fence: Duration,
     /// Standstill of the process after which clients are treated as after a lost lease.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub pause_max: Duration,
     /// Percentage of the clients that is sent away after a lost lease, to spread them over the
     /// boats again.
-    #[schemars(range(max = 100), extend("zero" = true))]
+    #[serde(skip)]
     pub reconnect_percent: u8,
     /// Number of clients in one batch when the boat leaves.
+    #[serde(skip)]
     pub drain_batch: usize,
     /// Maximum number of clients sent away per second when the boat leaves: fewer while other boats
     /// have little room, more only near the deadline.
     pub drain_pace: NonZeroU32,
-    /// Maximum number of clients sent away per second by all boats that drain at the same time: the
-    /// sign-ins that stations can take.
-    pub drain_pace_cluster: NonZeroU32,
     /// Pause between the moment the boat turns not ready and its first client sent away. Gives time
     /// to balancers that poll `/readyz`, and to other boats that drain.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_notice: Duration,
     /// Time within which clients that were sent away reconnect elsewhere, each at a random moment.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
+    #[serde(skip)]
     pub drain_spread: Duration,
     /// Time for leaving, including `drain_notice`; then the rest is dropped.
     #[serde(with = "humantime_serde")]
@@ -297,13 +288,11 @@ impl Default for Config {
             upgrade_timeout: Duration::from_secs(15),
             close_grace: Duration::from_secs(2),
             linger: Duration::from_millis(200),
-            receipts_linger: Duration::from_millis(20),
             trace_share: 0.01,
             client_traces_per_second: 100,
             session: SessionLimits::default(),
             lanes: 4,
             lane_items_max: 65_536,
-            lane_bytes_max: 32 * 1024 * 1024,
             batch_items_max: 1024,
             sign_in_calls_max: 256,
             calls_max: 1024,
@@ -319,7 +308,6 @@ impl Default for Config {
             reconnect_percent: 10,
             drain_batch: 256,
             drain_pace: count(2000),
-            drain_pace_cluster: count(10_000),
             drain_notice: Duration::ZERO,
             drain_spread: Duration::from_secs(10),
             drain_deadline: Duration::from_secs(60),
@@ -328,6 +316,22 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Sets what follows from settings: bursts from their rates, the times of an arrival's steps
+    /// from the whole, the sizes of a session from its frames.
+    pub fn derive(&mut self) {
+        let times = |rate: NonZeroU32, factor| rate.saturating_mul(count(factor));
+        self.arrivals_per_address_burst = self.arrivals_per_address.map(|rate| times(rate, 10));
+        let failures = self.sign_in_failures_per_address;
+        self.sign_in_failures_per_address_burst = failures.map(|rate| times(rate, 3));
+        self.read_bytes_burst = times(self.read_bytes_per_second, 4);
+        self.tls_timeout = self.arrival_timeout / 2;
+        self.upgrade_timeout = self.arrival_timeout / 2;
+        let session = &mut self.session;
+        session.handshake = self.arrival_timeout * 2 / 3;
+        session.body_bytes_max = session.frame_bytes_max.saturating_sub(FRAME_OVERHEAD);
+        session.outgoing_bytes_max = session.frame_bytes_max.saturating_mul(4);
+    }
+
     /// Lifts the limits of an address and of a session for a load test, which comes from one
     /// address.
     pub fn lift_limits(&mut self, to: NonZeroU32) {
@@ -386,7 +390,7 @@ impl Config {
     pub(crate) fn drain_bounds(&self) -> DrainBounds {
         DrainBounds {
             pace: self.drain_pace,
-            pace_cluster: self.drain_pace_cluster,
+            pace_cluster: DRAIN_PACE_CLUSTER,
             batch: (self.drain_batch).clamp(1, self.batch_items_max.max(1)),
         }
     }
@@ -439,17 +443,6 @@ impl Config {
             let reason = "no network is trusted, so the header is never read";
             let remedy = "List the networks of the load balancers in boat.proxy.networks";
             problems.refuse("proxy.networks", "[]", reason, remedy);
-        }
-        let session = &self.session;
-        if session.body_bytes_max >= session.frame_bytes_max {
-            let reason = "a frame must hold a body and its envelope";
-            let remedy = "Less than boat.session.frame_bytes_max";
-            problems.refuse(
-                "session.body_bytes_max",
-                session.body_bytes_max,
-                reason,
-                remedy,
-            );
         }
         problems
     }

@@ -16,8 +16,6 @@ use protocol::access::Role;
 use protocol::presence::{BoatLife, BoatLiveness, DeniedBoats};
 use tokio::sync::{mpsc, watch};
 
-use crate::Config;
-
 /// Boats at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryView {
@@ -36,6 +34,15 @@ pub(crate) struct BoatDirectory {
 
 /// Unknown lives that wait to be looked into. More of them at once would say nothing new.
 const MAX_UNKNOWN_LIVES: usize = 256;
+/// Time without a boat's lease after which it is probed.
+const LEASE_WAIT: Duration = Duration::from_secs(2);
+/// Timeout of a probe. A boat without a lease that is silent three times counts as dead, and is
+/// probed again at growing intervals.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between probes of a boat that answers without a lease.
+const LIVE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// Dead lives of boats that are remembered. An entry of a forgotten one costs one more push.
+const DEAD_LIVES_MAX: usize = 1024;
 /// Interval of checking for lives due for a probe.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// Lives probed at the same time.
@@ -86,12 +93,10 @@ pub(crate) struct BoatProbe {
     liveness: BoatLiveness,
     connector: Connector,
     clock: TimerClock,
-    probe_timeout: Duration,
 }
 
 pub(crate) fn boat_directory(
     backends: &Backends,
-    config: &Config,
     connector: Connector,
     leases: watch::Receiver<discovery::Directory>,
 ) -> (BoatDirectory, BoatProbe) {
@@ -102,14 +107,9 @@ pub(crate) fn boat_directory(
         unknown_lives: unknown_receiver,
         view,
         addresses: BTreeMap::new(),
-        liveness: BoatLiveness::new(
-            config.lease_patience,
-            config.probe_interval,
-            config.denied_max,
-        ),
+        liveness: BoatLiveness::new(LEASE_WAIT, LIVE_PROBE_INTERVAL, DEAD_LIVES_MAX),
         connector,
         clock: TimerClock::starting_at(backends.clock.now()),
-        probe_timeout: config.probe_timeout,
     };
     probe.read_leases();
     let directory = BoatDirectory {
@@ -144,7 +144,7 @@ impl BoatProbe {
                             self.connector.clone(),
                             address,
                             life,
-                            self.probe_timeout,
+                            PROBE_TIMEOUT,
                         ));
                     }
                 }

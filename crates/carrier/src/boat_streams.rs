@@ -28,6 +28,11 @@ use crate::boat_outbox::BoatOutbox;
 /// Longest opening of a stream; a boat answers at once. Without an answer every push would be sent
 /// into the same silence.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Deliveries and notices in one batch to a boat.
+const PUSH_BATCH_MAX: usize = 512;
+/// Notices that wait for one boat. Further ones are dropped: the delivery guarantee does not need
+/// them.
+const NOTICES_MAX: usize = 4096;
 const UNANSWERED: &str = "the boat does not answer the call for a stream";
 
 /// Report of a boat's stream to its shard.
@@ -154,11 +159,7 @@ impl BoatStreams {
 
     fn open_stream(&self, life: &BoatLife, address: &str) -> Boat {
         let config = &self.config;
-        let outbox = Arc::new(BoatOutbox::new(
-            life,
-            config.push_batch_max,
-            config.notices_max,
-        ));
+        let outbox = Arc::new(BoatOutbox::new(life, PUSH_BATCH_MAX, NOTICES_MAX));
         let stop = CancellationToken::new();
         let stream = Stream {
             life: life.clone(),

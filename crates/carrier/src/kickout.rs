@@ -26,13 +26,15 @@ use crate::executor_queue::SettleWork;
 use crate::records::Records;
 use crate::writer::dead_letter;
 
+/// Time for a boat to close the sessions of a kickout; then it counts as unreachable.
+const KICKOUT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Dependencies of a kickout. Clones share them.
 #[derive(Clone)]
 pub(crate) struct KickoutSender {
     mailbox: Arc<dyn MailboxStore>,
     clock: Arc<dyn Clock>,
     store_deadline: StoreDeadline,
-    timeout: Duration,
     limits: DeliveryLimits,
     connector: Connector,
     directory: BoatDirectory,
@@ -52,7 +54,6 @@ impl KickoutSender {
             mailbox: backends.mailbox.clone(),
             clock: backends.clock.clone(),
             store_deadline: StoreDeadline::new(config),
-            timeout: config.kickout_timeout,
             limits,
             connector,
             directory,
@@ -125,7 +126,7 @@ impl KickoutSender {
                 .collect(),
         };
         let channel = self.connector.channel(Role::Boat, &address);
-        let mut boat = BoatServiceClient::new(channel.with_unary_timeout(self.timeout));
+        let mut boat = BoatServiceClient::new(channel.with_unary_timeout(KICKOUT_TIMEOUT));
         let answer = boat.notice(NoticeRequest::from(&batch)).await;
         // A session unknown to the boat is closed already.
         answer.map(drop).map_err(|status| status.to_string())

@@ -5,7 +5,7 @@
 //! those. The partitions are paused, and the records retried, with ever longer pauses and in ever
 //! smaller parts, until they are written. None of them goes through a retry topic, where it would
 //! lose its place. A slow store does not cost the carrier its membership: records not written
-//! within `write_time` wait in the same way, and the log is polled in between. A partition that
+//! within `WRITE_TIME` wait in the same way, and the log is polled in between. A partition that
 //! does not wait has at least half of the time: [`StalledTurns`].
 
 use std::sync::Arc;

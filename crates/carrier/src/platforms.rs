@@ -3,20 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use backend::devices::DeviceStore;
 use lru::LruCache;
+use protocol::delivery::PLATFORM_KNOWN_FOR;
 use protocol::{Platform, Timestamp, UserId};
 
 use crate::Config;
 use crate::deadline::{self, StoreDeadline};
 
+/// Users whose platforms a shard remembers; the least recently used beyond them are read again.
+const USERS_MAX: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+/// Age at which a user's platforms are read again: a new device gets its messages after that.
+const PLATFORMS_TTL: Duration = Duration::from_secs(1);
+
 pub(crate) struct Platforms {
     devices: Arc<dyn DeviceStore>,
     store_deadline: StoreDeadline,
     cache: LruCache<UserId, PlatformEntry>,
-    ttl: std::time::Duration,
-    lookback: std::time::Duration,
 }
 
 struct PlatformEntry {
@@ -29,11 +34,7 @@ impl Platforms {
         Platforms {
             devices,
             store_deadline: StoreDeadline::new(config),
-            cache: LruCache::new(
-                NonZeroUsize::new(config.platforms_max).unwrap_or(NonZeroUsize::MIN),
-            ),
-            ttl: config.platforms_keep,
-            lookback: config.platform_known_for,
+            cache: LruCache::new(USERS_MAX),
         }
     }
 
@@ -54,7 +55,7 @@ impl Platforms {
         if cache_misses.is_empty() {
             return Ok(platforms_by_user);
         }
-        let lower_bound = now - self.lookback;
+        let lower_bound = now - PLATFORM_KNOWN_FOR;
         let lookup = self.devices.platforms(&cache_misses, lower_bound);
         let lookup = self.store_deadline.within(lookup).await?;
         for (user, platforms) in cache_misses.into_iter().zip(lookup) {
@@ -62,7 +63,7 @@ impl Platforms {
             let expires_at = if platforms.is_empty() {
                 now
             } else {
-                now + self.ttl
+                now + PLATFORMS_TTL
             };
             platforms_by_user.insert(user, platforms.clone());
             self.cache.put(

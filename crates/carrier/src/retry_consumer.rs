@@ -28,7 +28,7 @@ use crate::decoded_record::{self, DecodedRecord, PoisonRecord};
 use crate::executor_queue::ExecutorBatch;
 use crate::partition_consumer::{MIN_POLL_TIME, PartitionConsumer, sleep_until};
 use crate::records::Records;
-use crate::writer::dead_letter;
+use crate::writer::{WRITE_TIME, dead_letter};
 
 /// Longest pause between two batches of a tier.
 const GATHER_MAX: Duration = Duration::from_secs(1);
@@ -200,7 +200,7 @@ impl RetryConsumer {
     }
 
     /// Hands over records that are due, at most a batch. Records that the stores did not answer for
-    /// within `write_time` stay due, and the log is polled before the next try. A store that fails
+    /// within `WRITE_TIME` stay due, and the log is polled before the next try. A store that fails
     /// for some pauses those alone.
     async fn send_due(&mut self) {
         let (now, timer) = (self.consumer.clock.now(), self.timer.now());
@@ -212,7 +212,7 @@ impl RetryConsumer {
             .copied()
             .collect();
         let started_at = Instant::now();
-        let deadline = started_at + self.consumer.config.write_time;
+        let deadline = started_at + WRITE_TIME;
         let records = due_keys.iter().filter_map(|key| self.held_records.get(key));
         let retries: Vec<_> = records
             .filter_map(|record| match &record.task.work {

@@ -71,7 +71,7 @@ pub async fn start(
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
     let leases = backends.registry.watch(Role::Boat);
     let leases = StoreDeadline::new(&config).within(leases).await?;
-    let (directory, probe) = boat_directory(&backends, &config, connector.clone(), leases);
+    let (directory, probe) = boat_directory(&backends, connector.clone(), leases);
     let carrier = Carrier {
         records: Records::new(&backends, &config),
         config: Arc::new(config),

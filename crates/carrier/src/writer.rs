@@ -40,6 +40,14 @@ use crate::executor_queue::{ExecutorBatch, SettleWork};
 use crate::platforms::Platforms;
 use crate::records::Records;
 
+/// Tolerance of the age that a send names for its first attempt. The search for an unsure send goes
+/// back by that age and this margin.
+const UNSURE_MARGIN: Duration = Duration::from_secs(60);
+/// Time for writing the records of one poll, or for looking up the state of due retries; then the
+/// rest waits for another poll. Far below the time after which a consumer that does not poll drops
+/// out of its group.
+pub(crate) const WRITE_TIME: Duration = Duration::from_secs(5);
+
 pub(crate) struct Writer {
     epoch: u32,
     backends: Backends,
@@ -50,8 +58,6 @@ pub(crate) struct Writer {
     clock: Arc<dyn Clock>,
     store_deadline: StoreDeadline,
     list_margin: Duration,
-    unsure_margin: Duration,
-    write_time: Duration,
     group_push_max: usize,
     spans: Spans,
 }
@@ -133,8 +139,6 @@ impl Writer {
             clock: backends.clock.clone(),
             store_deadline: StoreDeadline::new(config),
             list_margin: config.list_margin,
-            unsure_margin: config.unsure_margin,
-            write_time: config.write_time,
             group_push_max: config.group_push_max,
             spans,
             backends: backends.clone(),
@@ -147,15 +151,15 @@ impl Writer {
         self.heads.forget(partitions);
     }
 
-    /// Places and writes records in order, for `write_time` and no longer than one part of them takes beyond it.
-    /// A part has at most `part_max` records. Returns the work that follows.
+    /// Places and writes records in order, for `WRITE_TIME` and no longer than one part of them
+    /// takes beyond it. A part has at most `part_max` records. Returns the work that follows.
     pub(crate) async fn write(
         &mut self,
         records: &[Arc<DecodedRecord>],
         part_max: usize,
     ) -> WriteOutcome {
         let mut outcome = WriteOutcome::default();
-        let deadline = Instant::now() + self.write_time;
+        let deadline = Instant::now() + WRITE_TIME;
         let tasks: Vec<TaskRecord<'_>> = records.iter().map(|record| record.as_task()).collect();
         let mut parts = Parts::of(&tasks, part_max);
         while let Some(part) = parts.take() {
@@ -278,7 +282,7 @@ impl Writer {
         };
         let rules = Rules {
             push_max: self.group_push_max,
-            unsure_margin: self.unsure_margin,
+            unsure_margin: UNSURE_MARGIN,
             encode: &EventFrames,
         };
         let mut facts = Facts::default();

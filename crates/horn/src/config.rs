@@ -27,14 +27,13 @@ pub struct Config {
     pub timeout: Duration,
     /// Maximum number of attempts for one notification; after the last it becomes a dead letter on
     /// `notification-dead`.
+    #[serde(skip)]
     pub attempts_max: u32,
     /// Delay between the first and the second attempt; doubled for each further one.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub retry_delay: Duration,
     /// Maximum delay between attempts, unless the provider asks for a longer one.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub retry_delay_max: Duration,
     /// Age of a message from which its notification becomes a dead letter: it is no longer news.
     #[serde(with = "humantime_serde")]
@@ -46,14 +45,8 @@ pub struct Config {
     /// Further ones wait in the log.
     pub pending_max: usize,
     /// Maximum size of these notifications in bytes. Further ones wait in the log.
+    #[serde(skip)]
     pub pending_bytes_max: usize,
-    /// Maximum number of (message, user, platform) triples remembered, so that each is notified
-    /// once. The newest are kept; a forgotten one may be notified twice.
-    #[schemars(extend("zero" = true))]
-    pub collapse_max: usize,
-    /// Number of the newest notifications that `record` keeps.
-    #[schemars(extend("zero" = true))]
-    pub recorded_max: usize,
 }
 
 /// See [`Config::provider`].
@@ -81,8 +74,6 @@ impl Default for Config {
             concurrency: 32,
             pending_max: 4096,
             pending_bytes_max: 16 << 20,
-            collapse_max: 65_536,
-            recorded_max: 1024,
         }
     }
 }
@@ -104,11 +95,6 @@ impl Config {
                 problems.refuse("url", "", "not an http:// or https:// URL", remedy);
             }
             _ => {}
-        }
-        if self.retry_delay > self.retry_delay_max {
-            let value = humantime_serde::re::humantime::format_duration(self.retry_delay);
-            let remedy = "At most horn.retry_delay_max";
-            problems.refuse("retry_delay", value, "it exceeds the maximum delay", remedy);
         }
         problems
     }

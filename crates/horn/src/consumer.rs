@@ -47,6 +47,9 @@ const STORE_RETRY_PAUSE: Duration = Duration::from_secs(1);
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Redriven letters remembered, the newest: as many as one task takes.
 const REDRIVEN_LETTERS_MAX: usize = 10_000;
+/// (Message, user, platform) triples remembered, so that each is notified once. The newest are
+/// kept; a forgotten one may be notified twice.
+const COLLAPSE_MAX: usize = 65_536;
 
 /// One horn. Everything but the calls themselves happens in its one task.
 pub(crate) struct Horn {
@@ -129,7 +132,7 @@ impl Horn {
             paused_partitions: Vec::new(),
             bytes: 0,
             offsets: OffsetTracker::default(),
-            collapse: Collapse::new(config.collapse_max),
+            collapse: Collapse::new(COLLAPSE_MAX),
             redriven_letters: Collapse::new(REDRIVEN_LETTERS_MAX),
             queue: PushQueue::default(),
             calls: JoinSet::new(),

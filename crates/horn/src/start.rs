@@ -16,6 +16,9 @@ use crate::config::{Config, ProviderKind};
 use crate::consumer::Horn;
 use crate::provider::{Provider, Recorder, Secret, SecretError, Webhook, WebhookError};
 
+/// Newest notifications that provider `record` keeps.
+const RECORDED_MAX: usize = 1024;
+
 /// Dependencies of a horn.
 #[derive(Clone)]
 pub struct Parts {
@@ -69,7 +72,7 @@ pub async fn start(
 ) -> Result<HornHandle, StartError> {
     match config.provider {
         ProviderKind::Record => {
-            let recorder = Arc::new(Recorder::new(config.recorded_max));
+            let recorder = Arc::new(Recorder::new(RECORDED_MAX));
             let mut handle = start_with(config, parts, recorder.clone(), shutdown).await?;
             handle.recorder = Some(recorder);
             Ok(handle)

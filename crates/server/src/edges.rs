@@ -53,6 +53,9 @@ struct RequestCounters {
     refusals: Counter,
 }
 
+/// Limit on requests, as a warning names it.
+const REQUESTS: &str = "of requests to station.http";
+
 /// A port at work, which ends when dropped.
 pub struct EdgePort {
     pub address: SocketAddr,
@@ -83,10 +86,7 @@ pub async fn start(config: &Config, registry: Arc<dyn Registry>) -> Result<Optio
         (bounds.connections_max, bounds.arrivals),
         balancers.clone(),
         "http_connections_per_address",
-        [
-            "station.http.connections_per_address_max",
-            "station.http.requests_per_address",
-        ],
+        ["of connections to station.http", REQUESTS],
     );
     let port = Port {
         name: "station.http",
@@ -144,7 +144,7 @@ fn routes(
         balancers,
         requests: AddressLimit::new(
             "edges_per_address",
-            "station.http.requests_per_address",
+            REQUESTS,
             config.address_bounds().requests,
         ),
         answers: RequestCounters {

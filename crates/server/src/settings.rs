@@ -8,6 +8,7 @@ pub mod environment;
 mod files;
 mod limits;
 pub mod load_limits;
+mod removed;
 mod schema;
 mod secret;
 mod span;
@@ -37,7 +38,6 @@ pub use schema::schema;
 pub use text::{page, template};
 
 use crate::{compose, telemetry};
-use variables::Variables;
 
 /// `PACKETBOAT_BOAT__WEBSOCKET=127.0.0.1:9100` sets `websocket` in section `boat`.
 const PREFIX: &str = "PACKETBOAT_";
@@ -62,9 +62,6 @@ pub struct Settings {
     /// Section `timeline`: the newest messages of groups, in Redis.
     #[cfg(feature = "cluster")]
     pub timeline: backend::timeline::TimelineConfig,
-    /// Section `cache`: copies of data in history, in Redis.
-    #[cfg(feature = "cluster")]
-    pub cache: backend::cache::CacheConfig,
     #[cfg(feature = "cluster")]
     pub etcd: backend::discovery::EtcdConfig,
     #[cfg(feature = "cluster")]
@@ -99,19 +96,16 @@ impl Settings {
         if let Some(file) = file {
             check_syntax(file)?;
         }
-        let named_settings = overlay(Figment::new(), file);
-        let has_endpoint = named_settings.find_value("log.otlp.endpoint").is_ok();
-        let variables = Variables::read(|name| std::env::var(name).ok(), has_endpoint);
-        let variables =
-            variables.map_err(|problems| SettingsError::Contradiction(problems.to_string()))?;
-        let is_disabled = variables.is_disabled;
-        let figment = Figment::from(Serialized::defaults(Settings::default())).merge(variables);
-        let mut settings: Settings = overlay(figment, file)
+        removed::check(&overlay(Figment::new(), file))?;
+        let defaults = Figment::from(Serialized::defaults(Settings::default()));
+        let mut settings: Settings = overlay(defaults, file)
             .extract()
             .map_err(|e| SettingsError::Unusable(Box::new(without_secrets(e))))?;
-        if is_disabled {
-            settings.log.otlp.disable();
-        }
+        variables::apply(&mut settings.log.otlp, |name| std::env::var(name).ok())
+            .map_err(|problems| SettingsError::Contradiction(problems.to_string()))?;
+        settings.boat.derive();
+        settings.station.derive();
+        settings.audit.derive();
         let identity = &settings.identity;
         let (cert_file, key_file) = (identity.cert_file.as_ref(), identity.key_file.as_ref());
         settings.station.auth.remote.identify(cert_file, key_file);

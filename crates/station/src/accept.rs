@@ -49,7 +49,7 @@ use crate::metrics::AcceptMetrics;
 use crate::part_spawner::PartSpawner;
 use crate::read::ListCache;
 use crate::receipts::{ReadMarker, write_read_markers};
-use crate::work_queue::WorkQueue;
+use crate::work_queue::{WAITING_MAX, WorkQueue};
 
 /// Outcome of one send.
 pub(crate) type SendOutcome = Result<Accepted, Refusal>;
@@ -110,7 +110,7 @@ impl SendAcceptor {
         list_cache: ListCache,
         spawner: &PartSpawner,
     ) -> SendAcceptor {
-        let (deadline, waiting_max) = (config.store_deadline, config.background_max);
+        let deadline = config.store_deadline;
         let mailbox = backends.mailbox.clone();
         let resolve = move |batch| resolve_dedupe(mailbox.clone(), deadline, batch);
         let stores = backends.clone();
@@ -131,8 +131,8 @@ impl SendAcceptor {
             membership,
             records: Records::new(backends),
             log: Publisher::new(backends, config.publish_deadline),
-            resolutions: WorkQueue::spawn(spawner, "dedupe", waiting_max, resolve),
-            read_markers: WorkQueue::spawn(spawner, "seen", waiting_max, write),
+            resolutions: WorkQueue::spawn(spawner, "dedupe", WAITING_MAX, resolve),
+            read_markers: WorkQueue::spawn(spawner, "seen", WAITING_MAX, write),
             metrics: AcceptMetrics::new(),
             spans: Spans::here(),
         }

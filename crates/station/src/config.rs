@@ -47,44 +47,54 @@ pub struct Config {
     /// as `rate_limited`, for at least two seconds.
     pub user_sign_ins_per_minute: NonZeroU32,
     /// Burst of one user's sign-ins after a quiet period.
+    #[serde(skip)]
     pub user_sign_ins_burst: NonZeroU32,
     /// Sustained rate of sends from one user's devices at this station, per second. Further ones
     /// are refused as `rate_limited`.
     pub user_sends_per_second: NonZeroU32,
     /// Burst of sends from one user's devices after a quiet period.
+    #[serde(skip)]
     pub user_sends_burst: NonZeroU32,
     /// Sustained rate of sends from one user's bots at this station, per second. Further ones are
     /// refused as `rate_limited`.
     pub bot_sends_per_second: NonZeroU32,
     /// Burst of sends from one user's bots after a quiet period.
+    #[serde(skip)]
     pub bot_sends_burst: NonZeroU32,
     /// Sustained rate of sends to one conversation of two users, per second. Further ones are
     /// refused as `rate_limited`. With three or more stations, each allows twice its share.
     pub private_sends_per_second: NonZeroU32,
     /// Burst of sends to one conversation of two users after a quiet period.
+    #[serde(skip)]
     pub private_sends_burst: NonZeroU32,
     /// Sustained rate of sends to one group from all its senders, per second. Further ones are
     /// refused as `rate_limited`. With three or more stations, each allows twice its share.
     pub group_sends_per_second: NonZeroU32,
     /// Burst of sends to one group after a quiet period.
+    #[serde(skip)]
     pub group_sends_burst: NonZeroU32,
     /// Sustained rate of one user's questions at this station, per second. Further ones are refused
     /// as `rate_limited`.
     pub user_questions_per_second: NonZeroU32,
     /// Burst of one user's questions after a quiet period.
+    #[serde(skip)]
     pub user_questions_burst: NonZeroU32,
     /// Sustained rate of pages that one user reads from history rather than from the copies above
     /// it, per second. Further ones are refused as `rate_limited`.
     pub user_history_reads_per_second: NonZeroU32,
     /// Burst of pages that one user reads from history after a quiet period.
+    #[serde(skip)]
     pub user_history_reads_burst: NonZeroU32,
     /// Maximum number of pages being read from history at a time, for all users. Further ones are
     /// refused as `unavailable`.
+    #[serde(skip)]
     pub history_reads_max: usize,
     /// Maximum number of sends in flight to the log. Further ones are refused as `unavailable`. At
     /// least one batch always goes.
+    #[serde(skip)]
     pub sends_in_flight_max: usize,
     /// Maximum number of items in one batched call. A larger call is refused as a whole.
+    #[serde(skip)]
     pub batch_items_max: usize,
     /// Time for the log to acknowledge, the checks before it included. Then sends are refused as
     /// `deadline_exceeded`, and it is unknown whether the log has them. Must be less than
@@ -94,8 +104,7 @@ pub struct Config {
     pub publish_deadline: Duration,
     /// Time for the mailbox to say whether a send is a repeat. Then it is taken for new, and a
     /// resend is marked unsure.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub dedupe_deadline: Duration,
     /// Time for stores and discovery to answer any other call. Then the call is refused as
     /// `unavailable`, and a reservation of ids is requested again. Must be less than
@@ -105,49 +114,34 @@ pub struct Config {
     pub store_deadline: Duration,
     /// Time for the group store to say whether a sender is a member. Then the send goes on to the
     /// writer, which checks membership in any case.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub members_deadline: Duration,
     /// Time to read the newest messages of a group from the timeline. Then history is read.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub timeline_deadline: Duration,
-    /// Time for a boat to take notices. Then they are pushed again, up to five times in a quarter
-    /// of a minute. Sync makes up for notices lost after that.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub notice_deadline: Duration,
     /// Length of the reservation of ids ahead of the clock. While discovery is away, a station
     /// accepts messages for this long; then it refuses them as `unavailable`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub reserve_ahead: Duration,
     /// Maximum number of rows in one page of history, mail or a conversation list.
-    #[schemars(range(max = 10_000))]
+    #[serde(skip)]
     pub page_max: usize,
     /// Section `station.pages`: pages of history cached in this process. Beyond its size limit a
     /// kind drops the least frequently used pages; 0 keeps none.
     pub pages: page_cache::Config,
     /// Maximum size of the message bodies in one page, in bytes. A page ends before the message
     /// that would not fit, and holds at least one. A call between services has 4 MiB at most.
-    #[schemars(range(max = 67_108_864))]
+    #[serde(skip)]
     pub page_bytes_max: usize,
     /// Time that the conversation list looks back before a client's version. Must be more than
-    /// twice the bound on clock differences and the time of a write, and equal to
-    /// `carrier.list_margin`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    /// twice the bound on clock differences and the time of a write, and the same
+    /// in carriers.
+    #[serde(skip)]
     pub list_margin: Duration,
     /// Age from which a sender can no longer recall or edit a message.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub change_within: Duration,
-    /// Maximum number of kickouts, receipts and other tasks that wait after an answer, in each of
-    /// their queues. Beyond it the newest are dropped and counted; sync or the boats' sweep makes
-    /// up for them.
-    pub background_max: usize,
-    /// Number of attempts to kick out a displaced session; then the boats' sweep does it.
-    pub kickout_attempts: u32,
     /// Pushes receipts to senders at once. Off: senders ask for them.
     pub push_receipts: bool,
     /// Time for calls in flight to end when the station stops.
@@ -157,6 +151,22 @@ pub struct Config {
 }
 
 impl Config {
+    /// Sets what follows from settings: bursts from their rates, the deadlines of single steps from
+    /// that of a store.
+    pub fn derive(&mut self) {
+        let times = |rate: NonZeroU32, factor| rate.saturating_mul(count(factor));
+        self.user_sign_ins_burst = count(self.user_sign_ins_per_minute.get() / 3 * 2);
+        self.user_sends_burst = times(self.user_sends_per_second, 10);
+        self.bot_sends_burst = times(self.bot_sends_per_second, 5);
+        self.private_sends_burst = times(self.private_sends_per_second, 8);
+        self.group_sends_burst = times(self.group_sends_per_second, 10);
+        self.user_questions_burst = times(self.user_questions_per_second, 4);
+        self.user_history_reads_burst = times(self.user_history_reads_per_second, 5);
+        self.dedupe_deadline = self.store_deadline / 15;
+        self.timeline_deadline = self.store_deadline / 15;
+        self.members_deadline = self.store_deadline / 6;
+    }
+
     /// Lifts the limits of a user and of a conversation for a load test, whose users are faster
     /// than people.
     pub fn lift_limits(&mut self, to: NonZeroU32) {
@@ -232,15 +242,12 @@ impl Default for Config {
             store_deadline: Duration::from_secs(3),
             members_deadline: Duration::from_millis(500),
             timeline_deadline: Duration::from_millis(200),
-            notice_deadline: Duration::from_secs(1),
             reserve_ahead: Duration::from_secs(600),
             page_max: 100,
             pages: page_cache::Config::default(),
             page_bytes_max: 1024 * 1024,
             list_margin: Duration::from_secs(10),
             change_within: bounds.change_within,
-            background_max: 65_536,
-            kickout_attempts: 8,
             push_receipts: true,
             drain_deadline: Duration::from_secs(10),
         }

@@ -30,19 +30,20 @@ pub struct Config {
     pub proxy_networks: Vec<IpNet>,
     /// Maximum number of connections to the port, capped at a quarter of the files that the process
     /// may open. Further ones wait in the kernel.
+    #[serde(skip)]
     pub connections_max: usize,
     /// Maximum number of connections from one address; further ones are closed. Balancers have no
     /// limit of their own. Unset: 64, and ten times that off loopback without `proxy_networks`,
     /// where many clients may share an address.
-    #[schemars(range(min = 1), extend("examples" = [64]))]
+    #[serde(skip)]
     pub connections_per_address_max: Option<usize>,
     /// Sustained rate of requests from one address, per second. Further ones are answered 429. The
     /// rate of new connections is limited to twice as many; those beyond are closed. Unset: 10, or
     /// ten times that as for `connections_per_address_max`.
-    #[schemars(extend("examples" = [10]))]
+    #[serde(skip)]
     pub requests_per_address: Option<NonZeroU32>,
     /// Burst of requests from one address after a quiet period. Unset: 20, or ten times that.
-    #[schemars(extend("examples" = [20]))]
+    #[serde(skip)]
     pub requests_per_address_burst: Option<NonZeroU32>,
 }
 

@@ -38,7 +38,7 @@ use crate::metrics::ReceiptMetrics;
 use crate::part_spawner::PartSpawner;
 use crate::read::ListCache;
 use crate::stores::{MAX_CONCURRENT_OWNERS, Unreadable, by_owner, too_late};
-use crate::work_queue::WorkQueue;
+use crate::work_queue::{WAITING_MAX, WorkQueue};
 
 /// Records receipts.
 pub(crate) struct Receipts {
@@ -65,9 +65,8 @@ impl Receipts {
     ) -> Receipts {
         let notifier = ReceiptNotifier::new(backends, config, boats, spawner);
         let notify = move |batch| notifier.clone().notify_all(batch);
-        let waiting_max = config.background_max;
         let notices = (config.push_receipts)
-            .then(|| WorkQueue::spawn(spawner, "receipts", waiting_max, notify));
+            .then(|| WorkQueue::spawn(spawner, "receipts", WAITING_MAX, notify));
         Receipts {
             backends: backends.clone(),
             deadline: config.store_deadline,

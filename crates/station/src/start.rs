@@ -34,6 +34,10 @@ use crate::session::tickets::{TicketDoor, TicketKeysError};
 use crate::session::{Admissions, KickoutQueue, RevocationDoor};
 use crate::stores::answered_within;
 
+/// Time for a boat to take notices. Then they are pushed again, up to five times in a quarter of a
+/// minute. Sync makes up for notices lost after that.
+const NOTICE_DEADLINE: Duration = Duration::from_secs(1);
+
 /// Errors of starting a station.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -156,7 +160,7 @@ async fn assemble(
         deadline,
     );
     let ids = ids.await?;
-    let boats = BoatClients::new(backends, connector.clone(), config.notice_deadline);
+    let boats = BoatClients::new(backends, connector.clone(), NOTICE_DEADLINE);
     let boats = Arc::new(boats);
     let directory = answered_within(deadline, backends.registry.watch(Role::Boat)).await?;
     boats.adopt(&directory.borrow());

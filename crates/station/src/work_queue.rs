@@ -8,6 +8,10 @@ use tokio::sync::mpsc;
 
 use crate::part_spawner::PartSpawner;
 
+/// Tasks that wait after an answer, in each queue. Beyond them the newest are dropped and counted;
+/// sync or the boats' sweep makes up for them.
+pub(crate) const WAITING_MAX: usize = 65_536;
+
 /// Largest batch.
 const BATCH_MAX: usize = 1024;
 

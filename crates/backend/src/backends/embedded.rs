@@ -67,7 +67,7 @@ impl Embedded {
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
             groups: groups.clone(),
             timeline: Arc::new(EmbeddedTimeline::new(config.timeline)?),
-            cache: Arc::new(EmbeddedCache::new(config.cache)?),
+            cache: Arc::new(EmbeddedCache::new(config.cache)),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger: Arc::new(EmbeddedLedger::open(engine.clone())?),
             audit: Arc::new(EmbeddedAudit::new(engine.clone())),

@@ -33,13 +33,11 @@ struct CacheSlots {
 }
 
 impl EmbeddedCache {
-    /// `Conflict` on settings that cannot work.
-    pub fn new(config: CacheConfig) -> Result<EmbeddedCache> {
-        config.check()?;
-        Ok(EmbeddedCache {
+    pub fn new(config: CacheConfig) -> EmbeddedCache {
+        EmbeddedCache {
             config,
             slots: Mutex::default(),
-        })
+        }
     }
 }
 

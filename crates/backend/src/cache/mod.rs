@@ -15,27 +15,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::cache::{CacheKey, Coverage, GroupEntry, Invalidation, UserEntry};
-use protocol::settings::Problems;
-use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 pub use self::embedded::EmbeddedCache;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisCache;
+use crate::Result;
 use crate::embedded::value::{decode, encode};
 use crate::hook::hooked;
-use crate::{Error, Result};
 
 const SEAM: &str = "cache";
 
 /// Copies of data in history.
-#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Age at which a copy is dropped. Zero: no copies.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub keep_for: Duration,
     /// Maximum size of all copies in bytes, if they are kept in memory. The least recently used one
     /// is dropped first.
@@ -55,22 +49,6 @@ impl CacheConfig {
     /// True below one millisecond, the shortest expiry that Redis knows.
     fn is_off(&self) -> bool {
         self.keep_for.as_millis() == 0
-    }
-
-    /// Settings that cannot work.
-    #[must_use]
-    pub fn problems(&self) -> Problems {
-        let mut problems = Problems::default();
-        if self.memory_bytes_max == 0 {
-            let remedy = "At least 1; keep_for = \"0s\" keeps nothing";
-            problems.refuse("memory_bytes_max", 0, "no entry would fit", remedy);
-        }
-        problems
-    }
-
-    /// `Conflict` with all problems.
-    pub fn check(&self) -> Result<()> {
-        Error::settings(SEAM, &self.problems())
     }
 }
 

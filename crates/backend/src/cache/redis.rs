@@ -42,7 +42,6 @@ impl RedisCache {
         entropy: Arc<dyn Entropy>,
     ) -> Result<RedisCache> {
         redis.check()?;
-        config.check()?;
         Ok(RedisCache {
             config,
             prefix: redis.key_prefix.clone(),

@@ -55,11 +55,13 @@ pub const MAX_PENDING_BYTES: usize = 64 << 20;
 #[serde(default, deny_unknown_fields)]
 pub struct EngineOptions {
     /// Bytes of new writes that each table buffers in memory before it writes them out.
+    #[serde(skip)]
     pub memtable_bytes: u64,
     /// Size of the block cache for reads in bytes, shared by all tables.
     pub cache_bytes: u64,
     /// Size of the journal in bytes at which the tables that need its oldest part are written out.
     /// Bounds the time of a restart after a crash.
+    #[serde(skip)]
     pub journal_bytes: u64,
     /// Flushes each commit to disk. Without it, *accepted* survives a kill but not a power cut.
     pub fsync: bool,

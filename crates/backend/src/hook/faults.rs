@@ -505,7 +505,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn items_fail_alone_and_hang_when_the_others_are_done() {
         let (faults, hook) = faults();
-        let cache: Arc<dyn Cache> = Arc::new(EmbeddedCache::new(CacheConfig::default()).unwrap());
+        let cache: Arc<dyn Cache> = Arc::new(EmbeddedCache::new(CacheConfig::default()));
         let cache = Hooked::new(cache, &hook);
         let groups = [1, 2, 3].map(|n| GroupId::new(n).unwrap());
         let forget = async || {

@@ -43,6 +43,7 @@ use protocol::presence::{DeniedBoats, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId, keys};
 
 use self::change::{MailboxBatch, TRIM_STEP};
+pub(in crate::mailbox) use self::config::DEDUPE_KEEP;
 pub use self::config::{MailboxConfig, PlatformConfig};
 pub use self::integrity::IntegrityCheck;
 use self::rows::MARKER_KEY;
@@ -56,6 +57,9 @@ const SEAM: &str = "mailbox";
 /// Number of user shards; prime, so that users numbered in steps spread too.
 const SHARDS: usize = 251;
 const DEDUPE_SHARDS: u32 = 16;
+/// Send_ids remembered, at about 140 bytes each; the newest are kept. A resend of a forgotten one
+/// is looked up in history.
+const DEDUPE_MAX: usize = 1_000_000;
 /// Maximum number of mail-changing requests per batch; bounds how long the locks are held.
 const CHUNK: usize = 64;
 /// Maximum number of entries in a page, whatever the caller asks for.
@@ -83,8 +87,8 @@ impl EmbeddedMailbox {
         config: &MailboxConfig,
         entropy: &dyn Entropy,
     ) -> Result<EmbeddedMailbox> {
-        let sends_max = config.dedupe_max.div_ceil(DEDUPE_SHARDS as usize);
-        let sends = || Mutex::new(Dedupe::new(config.dedupe_keep, sends_max));
+        let sends_max = DEDUPE_MAX.div_ceil(DEDUPE_SHARDS as usize);
+        let sends = || Mutex::new(Dedupe::new(DEDUPE_KEEP, sends_max));
         Ok(EmbeddedMailbox {
             policies: config.policies()?,
             page_bytes_max: config.page_bytes_max,

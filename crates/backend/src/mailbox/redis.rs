@@ -57,6 +57,7 @@ use self::connect::{Lives, Login, LoginOutcome};
 use self::keys::Keys;
 use self::reroutes::Reroutes;
 use self::route::RouteReply;
+use super::embedded::DEDUPE_KEEP;
 use super::{IntegrityCheck, MailboxStore, ServerId};
 use crate::clock::Entropy;
 use crate::redis::failure::Failure;
@@ -344,10 +345,9 @@ impl MailboxStore for RedisMailbox {
         sends: Vec<(DedupeKey, FirstSend)>,
         _now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>> {
-        let keep = self.config.dedupe_keep;
         let calls: Vec<_> = sends
             .iter()
-            .map(|(key, first_send)| send::begin(&self.keys, key, *first_send, keep))
+            .map(|(key, first_send)| send::begin(&self.keys, key, *first_send, DEDUPE_KEEP))
             .collect();
         let result = self.pool().run(&calls).await.into_iter();
         result
@@ -356,10 +356,9 @@ impl MailboxStore for RedisMailbox {
     }
 
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
-        let keep = self.config.dedupe_keep;
         let calls: Vec<_> = sends
             .iter()
-            .map(|(key, first_send)| send::done(&self.keys, key, *first_send, keep))
+            .map(|(key, first_send)| send::done(&self.keys, key, *first_send, DEDUPE_KEEP))
             .collect();
         for result in self.pool().run(&calls).await {
             reply::integer(result?)?;

@@ -41,6 +41,12 @@ const EPOCH_KEY: &[u8] = b"log-epoch";
 /// Maximum number of records that one step of [`EmbeddedQueue::trim`] removes.
 const TRIM_STEP: usize = 1000;
 
+/// Bytes of its newest records that each partition keeps in memory, for consumers that keep up.
+const TAIL_BYTES: usize = 256 << 10;
+
+/// Time without a poll after which a consumer loses a partition that is to move.
+const REVOKE_WAIT: Duration = Duration::from_secs(30);
+
 /// The embedded log.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -49,22 +55,15 @@ pub struct QueueConfig {
     /// created: another number would give a conversation a second writer, and is refused at start.
     #[schemars(range(max = 4096))]
     pub partitions: u32,
-    /// Bytes of its newest records that each partition keeps in memory, for consumers that keep up.
-    #[schemars(extend("zero" = true))]
-    pub tail_bytes: usize,
     /// Approximate size of the records in one poll, in bytes. A poll returns at least one record.
+    #[serde(skip)]
     pub poll_bytes: usize,
     /// Maximum size of a record in bytes; larger ones are refused.
     #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
-    /// Time without a poll after which a consumer loses a partition that is to move.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub revoke_wait: Duration,
     /// Maximum time between two polls of a consumer. A slower one leaves its group and loses all
     /// its partitions.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub poll_interval_max: Duration,
     /// Age at which records that every consumer group has passed are removed.
     #[serde(with = "humantime_serde")]
@@ -82,10 +81,8 @@ impl Default for QueueConfig {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         QueueConfig {
             partitions: 16,
-            tail_bytes: 256 << 10,
             poll_bytes: 4 << 20,
             record_bytes_max: 1 << 20,
-            revoke_wait: Duration::from_secs(30),
             poll_interval_max: Duration::from_secs(60),
             retention: 7 * DAY,
             retention_unread: 30 * DAY,
@@ -157,7 +154,7 @@ impl EmbeddedQueue {
                 (0..partition_count(topic, config.partitions))
                     .map(|number| {
                         let partition = Partition { topic, number };
-                        PartitionLog::open(&engine, partition, config.tail_bytes)
+                        PartitionLog::open(&engine, partition, TAIL_BYTES)
                     })
                     .collect()
             })
@@ -307,7 +304,7 @@ impl EmbeddedState {
             group: Group::new(
                 partition_count,
                 self.config.partitions,
-                self.config.revoke_wait,
+                REVOKE_WAIT,
                 self.config.poll_interval_max,
             ),
             committed_offsets: BTreeMap::new(),

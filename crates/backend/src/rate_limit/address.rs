@@ -110,8 +110,8 @@ impl AddressWarnings {
             tracing::warn!(
                 %address,
                 "this address has reached the limit {setting}; further requests are refused \
-                 (counted in limits_total). If many clients share it, raise the limit, or have the \
-                 load balancer pass on their addresses"
+                 (counted in limits_total). If many clients share it, have the load balancer pass \
+                 on their addresses, or raise the limit if it is a setting"
             );
         }
     }

@@ -1,6 +1,7 @@
 //! Connects to the servers that the settings describe.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
 
@@ -20,6 +21,11 @@ pub(crate) struct RedisConnection {
     _reloader: Option<AbortOnDropHandle<()>>,
 }
 
+/// Requests in one pipeline.
+const PIPELINE_MAX: usize = 128;
+/// Interval between checks of each connection: that the server answers and is still the same
+/// master.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 const PASSWORD: &str = "password_file";
 const SENTINEL_PASSWORD: &str = "sentinel_password_file";
 
@@ -52,10 +58,10 @@ pub(crate) async fn connect(seam: &'static str, config: &RedisConfig) -> Result<
         },
     };
     // Boxed because the nested futures of a start are too deep for the compiler.
-    let pool = Box::pin(Pool::open(mode, finder, config.pipeline_max)).await;
+    let pool = Box::pin(Pool::open(mode, finder, PIPELINE_MAX)).await;
     let pool = Arc::new(pool.map_err(|failure| failure.at(seam))?);
     let changes = credentials.changes();
-    let watch = tokio::spawn(Arc::clone(&pool).watch(config.watch_interval, changes));
+    let watch = tokio::spawn(Arc::clone(&pool).watch(WATCH_INTERVAL, changes));
     Ok(RedisConnection {
         pool,
         _watch: AbortOnDropHandle::new(watch),

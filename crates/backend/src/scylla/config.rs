@@ -44,8 +44,7 @@ pub struct ScyllaConfig {
     /// Replicas that must answer a write or a read.
     pub consistency: ConsistencyLevel,
     /// Timeout of connecting, including the check of the tables.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub connect_timeout: Duration,
     /// Timeout of one request, including the wait for its turn and retries. Its outcome is then
     /// unknown, and the caller repeats it.
@@ -53,21 +52,14 @@ pub struct ScyllaConfig {
     #[schemars(with = "protocol::settings::Span")]
     pub request_timeout: Duration,
     /// Timeout of one schema change, until all nodes agree.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub schema_timeout: Duration,
-    /// Time without an answer after which a read is also sent to a second node. Zero: never.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
-    pub speculate_after: Duration,
-    /// Retries and second reads, as a percentage of requests. Beyond it a request fails at its
-    /// first failure, so that a slow cluster does not get twice the load.
-    #[schemars(range(max = 100), extend("zero" = true))]
-    pub retry_percent: u8,
     /// Maximum number of requests in flight. Further ones wait for their turn, within their
     /// `request_timeout`.
+    #[serde(skip)]
     pub in_flight_max: usize,
     /// Maximum number of requests in flight for one call (a call may carry many rows).
+    #[serde(skip)]
     pub call_in_flight_max: usize,
     /// Age at which ledger entries, and groups' records of former members, are removed. At least
     /// two days more than `kafka.retention.message`, at most twenty years.
@@ -145,8 +137,6 @@ impl Default for ScyllaConfig {
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(2),
             schema_timeout: Duration::from_secs(30),
-            speculate_after: Duration::from_millis(100),
-            retry_percent: 10,
             in_flight_max: 2_048,
             call_in_flight_max: 128,
             ledger_retention: Duration::from_secs(14 * 86_400),
@@ -187,23 +177,9 @@ impl ScyllaConfig {
             let remedy = "Set both or none";
             problems.refuse("username", "", "scylla.password_file is not set", remedy);
         }
-        for (key, time) in [
-            ("connect_timeout", self.connect_timeout),
-            ("request_timeout", self.request_timeout),
-            ("schema_timeout", self.schema_timeout),
-        ] {
-            if time.is_zero() {
-                let reason = "every request would time out";
-                problems.refuse(key, "0s", reason, "More than 0s");
-            }
-        }
-        for (key, count) in [
-            ("in_flight_max", self.in_flight_max),
-            ("call_in_flight_max", self.call_in_flight_max),
-        ] {
-            if count == 0 {
-                problems.refuse(key, count, "no request could be sent", "At least 1");
-            }
+        if self.request_timeout.is_zero() {
+            let reason = "every request would time out";
+            problems.refuse("request_timeout", "0s", reason, "More than 0s");
         }
         if self.ledger_retention < Duration::from_secs(1) || self.ledger_retention > RETENTION_MAX {
             let value = humantime_serde::re::humantime::format_duration(self.ledger_retention);
@@ -304,7 +280,6 @@ mod tests {
         }
         assert!(refusal_text(|c| c.keyspace = "a-b".into()).contains("keyspace"));
         assert!(refusal_text(|c| c.request_timeout = Duration::ZERO).contains("request_timeout"));
-        assert!(refusal_text(|c| c.in_flight_max = 0).contains("in_flight_max"));
         assert!(refusal_text(|c| c.ledger_retention = Duration::ZERO).contains("ledger_retention"));
         assert!(refusal_text(|c| c.replication.factor = 0).contains("replication"));
         assert!(

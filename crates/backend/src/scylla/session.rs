@@ -30,6 +30,12 @@ use super::{ConsistencyLevel, SEAM, ScyllaConfig, Statement, error, schema};
 use crate::credentials::Credentials;
 use crate::{Error, Result};
 
+/// Time without an answer after which a read is also sent to a second node.
+const SPECULATE_AFTER: Duration = Duration::from_millis(100);
+/// Retries and second reads, as a percentage of requests. Beyond it a request fails at its first
+/// failure, so that a slow cluster does not get twice the load.
+const RETRY_PERCENT: u8 = 10;
+
 /// Connection to ScyllaDB or Cassandra, with all tables that this program needs. Clones share it.
 ///
 /// A trait object for the reason that [`Engine`](crate::embedded::Engine) gives.
@@ -91,17 +97,12 @@ impl Cql {
         config: &ScyllaConfig,
         credentials: &Arc<Credentials>,
     ) -> Cql {
-        let budget = Budget::new(config.retry_percent);
-        let speculation: Option<Arc<dyn SpeculativeExecutionPolicy>> =
-            if config.speculate_after.is_zero() {
-                None
-            } else {
-                Some(Arc::new(BudgetedSpeculation {
-                    budget: budget.clone(),
-                    delay: config.speculate_after,
-                }))
-            };
-        let profile = |speculation| {
+        let budget = Budget::new(RETRY_PERCENT);
+        let speculation: Arc<dyn SpeculativeExecutionPolicy> = Arc::new(BudgetedSpeculation {
+            budget: budget.clone(),
+            delay: SPECULATE_AFTER,
+        });
+        let profile = |speculation: Option<_>| {
             ExecutionProfile::builder()
                 .consistency(config.consistency.into())
                 .serial_consistency(Some(serial(config.consistency).0))
@@ -113,7 +114,7 @@ impl Cql {
                 .into_handle()
         };
         Cql(Arc::new(Inner {
-            reads: profile(speculation),
+            reads: profile(Some(speculation)),
             writes: profile(None),
             session,
             budget: budget.clone(),
@@ -324,8 +325,7 @@ impl SeamCql {
 
     /// Charges the budget for a read slow enough that a second node was asked, too.
     fn charge_if_slow(&self, start: Instant) {
-        let threshold = self.cql.inner().config.speculate_after;
-        if !threshold.is_zero() && start.elapsed() >= threshold {
+        if start.elapsed() >= SPECULATE_AFTER {
             self.cql.inner().budget.spend();
         }
     }

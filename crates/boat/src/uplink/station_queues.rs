@@ -12,6 +12,11 @@ use super::pace::Pace;
 use crate::Config;
 use crate::connection::Connection;
 
+/// Bytes that wait for a station in one lane; beyond them a session reads no further sends.
+const LANE_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Time that acknowledgements and receipts wait for others, so that they share a call.
+const RECEIPTS_LINGER: Duration = Duration::from_millis(20);
+
 pub(crate) struct StationQueues {
     lanes: Vec<StationQueue>,
     pub(crate) batch_items_max: usize,
@@ -75,11 +80,11 @@ impl QueuedBatch for Disconnect {
 
 impl StationQueues {
     pub(crate) fn new(config: &Config) -> StationQueues {
-        let (items, bytes) = (config.lane_items_max, config.lane_bytes_max);
+        let (items, bytes) = (config.lane_items_max, LANE_BYTES_MAX);
         let lane = || StationQueue {
             sends: BatchQueue::new(items, bytes),
-            receipts: BatchQueue::with_linger(items, bytes, config.receipts_linger),
-            mail_acks: BatchQueue::with_linger(items, bytes, config.receipts_linger),
+            receipts: BatchQueue::with_linger(items, bytes, RECEIPTS_LINGER),
+            mail_acks: BatchQueue::with_linger(items, bytes, RECEIPTS_LINGER),
             leaves: BatchQueue::new(items, bytes),
         };
         StationQueues {

@@ -1,7 +1,8 @@
-use api::task::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::task::Value;
+use protocol::delivery::DeliveryLimits;
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEvent;
@@ -272,7 +273,7 @@ async fn dead_clients_cost_the_others_no_time() {
 async fn records_in_flight_follow_the_speed_of_the_devices() {
     const USERS: std::ops::Range<i64> = 100..140;
     let (min_in_flight, max_records) = (4, 32);
-    let target = crate::Config::default().ack_latency_target;
+    let target = DeliveryLimits::default().ack_latency_target;
     let quick = Manner::AcknowledgesAfter(target / 20);
     let slow = Manner::AcknowledgesAfter(target + target / 2);
     let world = World::with(crate::Config {

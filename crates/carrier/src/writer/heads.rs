@@ -15,6 +15,10 @@ use protocol::writer::HeadMove;
 use crate::Config;
 use crate::deadline::{Result, StoreDeadline};
 
+/// Conversations whose heads a shard remembers, at about 200 bytes each: the least recently used
+/// beyond them are read again.
+const HEADS_MAX: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+
 pub(super) struct Heads {
     store: Arc<dyn HeadStore>,
     store_deadline: StoreDeadline,
@@ -24,11 +28,10 @@ pub(super) struct Heads {
 
 impl Heads {
     pub(super) fn new(store: Arc<dyn HeadStore>, config: &Config) -> Heads {
-        let capacity = NonZeroUsize::new(config.heads_max).unwrap_or(NonZeroUsize::MIN);
         Heads {
             store,
             store_deadline: StoreDeadline::new(config),
-            cache: LruCache::new(capacity),
+            cache: LruCache::new(HEADS_MAX),
         }
     }
 

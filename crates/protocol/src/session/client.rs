@@ -8,6 +8,10 @@ use crate::frame::{Ack, ClientFrame, Hello, Refresh, ServerFrame, VERSION};
 use crate::ticket::REFRESH_PAUSE;
 use crate::{Code, Refusal, SendId, Timestamp};
 
+/// Acknowledged messages that wait to be passed on; beyond them the session is closed with
+/// `rate_limited`.
+const RECEIPTS_MAX: usize = 4096;
+
 impl Session {
     /// Takes a frame.
     pub fn handle_frame(&mut self, frame: ClientFrame, now: Timestamp) {
@@ -181,10 +185,9 @@ impl Session {
         self.push_mail(now);
         let receipts = self.receipts.get_or_insert_default();
         receipts.arrive(ack);
-        let max = self.limits.receipts_max as usize;
-        if receipts.items() > max {
+        if receipts.items() > RECEIPTS_MAX {
             self.end(rate_limited(format!(
-                "more than {max} acknowledgements are waiting to be recorded"
+                "more than {RECEIPTS_MAX} acknowledgements are waiting to be recorded"
             )));
         }
     }

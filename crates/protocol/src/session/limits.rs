@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct SessionLimits {
     /// Time from the open connection to its hello; then the session is closed with
     /// `handshake_timeout`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "100ms", "spanMaximum" = "5m"))]
+    #[serde(skip)]
     pub handshake: Duration,
     /// Interval between pings of a silent client. After 2.5 times as long without a frame the
     /// session is closed with `heartbeat_missed`.
@@ -27,60 +26,61 @@ pub struct SessionLimits {
     /// Time for which the socket may take none of the waiting bytes; then the session is closed
     /// with `slow`. Also time for which a frame that has begun may not come on; then it is closed
     /// with `heartbeat_missed`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "10m"))]
+    #[serde(skip)]
     pub write_wait: Duration,
     /// Speed of the slowest supported link, in bytes per second.
+    #[serde(skip)]
     pub link_bytes_min: u32,
     /// Maximum number of frames from a client in one second; beyond it the session is closed with
     /// `rate_limited`.
+    #[serde(skip)]
     pub frames_per_second: u32,
     /// Maximum size of a client's frame in bytes. The welcome announces it, and the transports
     /// enforce it.
-    #[schemars(range(min = 1024, max = 16_777_216))]
+    #[schemars(range(min = 8192, max = 16_777_216))]
     pub frame_bytes_max: u32,
     /// Maximum size of a message's `data` in bytes; a larger one is refused as `too_large`.
-    #[schemars(range(max = 16_777_216))]
+    #[serde(skip)]
     pub body_bytes_max: u32,
     /// Maximum number of sends that wait for their answers; a further one is refused as
     /// `window_full`.
+    #[serde(skip)]
     pub send_window: u32,
     /// Maximum size of one batch of sends to the station, in bytes (a single larger send passes).
     /// The rest goes with the next batch.
-    #[schemars(range(min = 1024, max = 67_108_864))]
+    #[serde(skip)]
     pub submit_bytes_max: u32,
     /// Maximum number of refused sends that are remembered until they are resent or given up;
     /// beyond it the session is closed with `rate_limited`.
-    #[schemars(extend("zero" = true))]
+    #[serde(skip)]
     pub held_max: u32,
     /// Maximum number of unacknowledged messages; a further push is answered with *full*, and its
     /// message is stored.
+    #[serde(skip)]
     pub push_window: u32,
     /// Maximum size of the unacknowledged messages in bytes (a single larger one passes); beyond it
     /// a push is answered with *full*.
-    #[schemars(range(min = 1024, max = 67_108_864))]
+    #[serde(skip)]
     pub push_window_bytes: u32,
     /// Number of waiting messages in one page. At most two pages are unacknowledged.
+    #[serde(skip)]
     pub mail_page: u32,
     /// Pause before another attempt to fetch waiting messages; up to a minute longer while stores
     /// cannot read them.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "crate::settings::Span")]
+    #[serde(skip)]
     pub mail_retry: Duration,
-    /// Maximum number of acknowledged messages that wait to be passed on; beyond it the session is
-    /// closed with `rate_limited`.
-    pub receipts_max: u32,
     /// Maximum number of refused acknowledgements in one minute; beyond it the session is closed
     /// with `rate_limited`.
-    #[schemars(extend("zero" = true))]
+    #[serde(skip)]
     pub refused_acks_per_minute: u32,
     /// Maximum number of questions that wait for their answers; a further one gets an error
     /// `rate_limited`.
+    #[serde(skip)]
     pub questions_max: u8,
     /// Maximum number of bytes that wait to be written, apart from answers and stored messages,
     /// which wait for room. Beyond it a push is answered with *full*, and for anything else the
     /// session is closed with `slow`. At least 4 KiB more than `station.body_bytes_max`.
-    #[schemars(range(min = 1024, max = 67_108_864))]
+    #[serde(skip)]
     pub outgoing_bytes_max: u32,
 }
 
@@ -102,7 +102,6 @@ impl Default for SessionLimits {
             push_window_bytes: 192 * 1024,
             mail_page: 64,
             mail_retry: Duration::from_secs(1),
-            receipts_max: 4096,
             refused_acks_per_minute: 256,
             questions_max: 8,
             outgoing_bytes_max: 256 * 1024,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use api::transport::Connector;
 use backend::Backends;
 use backend::audit::ScyllaAudit;
-use backend::cache::RedisCache;
+use backend::cache::{CacheConfig, RedisCache};
 use backend::changes::ScyllaChanges;
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
@@ -133,7 +133,7 @@ async fn timeline(settings: &Settings) -> Result<Arc<RedisTimeline>> {
 
 async fn cache(settings: &Settings) -> Result<Arc<RedisCache>> {
     let entropy = Arc::new(SystemEntropy);
-    let cache = RedisCache::connect(&settings.redis, settings.cache.clone(), entropy).await;
+    let cache = RedisCache::connect(&settings.redis, CacheConfig::default(), entropy).await;
     Ok(Arc::new(cache.context("connecting to Redis for copies")?))
 }
 

@@ -40,7 +40,8 @@ pub struct Config {
     pub mailbox: MailboxConfig,
     /// Section `embedded.timeline`: the newest messages of groups.
     pub timeline: TimelineConfig,
-    /// Section `embedded.cache`: copies of data in history.
+    /// Copies of data in history.
+    #[serde(skip)]
     pub cache: CacheConfig,
 }
 

@@ -19,9 +19,6 @@ const SEGMENTS: Duration = Duration::from_secs(2 * 86_400);
 /// Bytes of a record beside the body of its message: addresses, ids, options, headers.
 const RECORD_OVERHEAD: usize = 4 << 10;
 
-/// Bytes of a message in a page beside its body: ids, names, times and positions.
-const ROW_OVERHEAD: usize = 256;
-
 impl Settings {
     /// All problems, the first of each key.
     #[must_use]
@@ -127,15 +124,6 @@ impl Settings {
                 &remedy,
             );
         }
-        if audit.takeover < audit.interval.saturating_mul(3) {
-            let interval = span::write(audit.interval);
-            problems.refuse(
-                "audit.takeover",
-                span::write(audit.takeover),
-                "two processes would keep taking the work from each other",
-                &format!("At least three audit.interval of {interval}"),
-            );
-        }
     }
 
     fn embedded(&self, problems: &mut Problems) {
@@ -153,12 +141,11 @@ impl Settings {
         }
         problems.section("embedded.mailbox", config.mailbox.problems());
         problems.section("embedded.timeline", config.timeline.problems());
-        problems.section("embedded.cache", config.cache.problems());
     }
 
     /// Checks settings of one service against those of another.
     fn together(&self, problems: &mut Problems) {
-        let (boat, station, carrier) = (&self.boat, &self.station, &self.carrier);
+        let (boat, station) = (&self.boat, &self.station);
         if station.publish_deadline >= boat.station_timeout {
             problems.refuse(
                 "station.publish_deadline",
@@ -180,19 +167,8 @@ impl Settings {
         }
         self.pushes_pass(problems);
         self.calls_hold(problems);
-        if boat.batch_items_max > station.batch_items_max {
-            let reason = "stations refuse larger calls as a whole";
-            let remedy = "At most station.batch_items_max";
-            problems.refuse("boat.batch_items_max", boat.batch_items_max, reason, remedy);
-        }
         let log = self.embedded.queue.record_bytes_max;
         self.records_fit("embedded.queue.record_bytes_max", log, problems);
-        let (own, other) = (station.list_margin, carrier.list_margin);
-        if own != other {
-            let reason = format!("carrier.list_margin is {}", span::write(other));
-            let remedy = "Set both to the same value";
-            problems.refuse("station.list_margin", span::write(own), &reason, remedy);
-        }
     }
 
     /// Checks that boats take what carriers push, and that carriers wait for the outcome.
@@ -211,31 +187,23 @@ impl Settings {
                 &format!("As carrier.ack_wait, {}", span::write(carrier.ack_wait)),
             );
         }
-        if carrier.lane_window > session.push_window as usize {
-            problems.refuse(
-                "carrier.lane_window",
-                carrier.lane_window,
-                "sessions refuse pushes beyond boat.session.push_window as full, and even a fast \
-                 client would get them as mail",
-                &format!("At most boat.session.push_window, {}", session.push_window),
-            );
-        }
         let limit = self.station.body_bytes_max.saturating_add(RECORD_OVERHEAD);
         if (session.outgoing_bytes_max as usize) < limit {
             let body = self.station.body_bytes_max;
             problems.refuse(
-                "boat.session.outgoing_bytes_max",
-                session.outgoing_bytes_max,
+                "boat.session.frame_bytes_max",
+                session.frame_bytes_max,
                 &format!(
-                    "one message with a body of station.body_bytes_max, {body}, would fill it, and \
-                     the next frame would close the session as slow"
+                    "four times as many bytes wait for a client at most: one message with a body of \
+                     station.body_bytes_max, {body}, would fill that, and the next frame would \
+                     close the session as slow"
                 ),
-                &format!("At least {limit}, 4 KiB more than that"),
+                &format!("At least {}", limit.div_ceil(4)),
             );
         }
     }
 
-    /// Checks that services can hand each other the largest messages and pages.
+    /// Checks that services can hand each other the largest messages.
     fn calls_hold(&self, problems: &mut Problems) {
         let station = &self.station;
         let reason = format!("calls between services carry at most {MESSAGE_BYTES_MAX} bytes");
@@ -246,17 +214,6 @@ impl Settings {
             let value = station.body_bytes_max;
             problems.refuse("station.body_bytes_max", value, &reason, &remedy);
         }
-        let rows = station.page_max.saturating_mul(ROW_OVERHEAD);
-        let page = MESSAGE_BYTES_MAX.saturating_sub(rows);
-        if station.page_bytes_max > page {
-            let reason = format!("{reason}, so no device would get a full page");
-            let remedy = format!(
-                "At most {page}, which leaves {ROW_OVERHEAD} bytes for each of station.page_max, {}",
-                station.page_max
-            );
-            let value = station.page_bytes_max;
-            problems.refuse("station.page_bytes_max", value, &reason, &remedy);
-        }
     }
 
     /// Checks that the largest records fit into the log.
@@ -264,8 +221,7 @@ impl Settings {
         self.body_fits(key, log, problems);
         let retry = self.carrier.retry_bytes_max;
         if log < retry {
-            let reason =
-                format!("the log would refuse a retry of carrier.retry_bytes_max, {retry}");
+            let reason = format!("the log would refuse a retry for many users, {retry} bytes");
             problems.refuse(key, log, &reason, "At least that");
         }
     }
@@ -283,16 +239,8 @@ impl Settings {
         problems.section("kafka", self.kafka.problems());
         problems.section("redis", self.redis.problems());
         problems.section("timeline", self.timeline.problems());
-        problems.section("cache", self.cache.problems());
         problems.section("etcd", self.etcd.problems());
         problems.section("scylla", self.scylla.problems());
-        let poll = self.kafka.consumer.poll_interval_max;
-        if self.carrier.write_time >= poll {
-            let value = span::write(self.carrier.write_time);
-            let reason = "a consumer that does not poll in time loses its partitions";
-            let remedy = "Far below kafka.consumer.poll_interval_max";
-            problems.refuse("carrier.write_time", value, reason, remedy);
-        }
         let in_log = self.kafka.retention.message.saturating_add(SEGMENTS);
         if self.scylla.ledger_retention < in_log {
             problems.refuse(
@@ -447,28 +395,12 @@ mod tests {
                 "station.publish_deadline is 5s",
             ),
             (
-                check_with(|s| s.boat.batch_items_max = 4097),
-                "boat.batch_items_max is 4097",
-            ),
-            (
                 check_with(|s| s.embedded.queue.record_bytes_max = 64 * 1024 - 1),
                 "embedded.queue.record_bytes_max is 65535",
             ),
             (
-                check_with(|s| s.carrier.list_margin = Duration::from_secs(11)),
-                "station.list_margin is 10s: carrier.list_margin is 11s",
-            ),
-            (
-                check_with(|s| s.carrier.store_timeout = Duration::from_secs(6)),
-                "carrier.store_timeout is 6s",
-            ),
-            (
                 check_with(|s| s.log.level = "[[".into()),
                 "log.level is \"[[\"",
-            ),
-            (
-                check_with(|s| s.station.auth.leeway = Duration::from_secs(61)),
-                "station.auth.leeway is 1m 1s",
             ),
         ] {
             assert!(refusal.starts_with(key), "{key}: {refusal}");
@@ -510,29 +442,20 @@ mod tests {
     }
 
     #[test]
-    fn sessions_take_what_carriers_push_at_once() {
-        let refusal = "carrier.lane_window is 64: sessions refuse pushes beyond \
-                       boat.session.push_window as full, and even a fast client would get them as \
-                       mail. At most boat.session.push_window, 63";
-        let window = |s: &mut Settings, is_over| {
-            s.boat.session.push_window = 64 - u32::from(is_over);
-        };
-        refuses(window, refusal);
-    }
-
-    #[test]
     fn the_largest_message_leaves_room_for_the_next_frame() {
-        let refusal = "boat.session.outgoing_bytes_max is 65535: one message with a body of \
-                       station.body_bytes_max, 61440, would fill it, and the next frame would \
-                       close the session as slow. At least 65536, 4 KiB more than that";
+        let refusal = "boat.session.frame_bytes_max is 16383: four times as many bytes wait for a \
+                       client at most: one message with a body of station.body_bytes_max, 61440, \
+                       would fill that, and the next frame would close the session as slow. At \
+                       least 16384";
         let bytes = |s: &mut Settings, is_over| {
-            s.boat.session.outgoing_bytes_max = 65_536 - u32::from(is_over);
+            s.boat.session.frame_bytes_max = 16_384 - u32::from(is_over);
+            s.boat.derive();
         };
         refuses(bytes, refusal);
     }
 
     #[test]
-    fn calls_between_services_hold_the_largest_message_and_page() {
+    fn calls_between_services_hold_the_largest_message() {
         let refusal = "station.body_bytes_max is 4190209: calls between services carry at most \
                        4194304 bytes, so such a message would always be refused. At most 4190208";
         let body = |s: &mut Settings, is_over| {
@@ -545,13 +468,6 @@ mod tests {
             s.station.body_bytes_max = 4_190_208 + usize::from(is_over);
         };
         refuses(body, refusal);
-        let refusal = "station.page_bytes_max is 4168705: calls between services carry at most \
-                       4194304 bytes, so no device would get a full page. At most 4168704, which \
-                       leaves 256 bytes for each of station.page_max, 100";
-        let page = |s: &mut Settings, is_over| {
-            s.station.page_bytes_max = 4_168_704 + usize::from(is_over);
-        };
-        refuses(page, refusal);
     }
 
     #[cfg(feature = "cluster")]
@@ -566,6 +482,6 @@ mod tests {
         assert!(least(64 * 1024 - 1).starts_with("kafka.record_bytes_max is 65535"));
         assert_eq!(least(64 * 1024), "");
         let retry = check_with(|s| s.kafka.record_bytes_max = 64 * 1024);
-        assert!(retry.contains("carrier.retry_bytes_max, 262144"), "{retry}");
+        assert!(retry.contains("262144 bytes"), "{retry}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use protocol::settings::Problems;
 
 use super::schema::sections;
-use super::{PREFIX, SettingsError};
+use super::{PREFIX, SettingsError, removed};
 
 /// Variables of the repository's scripts and tests, which may be exported where the program runs.
 const SCRIPTS: [&str; 9] = [
@@ -38,6 +38,10 @@ pub fn check(
         let is_setting =
             settings.contains(&name) || tables.iter().any(|table| within(&name, table));
         if is_setting || flags.contains(&name) || is_script(rest) || is_service_link(rest, &value) {
+            continue;
+        }
+        if let Some(reason) = removed::reason_against(&name) {
+            problems.refuse(&name, "", &reason, "Remove it");
             continue;
         }
         let remedy = match nearest(&name, settings.iter().chain(flags)) {

@@ -65,31 +65,31 @@ const LIMITS: &[Limit] = &[
     boat("connections", "connections", &["boat.connections_max"], Code::Full),
     boat("connections_per_address", "connections from one address, 1,024 or 10,240", &["boat.connections_per_address_max"], Code::RateLimited),
     boat_pace("arrivals", "new connections in a second, 2,000 for each core at most; the rest waits in the kernel", &["boat.accepts_per_second"]),
-    boat("arrivals_per_address", "new connections from one address, 20 or 200 in a second and ten times as many after a rest; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
-    boat("sign_in_failures_per_address", "failed sign-ins from one address, 10 or 100 in a minute and three times as many after a rest", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
-    boat("sign_in_calls", "sign-ins in flight to stations", &["boat.sign_in_calls_max"], Code::Unavailable),
-    boat("resume_calls", "resumptions in flight to stations", &["boat.sign_in_calls_max"], Code::Unavailable),
-    boat("calls", "questions in flight to stations, and as many pages of mailboxes beside them", &["boat.calls_max"], Code::Unavailable),
+    boat("arrivals_per_address", "new connections from one address, 20 or 200 in a second and ten times as many after a rest; further ones are dropped before anything is said", &["boat.arrivals_per_address"], Code::RateLimited),
+    boat("sign_in_failures_per_address", "failed sign-ins from one address, 10 or 100 in a minute and three times as many after a rest", &["boat.sign_in_failures_per_address"], Code::RateLimited),
+    boat("sign_in_calls", "sign-ins in flight to stations, 256", &[], Code::Unavailable),
+    boat("resume_calls", "resumptions in flight to stations, 256", &[], Code::Unavailable),
+    boat("calls", "questions in flight to stations, 1,024, and as many pages of mailboxes beside them", &[], Code::Unavailable),
     boat_pace("arriving", "clients that arrive and are not admitted yet; further ones wait in the kernel", &["boat.arriving_max", "boat.arrival_timeout"]),
     boat("arriving_silent", "silent clients that arrive: a sixteenth of the places for a network (/48 of IPv6); the oldest gives way to the next, and where all places are taken after 2 s", &["boat.arriving_max"], Code::HandshakeTimeout),
     boat("memory", "memory of the process; the sessions with the most waiting bytes are closed, and newcomers get `full`", &["boat.memory_max"], Code::Slow),
-    boat("session_frames", "frames of a session", &["boat.session.frames_per_second"], Code::RateLimited),
-    boat_pace("session_bytes", "bytes from a session; reading pauses", &["boat.read_bytes_per_second", "boat.read_bytes_burst"]),
+    boat("session_frames", "frames of a session, 2,000 in a second", &[], Code::RateLimited),
+    boat_pace("session_bytes", "bytes from a session in a second, and four times as many after a rest; reading pauses", &["boat.read_bytes_per_second"]),
     boat("frame_bytes", "bytes of a frame; the first one, a hello, has 12 KiB at most", &["boat.session.frame_bytes_max"], Code::TooLarge),
-    boat("body_bytes", "bytes of a body", &["boat.session.body_bytes_max"], Code::TooLarge),
-    boat("session_questions", "unanswered questions of a session", &["boat.session.questions_max"], Code::RateLimited),
-    boat("session_outgoing_bytes", "bytes waiting for a client to read them", &["boat.session.outgoing_bytes_max"], Code::Slow),
-    station("user_sign_ins", "sign-ins of a user", &["station.user_sign_ins_per_minute", "station.user_sign_ins_burst"], Code::RateLimited),
+    boat("body_bytes", "bytes of a body: 4 KiB less than a frame", &["boat.session.frame_bytes_max"], Code::TooLarge),
+    boat("session_questions", "unanswered questions of a session, 8", &[], Code::RateLimited),
+    boat("session_outgoing_bytes", "bytes waiting for a client to read them: four times a frame", &["boat.session.frame_bytes_max"], Code::Slow),
+    station("user_sign_ins", "sign-ins of a user in a minute, and two thirds of that at once after a rest", &["station.user_sign_ins_per_minute"], Code::RateLimited),
     station("user_sessions", "sessions of a user: 16 bots, beyond which a sign-in is refused; one on another platform unless set otherwise, beyond which the oldest ends", &["station.sessions.per_platform"], Code::TooManySessions),
-    station("user_sends", "sends of a user's devices", &["station.user_sends_per_second", "station.user_sends_burst"], Code::RateLimited),
-    station("bot_sends", "sends of a user's bots", &["station.bot_sends_per_second", "station.bot_sends_burst"], Code::RateLimited),
-    station("private_sends", "sends to a conversation of two users", &["station.private_sends_per_second", "station.private_sends_burst"], Code::RateLimited),
-    station("group_sends", "sends to a group", &["station.group_sends_per_second", "station.group_sends_burst"], Code::RateLimited),
-    station("user_questions", "questions of a user", &["station.user_questions_per_second", "station.user_questions_burst"], Code::RateLimited),
-    station("user_history_reads", "pages that a user reads from history", &["station.user_history_reads_per_second", "station.user_history_reads_burst"], Code::RateLimited),
-    station("edges_per_address", "requests for addresses of boats from one address, 10 or 100 in a second and twice as many after a rest; answered 429", &["station.http.requests_per_address", "station.http.requests_per_address_burst"], Code::RateLimited),
-    station("http_connections_per_address", "connections for such requests from one address, 64 or 640; further ones are closed", &["station.http.connections_per_address_max"], Code::RateLimited),
-    station("history_reads", "pages being read from history at a time", &["station.history_reads_max"], Code::Unavailable),
+    station("user_sends", "sends of a user's devices in a second, ten times as many after a rest", &["station.user_sends_per_second"], Code::RateLimited),
+    station("bot_sends", "sends of a user's bots in a second, five times as many after a rest", &["station.bot_sends_per_second"], Code::RateLimited),
+    station("private_sends", "sends to a conversation of two users in a second, eight times as many after a rest", &["station.private_sends_per_second"], Code::RateLimited),
+    station("group_sends", "sends to a group in a second, ten times as many after a rest", &["station.group_sends_per_second"], Code::RateLimited),
+    station("user_questions", "questions of a user in a second, four times as many after a rest", &["station.user_questions_per_second"], Code::RateLimited),
+    station("user_history_reads", "pages that a user reads from history in a second, five times as many after a rest", &["station.user_history_reads_per_second"], Code::RateLimited),
+    station("edges_per_address", "requests for addresses of boats from one address, 10 or 100 in a second and twice as many after a rest; answered 429", &[], Code::RateLimited),
+    station("http_connections_per_address", "connections for such requests from one address, 64 or 640; further ones are closed", &[], Code::RateLimited),
+    station("history_reads", "pages being read from history at a time, 512", &[], Code::Unavailable),
 ];
 
 const PAGE_HEAD: &str = "# Limits
@@ -105,17 +105,14 @@ are counted when one more waits for its place among them.
 
 A station counts for itself: with several, a user reaches at worst as many times its rate as there are stations, or as
 it has sessions, if these are fewer. Of a conversation's rate each of three stations or more takes twice its share,
-together double at most, and one send at once each, however small the burst. Sessions that return after their store was
-away are not counted again. Beside its rate each has a burst, which passes at once after a rest. Load tests raise the
-rows that they would meet, as [the load generator](../benchmarks.md) does for the servers that it starts. Its
-`bench steady`, which meets a running installation, stays below `user_sends_per_second` a pair, or that installation's
-settings are raised:
+together double at most, and one send at once each. Sessions that return after their store was away are not counted
+again. Load tests raise the rows that they would meet, as [the load generator](../benchmarks.md) does for the servers
+that it starts. Its `bench steady`, which meets a running installation, stays below `user_sends_per_second` a pair, or
+that installation's settings are raised:
 
 ```
 PACKETBOAT_STATION__USER_SENDS_PER_SECOND=1000000
-PACKETBOAT_STATION__USER_SENDS_BURST=1000000
 PACKETBOAT_STATION__PRIVATE_SENDS_PER_SECOND=1000000
-PACKETBOAT_STATION__PRIVATE_SENDS_BURST=1000000
 ```
 
 | limit | setting and default | code | where | `limits_total` |

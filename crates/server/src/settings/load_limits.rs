@@ -81,7 +81,7 @@ mod tests {
         let to_json = |settings| serde_json::to_value(settings).expect("JSON");
         assert_eq!(to_json(from_file), to_json(high_limits));
         assert_eq!(variables().len(), lines().lines().count());
-        let (name, value) = ("PACKETBOAT_BOAT__READ_BYTES_BURST", "1000000000");
+        let (name, value) = ("PACKETBOAT_BOAT__READ_BYTES_PER_SECOND", "1000000000");
         assert!(variables().contains(&(name.to_owned(), value.to_owned())));
     }
 }

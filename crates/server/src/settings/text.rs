@@ -36,38 +36,187 @@ pub fn template() -> String {
 /// Writes the reference page, in Markdown.
 pub fn page() -> String {
     let mut page = String::from(PAGE_HEAD);
-    for section in sections().iter().filter(|section| !section.keys.is_empty()) {
-        let (path, summary) = match section.path.as_str() {
-            "" => ("Above all sections", "The whole installation.".to_owned()),
-            path => (path, summary(section)),
-        };
-        let _ = write!(page, "\n## {path}\n\n{}\n\n", cell(&summary));
-        page.push_str("| key | default | |\n| --- | --- | --- |\n");
-        for key in &section.keys {
-            let default = match &key.default {
-                Some(default) => format!("`{}`", toml(default).replace('|', "\\|")),
-                None => "unset".to_owned(),
-            };
-            let _ = writeln!(
-                page,
-                "| `{}` | {default} | {} |",
-                key.name,
-                cell(&comment_text(key))
-            );
+    for (part, title) in PARTS {
+        let _ = write!(page, "\n## {title}\n");
+        for section in sections() {
+            let keys = section.keys.iter();
+            let keys: Vec<&Key> = keys
+                .filter(|key| part_of(&section.path, &key.name) == part)
+                .collect();
+            if !keys.is_empty() {
+                write_table(&mut page, section, &keys);
+            }
         }
     }
     page
+}
+
+fn write_table(page: &mut String, section: &Section, keys: &[&Key]) {
+    let (path, summary) = match section.path.as_str() {
+        "" => ("Above all sections", "The whole installation.".to_owned()),
+        path => (path, summary(section)),
+    };
+    let _ = write!(page, "\n### {path}\n\n{}\n\n", cell(&summary));
+    page.push_str("| key | default | |\n| --- | --- | --- |\n");
+    for key in keys {
+        let default = match &key.default {
+            Some(default) => format!("`{}`", toml(default).replace('|', "\\|")),
+            None => "unset".to_owned(),
+        };
+        let _ = writeln!(
+            page,
+            "| `{}` | {default} | {} |",
+            key.name,
+            cell(&comment_text(key))
+        );
+    }
+}
+
+/// Parts of the page, by what an operator has to do about a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    MustSet,
+    MaySize,
+    MayTune,
+}
+
+const PARTS: [(Part, &str); 3] = [
+    (Part::MustSet, "What an installation must set"),
+    (Part::MaySize, "What you may size"),
+    (Part::MayTune, "What you may tune"),
+];
+
+/// Addresses, names, keys and certificates: sections as a whole, and single settings.
+const MUST_SET: &[&str] = &[
+    "production",
+    "log.otlp.endpoint",
+    "log.otlp.headers_file",
+    "log.otlp.tls",
+    "health",
+    "admin",
+    "embedded.data",
+    "identity",
+    "kafka.brokers",
+    "kafka.partitions",
+    "kafka.replication_factor",
+    "kafka.min_insync_replicas",
+    "kafka.tls",
+    "kafka.sasl",
+    "redis.mode",
+    "redis.addresses",
+    "redis.master",
+    "redis.username",
+    "redis.password_file",
+    "redis.sentinel_username",
+    "redis.sentinel_password_file",
+    "redis.tls",
+    "etcd.endpoints",
+    "etcd.username",
+    "etcd.password_file",
+    "etcd.tls",
+    "scylla.contact_points",
+    "scylla.keyspace",
+    "scylla.username",
+    "scylla.password_file",
+    "scylla.datacenter",
+    "scylla.replication",
+    "scylla.tls",
+    "boat.name",
+    "boat.websocket",
+    "boat.tcp",
+    "boat.listen",
+    "boat.advertise",
+    "boat.public_url",
+    "boat.origins",
+    "boat.tls",
+    "boat.proxy",
+    "station.name",
+    "station.listen",
+    "station.advertise",
+    "station.auth.key_file",
+    "station.auth.issuer",
+    "station.auth.issuers",
+    "station.auth.remote",
+    "station.tickets",
+    "station.http",
+    "carrier.name",
+    "horn.provider",
+    "horn.url",
+    "horn.secret_file",
+];
+
+/// What grows with users, messages and machines.
+const MAY_SIZE: &[&str] = &[
+    "audit.retention",
+    "embedded.ledger_retention",
+    "embedded.engine.cache_bytes",
+    "embedded.queue",
+    "embedded.mailbox",
+    "embedded.timeline",
+    "kafka.retention",
+    "kafka.record_bytes_max",
+    "redis.expire",
+    "redis.count_max",
+    "redis.platforms",
+    "timeline",
+    "scylla.ledger_retention",
+    "boat.connections_max",
+    "boat.connections_per_address_max",
+    "boat.arrivals_per_address",
+    "boat.sign_in_failures_per_address",
+    "boat.read_bytes_per_second",
+    "boat.memory_max",
+    "boat.session.frame_bytes_max",
+    "station.body_bytes_max",
+    "station.record_bytes_max",
+    "station.group_size_max",
+    "station.user_sign_ins_per_minute",
+    "station.user_sends_per_second",
+    "station.bot_sends_per_second",
+    "station.private_sends_per_second",
+    "station.group_sends_per_second",
+    "station.user_questions_per_second",
+    "station.user_history_reads_per_second",
+    "station.pages",
+    "carrier.shards",
+    "carrier.group_members_max",
+    "carrier.group_push_max",
+    "carrier.bytes_in_flight_max",
+    "horn.concurrency",
+    "horn.pending_max",
+];
+
+fn part_of(section: &str, key: &str) -> Part {
+    let path = format!("{section}.{key}");
+    let path = path.trim_start_matches('.');
+    let is_in = |entries: &[&str]| entries.iter().any(|entry| covers(entry, path));
+    if is_in(MUST_SET) {
+        Part::MustSet
+    } else if is_in(MAY_SIZE) {
+        Part::MaySize
+    } else {
+        Part::MayTune
+    }
+}
+
+/// True for a setting itself, and for a section around it.
+fn covers(entry: &str, path: &str) -> bool {
+    let rest = path.strip_prefix(entry);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 const PAGE_HEAD: &str = "# Settings
 
 <!-- Written by the program from its types: make settings -->
 
-Every setting, by section. A file says `[boat]` and `connections_max = 5000`; the environment says
-`PACKETBOAT_BOAT__CONNECTIONS_MAX=5000` and wins over the file; flags win over both.
+A laptop needs none of them: `packetboat all` runs on the defaults. An installation on real parts sets those of the first
+part, looks at the second when it grows, and leaves the third alone unless a page of these docs sends you there. What
+nobody turns is no setting: its value stands in the limits, the metrics and the pages about it.
 
-`packetboat config default` prints a file with all of them, `config schema` a JSON schema for editors, `config check`
-what is wrong with a file, `config print` what is in force. A number outside its bounds is refused at start.
+A file says `[boat]` and `connections_max = 5000`; the environment says `PACKETBOAT_BOAT__CONNECTIONS_MAX=5000` and wins
+over the file; flags win over both. `packetboat config default` prints a file with all of them, `config schema` a JSON
+schema for editors, `config check` what is wrong with a file, `config print` what is in force. A number outside its
+bounds is refused at start, and so is a setting of an earlier version that is none any more, with what holds instead.
 ";
 
 /// Text of a section without the section's name, which stands above it.
@@ -263,6 +412,22 @@ mod tests {
         let file = template();
         assert!(file.contains("\nledger_retention = \"60days\"\n"), "{file}");
         assert!(!file.contains("month"), "{file}");
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn each_part_of_the_page_names_settings_that_there_are() {
+        let paths: Vec<String> = (sections().iter())
+            .flat_map(|section| {
+                let keys = section.keys.iter();
+                keys.map(move |key| format!("{}.{}", section.path, key.name))
+            })
+            .collect();
+        for entry in MUST_SET.iter().chain(MAY_SIZE) {
+            let is_covered = |path: &String| covers(entry, path.trim_start_matches('.'));
+            assert!(paths.iter().any(is_covered), "{entry}");
+        }
+        assert!(paths.len() <= 200, "{} settings", paths.len());
     }
 
     /// `make settings` writes the page anew.

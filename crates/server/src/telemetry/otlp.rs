@@ -20,7 +20,6 @@ mod spans;
 #[cfg(all(test, feature = "otlp"))]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -44,39 +43,32 @@ pub struct Config {
     /// no message is recorded.
     #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
     pub endpoint: Option<Link>,
-    /// Address of a separate collector for spans. Unset: `endpoint`.
-    #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
+    /// Address of a separate collector for spans (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`). Unset:
+    /// `endpoint`.
+    #[serde(skip)]
     pub traces_endpoint: Option<Link>,
-    /// Address of a separate collector for metrics. Unset: `endpoint`.
-    #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
+    /// Likewise for metrics (`OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`).
+    #[serde(skip)]
     pub metrics_endpoint: Option<Link>,
     /// File with metadata for each call, one `name: value` per line. Read again when it changes.
     #[schemars(extend("examples" = ["/etc/packetboat/otlp/headers"]))]
     pub headers_file: Option<PathBuf>,
-    /// `service.name` of the resource.
-    pub service: String,
-    /// `service.instance.id` of the resource. Unset: a new one at each start.
-    #[schemars(extend("examples" = ["boat-1"]))]
-    pub instance: Option<String>,
-    /// Timeout of one call to the collector, which is then repeated. Also the time for the last
-    /// call when the process ends.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    /// Timeout of one call to the collector (`OTEL_EXPORTER_OTLP_TIMEOUT`), which is then repeated.
+    /// Also the time for the last call when the process ends.
+    #[serde(skip)]
     pub timeout: Duration,
     /// Time that a span waits for others, so that they share a call; at least 10 ms.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
+    #[serde(skip)]
     pub linger: Duration,
     /// Maximum number of spans that wait for export; further ones are dropped and counted.
+    #[serde(skip)]
     pub spans_max: usize,
     /// Maximum number of spans in one call.
+    #[serde(skip)]
     pub batch_max: usize,
-    /// Interval between exports of metrics. Zero: no export.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
+    /// Interval between exports of metrics (`OTEL_METRIC_EXPORT_INTERVAL`).
+    #[serde(skip)]
     pub metrics_interval: Duration,
-    /// Additional attributes of the resource, such as `deployment.environment.name`.
-    pub attributes: BTreeMap<String, String>,
     /// Section `log.otlp.tls`: TLS to the collector. Files are read for each new connection.
     pub tls: ClientTlsConfig,
 }
@@ -88,14 +80,11 @@ impl Default for Config {
             traces_endpoint: None,
             metrics_endpoint: None,
             headers_file: None,
-            service: "packetboat".into(),
-            instance: None,
             timeout: Duration::from_secs(5),
             linger: Duration::from_millis(500),
             spans_max: 8192,
             batch_max: 512,
             metrics_interval: Duration::from_secs(30),
-            attributes: BTreeMap::new(),
             tls: ClientTlsConfig::default(),
         }
     }
@@ -103,13 +92,11 @@ impl Default for Config {
 
 impl Config {
     /// Collector of spans.
-    #[cfg(any(feature = "cluster", feature = "otlp"))]
     pub(crate) fn traces(&self) -> Option<&Link> {
         self.traces_endpoint.as_ref().or(self.endpoint.as_ref())
     }
 
     /// Collector of metrics.
-    #[cfg(any(feature = "cluster", feature = "otlp"))]
     pub(crate) fn metrics(&self) -> Option<&Link> {
         self.metrics_endpoint.as_ref().or(self.endpoint.as_ref())
     }

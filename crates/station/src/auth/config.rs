@@ -39,8 +39,7 @@ pub struct Config {
     #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "2h", "spanMaximum" = "30days"))]
     pub stale_max: Duration,
     /// Clock difference tolerated at a token's begin and end.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "1m", "zero" = true))]
+    #[serde(skip)]
     pub leeway: Duration,
     /// Maximum size of a token in bytes; longer ones are refused unread.
     #[schemars(range(min = 256, max = 65_536))]
@@ -131,9 +130,6 @@ impl Default for Config {
 /// Life of the tokens that `packetboat token` signs with `key_file`.
 const KEY_FILE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Upper bound of `leeway`.
-const LEEWAY_MAX: Duration = Duration::from_secs(60);
-
 /// Upper bound of `lifetime_max`: revocations are kept for as long, and a station reads them all at
 /// its start.
 pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -158,11 +154,6 @@ impl Config {
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
-        if self.leeway > LEEWAY_MAX {
-            let value = humantime_serde::re::humantime::format_duration(self.leeway);
-            let reason = "tokens would stay valid long after they expire";
-            problems.refuse("leeway", value, reason, "At most 60s");
-        }
         if let (Some(file), false) = (&self.key_file, self.issuers.is_empty()) {
             let reason = "issuers are set, too; only one of the two can define trust";
             let remedy = "Make the file one of an issuer's secrets, or remove issuers";

@@ -23,7 +23,7 @@ use super::Reader;
 use crate::config::Config;
 use crate::part_spawner::PartSpawner;
 use crate::stores::{Unreadable, by_owner, in_time, too_late, unavailable, within};
-use crate::work_queue::WorkQueue;
+use crate::work_queue::{WAITING_MAX, WorkQueue};
 
 /// Reads and empties mailboxes.
 pub(crate) struct MailReader {
@@ -123,7 +123,7 @@ impl MailReader {
             reader,
             page_max: config.page_max,
             page_bytes_max: config.page_bytes_max,
-            trims: WorkQueue::spawn(spawner, "mail", config.background_max, trim),
+            trims: WorkQueue::spawn(spawner, "mail", WAITING_MAX, trim),
             left_out: Mutex::default(),
         }
     }

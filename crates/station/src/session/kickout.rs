@@ -21,7 +21,10 @@ use tokio::time::sleep;
 use crate::accept::Records;
 use crate::config::Config;
 use crate::part_spawner::PartSpawner;
-use crate::work_queue::WorkQueue;
+use crate::work_queue::{WAITING_MAX, WorkQueue};
+
+/// Attempts to kick out a displaced session; then the boats' sweep does it.
+const KICKOUT_ATTEMPTS: u32 = 8;
 
 /// Sessions of one user to be ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,12 +87,12 @@ impl KickoutQueue {
             records: Records::new(backends),
             clock: backends.clock.clone(),
             deadline: config.publish_deadline,
-            attempts: config.kickout_attempts,
+            attempts: KICKOUT_ATTEMPTS,
             published_total: counter!("station_kickouts_published_total"),
         };
         let worker = publisher.clone();
         let publish = move |batch| worker.clone().publish_all(batch);
-        let queue = WorkQueue::spawn(spawner, "kickout", config.background_max, publish);
+        let queue = WorkQueue::spawn(spawner, "kickout", WAITING_MAX, publish);
         KickoutQueue { publisher, queue }
     }
 

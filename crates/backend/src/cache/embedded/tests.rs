@@ -30,7 +30,7 @@ macro_rules! in_memory {
 contract::checks!(in_memory!(open));
 
 fn open() -> EmbeddedCache {
-    EmbeddedCache::new(CacheConfig::default()).expect("good settings")
+    EmbeddedCache::new(CacheConfig::default())
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn least_recently_used_entry_makes_room() {
         memory_bytes_max: 4 * (OVERHEAD + 60),
         ..CacheConfig::default()
     };
-    let cache = EmbeddedCache::new(config).expect("good settings");
+    let cache = EmbeddedCache::new(config);
     let fresh = TestIds::new(1);
     let groups = [(); 100].map(|()| fresh.group());
     let first = CacheKey::Group(groups[0]);
@@ -61,7 +61,7 @@ async fn zero_retention_stores_nothing() {
         keep_for: Duration::ZERO,
         ..CacheConfig::default()
     };
-    let cache = EmbeddedCache::new(config).expect("good settings");
+    let cache = EmbeddedCache::new(config);
     let group = TestIds::new(1).group();
     let token = find(&cache, CacheKey::Group(group)).await.token;
     assert!(!keep_group(&cache, group, &token, &group_copy(1, 0)).await);

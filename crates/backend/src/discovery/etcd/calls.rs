@@ -76,7 +76,7 @@ impl Calls {
         Ok(Calls {
             client,
             call_deadline: config.call_deadline,
-            attempt_deadline: config.attempt_deadline,
+            attempt_deadline: config.attempt_deadline(),
             entropy,
             _reloader: credentials.spawn_reloader(),
             _renew: AbortOnDropHandle::new(tokio::spawn(renew)),
@@ -196,7 +196,7 @@ impl Calls {
 /// Creates a client with these credentials. Contacts a server only if it has to sign in.
 pub(super) async fn dial(config: &EtcdConfig, snapshot: &CredentialSnapshot) -> Result<Client> {
     let mut options = ConnectOptions::new()
-        .with_connect_timeout(config.attempt_deadline)
+        .with_connect_timeout(config.attempt_deadline())
         .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
         .with_keep_alive_while_idle(true)
         // A member that is cut off from the others reports it, instead of answering with stale

@@ -44,17 +44,13 @@ pub struct EtcdConfig {
     pub lease_ttl: Duration,
     /// Mean interval between complete listings, which make up for events that the watch misses.
     /// Each interval varies by a third.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub list_every: Duration,
-    /// Timeout of a call, including repetitions; then it fails as `unavailable`.
+    /// Timeout of a call, including repetitions; then it fails as `unavailable`. One member has a
+    /// third of it to answer; then the call is repeated, possibly with another member.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub call_deadline: Duration,
-    /// Timeout of one member's answer; then the call is repeated, possibly with another member.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub attempt_deadline: Duration,
 }
 
 impl Default for EtcdConfig {
@@ -68,7 +64,6 @@ impl Default for EtcdConfig {
             lease_ttl: Duration::from_secs(10),
             list_every: Duration::from_secs(45),
             call_deadline: Duration::from_secs(3),
-            attempt_deadline: Duration::from_secs(1),
         }
     }
 }
@@ -94,24 +89,6 @@ impl EtcdConfig {
             let reason = "a slow etcd disk would expire the leases of healthy services";
             let remedy = "Whole seconds, at least 5: 10s";
             problems.refuse("lease_ttl", spans(self.lease_ttl), reason, remedy);
-        }
-        if self.list_every.is_zero() {
-            problems.refuse(
-                "list_every",
-                "0s",
-                "listing would never pause",
-                "Such as 45s",
-            );
-        }
-        if self.attempt_deadline.is_zero() || self.attempt_deadline > self.call_deadline {
-            let reason = "an attempt must fit into a call";
-            let remedy = "More than 0s, and at most etcd.call_deadline";
-            problems.refuse(
-                "attempt_deadline",
-                spans(self.attempt_deadline),
-                reason,
-                remedy,
-            );
         }
         if self.call_deadline >= self.lease_ttl {
             let reason = "a lease could expire while a call renews it";
@@ -153,6 +130,11 @@ impl EtcdConfig {
                 problems.refuse("endpoints", endpoint, reason, remedy);
             }
         }
+    }
+
+    /// Timeout of one member's answer.
+    pub(super) fn attempt_deadline(&self) -> Duration {
+        self.call_deadline / 3
     }
 
     /// Loads the files as they are now. Blocks while it reads a few small files.
@@ -203,10 +185,6 @@ mod tests {
             },
             EtcdConfig {
                 lease_ttl: Duration::from_millis(5_500),
-                ..ok.clone()
-            },
-            EtcdConfig {
-                attempt_deadline: Duration::from_secs(4),
                 ..ok.clone()
             },
             EtcdConfig {

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::SEAM;
 use crate::{Error, Result};
 
+/// Age at which a send_id is forgotten.
+pub(in crate::mailbox) const DEDUPE_KEEP: Duration = Duration::from_secs(86_400);
+
 /// Messages waiting for devices.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -26,16 +29,9 @@ pub struct MailboxConfig {
     pub count_max: i32,
     /// Limits for single platforms, by name: `ios`, `web` …
     pub platforms: BTreeMap<String, PlatformConfig>,
-    /// Age at which a send_id is forgotten.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub dedupe_keep: Duration,
-    /// Maximum number of send_ids remembered, at about 140 bytes each; the newest are kept. A
-    /// resend of a forgotten one is looked up in history.
-    pub dedupe_max: usize,
     /// Maximum size of the bodies in one page, in bytes (a page holds at least one message). The
     /// rest follows in the next page.
-    #[schemars(range(max = 67_108_864))]
+    #[serde(skip)]
     pub page_bytes_max: usize,
 }
 
@@ -57,8 +53,6 @@ impl Default for MailboxConfig {
             expire: Duration::from_secs(7 * 86_400),
             count_max: 1_000,
             platforms: BTreeMap::new(),
-            dedupe_keep: Duration::from_secs(86_400),
-            dedupe_max: 1_000_000,
             page_bytes_max: 1 << 20,
         }
     }

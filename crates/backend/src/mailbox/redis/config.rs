@@ -63,19 +63,12 @@ pub struct RedisConfig {
     pub deadline: Duration,
     /// Timeout for connecting and signing in to one server. May outlast a call that waits for the
     /// connection.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub connect_wait: Duration,
-    /// Interval between checks of each connection: that the server answers and is still the same
-    /// master.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub watch_interval: Duration,
     /// Maximum number of pipelines in flight to one server. Further ones wait, within their
     /// deadline.
+    #[serde(skip)]
     pub in_flight_max: usize,
-    /// Maximum number of requests in one pipeline.
-    pub pipeline_max: usize,
     /// Maximum time that a message waits for a device, counted from its acceptance. Afterwards only
     /// sync delivers it.
     #[serde(with = "humantime_serde")]
@@ -86,13 +79,9 @@ pub struct RedisConfig {
     pub count_max: i32,
     /// Limits for single platforms, by name: `ios`, `web` …
     pub platforms: BTreeMap<String, PlatformConfig>,
-    /// Age at which a send_id is forgotten.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub dedupe_keep: Duration,
     /// Maximum size of the bodies in one page, in bytes (a page holds at least one message). The
     /// rest follows in the next page.
-    #[schemars(range(max = 67_108_864))]
+    #[serde(skip)]
     pub page_bytes_max: usize,
 }
 
@@ -111,13 +100,10 @@ impl Default for RedisConfig {
             key_prefix: "msg".to_owned(),
             deadline: Duration::from_millis(200),
             connect_wait: Duration::from_secs(1),
-            watch_interval: Duration::from_secs(1),
             in_flight_max: 64,
-            pipeline_max: 128,
             expire: mailbox.expire,
             count_max: mailbox.count_max,
             platforms: mailbox.platforms,
-            dedupe_keep: mailbox.dedupe_keep,
             page_bytes_max: mailbox.page_bytes_max,
         }
     }
@@ -159,23 +145,9 @@ impl RedisConfig {
             }
         }
         problems.section("tls", self.tls.problems());
-        for (key, count) in [
-            ("in_flight_max", self.in_flight_max),
-            ("pipeline_max", self.pipeline_max),
-        ] {
-            if count == 0 {
-                problems.refuse(key, count, "no request could be sent", "At least 1");
-            }
-        }
-        for (key, time) in [
-            ("deadline", self.deadline),
-            ("connect_wait", self.connect_wait),
-            ("watch_interval", self.watch_interval),
-            ("dedupe_keep", self.dedupe_keep),
-        ] {
-            if time.is_zero() {
-                problems.refuse(key, "0s", "no server answers within 0s", "At least 1ms");
-            }
+        if self.deadline.is_zero() {
+            let reason = "no server answers within 0s";
+            problems.refuse("deadline", "0s", reason, "At least 1ms");
         }
         problems.extend(self.mailbox_config().problems());
         problems

@@ -57,8 +57,7 @@ pub struct KafkaConfig {
     #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
     /// Timeout of a request to the brokers: connecting, commits, reads for operators.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub request_timeout: Duration,
     /// Section `kafka.tls`: TLS. Changed files are read again, and clients replaced; files that are
     /// unusable, or that brokers refuse, change nothing.
@@ -71,7 +70,8 @@ pub struct KafkaConfig {
     pub properties: BTreeMap<String, String>,
     /// Files that each hold the value of one further property, for secret values.
     pub property_files: BTreeMap<String, PathBuf>,
-    /// Section `kafka.producer`: publishing.
+    /// Publishing.
+    #[serde(skip)]
     pub producer: ProducerConfig,
     /// Section `kafka.consumer`: reading, in consumer groups.
     pub consumer: ConsumerConfig,
@@ -100,14 +100,6 @@ pub struct Retention {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub message: Duration,
-    /// Retention of the retry topics.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub retry: Duration,
-    /// Retention of topic `notification`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub notification: Duration,
     /// Retention of dead letters: the time that operators have to look at them.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
@@ -115,20 +107,15 @@ pub struct Retention {
 }
 
 /// Publishing.
-#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct ProducerConfig {
     /// Time for a record to be acknowledged; then it fails as `unavailable`. Must exceed the time
     /// that brokers need to replace a dead leader.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
     pub publish_timeout: Duration,
     /// Maximum size of the records that wait for their acknowledgement, in bytes. Further
     /// publishers wait for room.
     pub buffer_bytes: usize,
     /// Time that a record waits for others, so that they share a request.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
 }
 
@@ -143,29 +130,13 @@ pub struct ConsumerConfig {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub session_timeout: Duration,
-    /// Interval between heartbeats of a member, by which it also learns that partitions are to
-    /// move. Only with `classic`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub heartbeat_interval: Duration,
     /// Maximum time between two polls of a member. A slower one loses its partitions, although it
     /// lives. Also the time that the others wait for a member to give up a partition.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[serde(skip)]
     pub poll_interval_max: Duration,
-    /// Time for which a broker holds a fetch that finds nothing. A partition that was just assigned
-    /// waits this long at most.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub fetch_wait: Duration,
-    /// Bytes of records that one member fetches ahead.
-    pub prefetch_bytes: usize,
     /// Approximate size of the records in one poll, in bytes. A poll returns at least one record.
+    #[serde(skip)]
     pub poll_bytes: usize,
-    /// Bytes of records that a paused partition buffers, to go on at once when it is resumed.
-    /// Beyond them it is paused at the broker.
-    #[schemars(extend("zero" = true))]
-    pub pause_bytes: usize,
 }
 
 /// Protocol by which a consumer group divides its partitions.
@@ -225,10 +196,6 @@ impl KafkaConfig {
         }
         if self.record_bytes_max == 0 {
             problems.refuse("record_bytes_max", 0, "no record would fit", "At least 1");
-        }
-        if self.request_timeout.is_zero() {
-            let reason = "no broker answers within 0s";
-            problems.refuse("request_timeout", "0s", reason, "Such as 10s");
         }
         problems.section("tls", self.tls.problems());
         problems.section("sasl", self.sasl.problems(self.tls.is_on()));
@@ -311,8 +278,6 @@ impl Default for Retention {
     fn default() -> Self {
         Retention {
             message: 7 * DAY,
-            retry: 7 * DAY,
-            notification: 3 * DAY,
             dead: 30 * DAY,
         }
     }
@@ -333,12 +298,8 @@ impl Default for ConsumerConfig {
         ConsumerConfig {
             protocol: GroupProtocol::Classic,
             session_timeout: Duration::from_secs(10),
-            heartbeat_interval: Duration::from_millis(500),
             poll_interval_max: Duration::from_secs(60),
-            fetch_wait: Duration::from_millis(100),
-            prefetch_bytes: 16 << 20,
             poll_bytes: 4 << 20,
-            pause_bytes: 256 << 10,
         }
     }
 }
@@ -373,7 +334,6 @@ mod tests {
         assert!(refusal(|c| c.brokers.clear()).contains("brokers"));
         assert!(refusal(|c| c.min_insync_replicas = 0).contains("min_insync_replicas"));
         assert!(refusal(|c| c.partitions.retry = 0).contains("partitions.retry"));
-        assert!(refusal(|c| c.request_timeout = Duration::ZERO).contains("request_timeout"));
     }
 
     #[test]

@@ -41,6 +41,10 @@ use crate::{Error, Result};
 
 type Client = StreamConsumer<Rebalances>;
 
+/// Bytes of records that a paused partition buffers, to go on at once when it is resumed. Beyond
+/// them it is paused at the broker.
+const PAUSE_BYTES: usize = 256 << 10;
+
 /// Time limit of a seek, which involves no other process.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -417,9 +421,7 @@ impl KafkaConsumer {
             return;
         };
         let partition = record.partition;
-        let flow = self
-            .assignments
-            .receive(record, self.config.consumer.pause_bytes);
+        let flow = self.assignments.receive(record, PAUSE_BYTES);
         self.apply_flow(client, partition, flow);
     }
 

@@ -64,6 +64,16 @@ pub(super) fn dedicated_setting(property: &str) -> Option<&'static str> {
 /// Wire overhead of a batch beyond its records.
 const BATCH_OVERHEAD: usize = 4 << 10;
 
+/// Interval between heartbeats of a member, by which it also learns that partitions are to move.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time for which a broker holds a fetch that finds nothing: a partition that was just assigned
+/// waits this long at most.
+const FETCH_WAIT: Duration = Duration::from_millis(100);
+
+/// Bytes of records that one member fetches ahead.
+const PREFETCH_BYTES: usize = 16 << 20;
+
 /// Bytes of the largest batch, at the client and at the brokers.
 pub(super) fn batch_bytes_max(config: &KafkaConfig) -> usize {
     config.record_bytes_max + BATCH_OVERHEAD
@@ -194,22 +204,18 @@ pub(super) fn reader(config: &KafkaConfig, group: &str) -> Result<ClientConfig> 
     set_default(&mut settings, "check.crcs", "true");
     // Pause before fetching more for a partition with a full queue; the default is a second.
     set_default(&mut settings, "fetch.queue.backoff.ms", "20");
-    let consumer = &config.consumer;
     settings
         .set("group.id", group)
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "error")
         .set("isolation.level", "read_uncommitted")
-        .set("fetch.wait.max.ms", millis(consumer.fetch_wait))
+        .set("fetch.wait.max.ms", millis(FETCH_WAIT))
         .set(
             "fetch.message.max.bytes",
             batch_bytes_max(config).to_string(),
         )
-        .set(
-            "queued.max.messages.kbytes",
-            kbytes(consumer.prefetch_bytes),
-        );
+        .set("queued.max.messages.kbytes", kbytes(PREFETCH_BYTES));
     Ok(settings)
 }
 
@@ -227,7 +233,7 @@ pub(super) fn member(config: &KafkaConfig, group: &str) -> Result<ClientConfig> 
                 .set("group.protocol", "classic")
                 .set("partition.assignment.strategy", "cooperative-sticky")
                 .set("session.timeout.ms", millis(consumer.session_timeout))
-                .set("heartbeat.interval.ms", millis(consumer.heartbeat_interval));
+                .set("heartbeat.interval.ms", millis(HEARTBEAT_INTERVAL));
         }
     }
     Ok(settings)

@@ -17,13 +17,11 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub settle: Duration,
-    /// Interval between searches for minutes to close.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    /// Interval between searches for minutes to close: a twelfth of `settle`.
+    #[serde(skip)]
     pub interval: Duration,
-    /// Silence of the process that closes minutes after which another takes over.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    /// Silence of the process that closes minutes after which another takes over: half of `settle`.
+    #[serde(skip)]
     pub takeover: Duration,
     /// Age at which closed minutes are removed.
     #[serde(with = "humantime_serde")]
@@ -40,5 +38,13 @@ impl Default for Config {
             takeover: Duration::from_secs(60),
             retention: Duration::from_secs(60 * 86_400),
         }
+    }
+}
+
+impl Config {
+    /// Sets what follows from `settle`.
+    pub fn derive(&mut self) {
+        self.interval = self.settle / 12;
+        self.takeover = self.settle / 2;
     }
 }

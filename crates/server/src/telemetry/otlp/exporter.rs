@@ -13,6 +13,7 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{RetryPolicy, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::resource::EnvResourceDetector;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
 };
@@ -35,9 +36,7 @@ const JITTER: Duration = Duration::from_millis(250);
 /// Limit of tries to reach a collector that is away: the life of the process. The queue is the
 /// bound.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// Least `log.otlp.linger`: the processor wakes at this interval, and would spin at zero.
-const LINGER_MIN: Duration = Duration::from_millis(10);
-/// Divisor of `log.otlp.timeout`: a call under way has this part of it at the end.
+/// Divisor of [`Config::timeout`]: a call under way has this part of it at the end.
 const LAST: u32 = 4;
 /// Pause between two looks at the file of headers.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
@@ -95,7 +94,7 @@ impl Exporter {
             .build()?;
         let _guard = runtime.enter();
         let (stop, shutdown) = (CancellationToken::new(), CancellationToken::new());
-        let resource = resource(config);
+        let resource = resource();
         let sink = match config.traces() {
             Some(_) => Some(queue(config, &headers, &resource, &stop)?),
             None => None,
@@ -134,7 +133,7 @@ impl Exporter {
         self.handle.send_replace(Some(handle.clone()));
     }
 
-    /// Blocks for `log.otlp.timeout` at most, and a moment.
+    /// Blocks for [`Config::timeout`] at most, and a moment.
     pub(super) fn end(&self) {
         self.stop.cancel();
         if let Some(sink) = &self.sink {
@@ -169,17 +168,19 @@ async fn reload_headers(headers: Headers) {
     }
 }
 
-pub(super) fn resource(config: &Config) -> Resource {
-    let new = || uuid::Uuid::new_v4().to_string();
-    let instance = config.instance.clone().unwrap_or_else(new);
-    let more = config.attributes.iter();
+/// Resource of this process: `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` win over the
+/// defaults.
+pub(super) fn resource() -> Resource {
+    let service = std::env::var("OTEL_SERVICE_NAME").ok();
+    let service = service.filter(|name| !name.is_empty());
     Resource::builder_empty()
         .with_attributes([
-            KeyValue::new("service.name", config.service.clone()),
+            KeyValue::new("service.name", "packetboat"),
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-            KeyValue::new("service.instance.id", instance),
+            KeyValue::new("service.instance.id", uuid::Uuid::new_v4().to_string()),
         ])
-        .with_attributes(more.map(|(key, value)| KeyValue::new(key.clone(), value.clone())))
+        .with_detector(Box::new(EnvResourceDetector::new()))
+        .with_attributes(service.map(|name| KeyValue::new("service.name", name)))
         .build()
 }
 
@@ -238,11 +239,11 @@ fn queue(
         pending_count: pending_count.clone(),
         timeout: config.timeout,
     };
-    let max = config.spans_max.max(1);
+    let max = config.spans_max;
     let batch = BatchConfigBuilder::default()
         .with_max_queue_size(max)
-        .with_max_export_batch_size(config.batch_max.clamp(1, max))
-        .with_scheduled_delay(config.linger.max(LINGER_MIN))
+        .with_max_export_batch_size(config.batch_max.min(max))
+        .with_scheduled_delay(config.linger)
         .build();
     Ok(Arc::new(Queue {
         processor: BatchSpanProcessor::new(exporter, batch),

@@ -32,17 +32,13 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Connects to the collector of metrics; `None` if none is set, or the interval is zero. Call
-    /// it within a runtime.
+    /// Connects to the collector of metrics; `None` if none is set. Call it within a runtime.
     pub(super) fn connect(
         config: &Config,
         headers: Headers,
         resource: &Resource,
     ) -> Result<Option<Numbers>> {
-        let Some(link) = config
-            .metrics()
-            .filter(|_| !config.metrics_interval.is_zero())
-        else {
+        let Some(link) = config.metrics() else {
             return Ok(None);
         };
         let (channel, dialer) = connect(config, link)?;

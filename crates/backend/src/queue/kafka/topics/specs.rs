@@ -12,6 +12,12 @@ use super::super::settings::batch_bytes_max;
 /// would stretch the configured retention far.
 const SEGMENT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Retention of the retry topics: as long as a carrier may be behind.
+const RETRY_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Retention of topic `notification`: horn gives up on older ones.
+const NOTIFICATION_RETENTION: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+
 /// Topic as configured.
 pub(super) struct TopicSpec {
     pub(super) name: String,
@@ -68,8 +74,8 @@ fn retention(topic: Topic, config: &KafkaConfig) -> Duration {
     let retention = &config.retention;
     match topic {
         Topic::Message => retention.message,
-        Topic::Retry(_) => retention.retry,
-        Topic::Notification => retention.notification,
+        Topic::Retry(_) => RETRY_RETENTION,
+        Topic::Notification => NOTIFICATION_RETENTION,
         Topic::Dead | Topic::NotificationDead => retention.dead,
         // Kafka drops whole segments, by their newest record: a dead letter may stay long after its
         // retention, and the operations on it must stay known for as long.
