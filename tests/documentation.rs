@@ -117,7 +117,7 @@ fn documented_doctor_checks_and_damage_match_the_code() {
     assert_eq!(documented_names(&page, "## One user"), kinds);
 }
 
-/// Checks names such as `carrier.retry_max`.
+/// Checks names such as `carrier.shards`.
 #[test]
 fn every_setting_that_a_page_names_exists() {
     let defaults = serde_json::to_value(Settings::default()).expect("JSON");

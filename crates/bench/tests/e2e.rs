@@ -19,9 +19,6 @@ fn small(parts: &[&str]) -> Command {
     command.args(parts).args(numbers.split(' '));
     command.args("--rounds 1 --settle 0.3 --memory --output json".split(' '));
     command
-        // Time for a slow reader: seconds instead of half a minute.
-        .env("PACKETBOAT_BOAT__SESSION__WRITE_WAIT", "1s")
-        .env("PACKETBOAT_BOAT__SESSION__LINK_BYTES_MIN", "1000000")
         // Nobody but slow readers is sent away, however slow the machine is.
         .env("PACKETBOAT_BOAT__SESSION__ACK_WAIT", "5m")
         .env("PACKETBOAT_CARRIER__ACK_WAIT", "5m")

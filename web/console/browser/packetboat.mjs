@@ -84,8 +84,8 @@ export class Packetboat {
       `boat.websocket = "${websocket}"`,
       `boat.tcp = "${tcp}"`,
       // Commands sign in faster than people do.
-      'station.user_sign_ins_burst = 1000000',
-      'station.user_sends_burst = 1000000',
+      'station.user_sign_ins_per_minute = 1000000',
+      'station.user_sends_per_second = 1000000',
       ...settings,
     ];
     await writeFile(file, lines.join('\n'));

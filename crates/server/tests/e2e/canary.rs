@@ -183,8 +183,6 @@ impl Suite {
              horn.provider = \"webhook\"\nhorn.secret_file = {secret_file:?}\n\
              horn.url = \"http://user:canary-user@127.0.0.1:9/call?token=canary-query\"\n\
              log.otlp.endpoint = \"{endpoint}\"\nlog.otlp.headers_file = {headers_file:?}\n\
-             log.otlp.service = \"{SHOWN}\"\nlog.otlp.linger = \"50ms\"\nlog.otlp.timeout = \"60s\"\n\
-             log.otlp.metrics_interval = \"200ms\"\n\
              admin.operators = [{{ name = \"ann\", token_file = {token_file:?}, roles = [\"view\"] }}]\n"
         );
         if cfg!(feature = "cluster") {
@@ -203,6 +201,9 @@ impl Suite {
         let lines = std::fs::File::create(&log).expect("a file");
         let mut command = all(&file, &dir.path("data"));
         command.env("PACKETBOAT_LOG__LEVEL", LEVEL).stderr(lines);
+        command
+            .env("OTEL_SERVICE_NAME", SHOWN)
+            .env("OTEL_METRIC_EXPORT_INTERVAL", "200");
         let all = All::from_process(Process::start(&mut command), dir);
         Suite {
             all,
@@ -365,9 +366,15 @@ fn life(format: &str) -> (Outputs, Vec<(&'static str, Vec<u8>)>) {
     let mut suite = Suite::start(format);
     let mut outputs = suite.outputs();
     let read_bytes = |bytes: &Mutex<Vec<u8>>| bytes.lock().expect("no panic").clone();
-    within(WAIT_TIMEOUT, || {
-        !read_bytes(&suite.collector.metrics).is_empty()
-    });
+    // At its end the process waits for the collector for five seconds only.
+    for (bytes, word) in [
+        (&suite.collector.traces, "deliver"),
+        (&suite.collector.metrics, "boat_sends_total"),
+    ] {
+        within(WAIT_TIMEOUT, || {
+            String::from_utf8_lossy(&read_bytes(bytes)).contains(word)
+        });
+    }
     suite.all.process.signal("TERM");
     assert!(suite.all.process.ended(WAIT_TIMEOUT).success());
     outputs.push(("traces", read_bytes(&suite.collector.traces)));

@@ -47,7 +47,10 @@ fn text_of_others_steers_no_terminal() {
     let escaped_text = r"hi \u001b[2J\u009b2J\u001b]52;c;aGk=\u0007\n1: I owe you \u202e1000";
     chat.line_is(&format!("1: {escaped_text}"));
     chat.type_line("/list");
-    chat.line_is(&format!("1  {escaped_text}"));
+    // The list counts it as unread until the reading is recorded.
+    let is_listed = |line: &str| line.starts_with("1 ") && line.ends_with(escaped_text);
+    let listed = chat.look_for(WAIT_TIMEOUT, is_listed);
+    assert_eq!(listed, Ok(()));
     chat.feed(String::new());
     assert!(chat.ended(WAIT_TIMEOUT).success());
     // JSON keeps the value.

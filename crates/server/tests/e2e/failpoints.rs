@@ -136,7 +136,7 @@ fn settings(webhook: &Webhook) -> String {
     format!(
         "boat.session.ack_wait = \"300ms\"\ncarrier.ack_wait = \"300ms\"\n\
          carrier.retry_delays = [\"10ms\", \"20ms\", \"30ms\", \"40ms\", \"50ms\"]\n\
-         station.record_bytes_max = 512\naudit.settle = \"5s\"\naudit.interval = \"1s\"\n\
+         station.record_bytes_max = 512\naudit.settle = \"5s\"\n\
          horn.provider = \"webhook\"\nhorn.url = \"{}\"",
         webhook.url
     )
@@ -238,8 +238,7 @@ fn crash_after_each_effect_of_a_dead_letter_and_its_redrive() {
 fn it_may_die_after_each_effect_of_the_audit() {
     let dies = |effect: &'static str| {
         let webhook = Webhook::refusing();
-        let settings = settings(&webhook) + "\naudit.takeover = \"3s\"";
-        let all = Survivor::start(&format!("{effect}:1"), &settings);
+        let all = Survivor::start(&format!("{effect}:1"), &settings(&webhook));
         let began = Instant::now();
         Scenario::begin(&all.door, 0).run(&webhook);
         while !all.has_died() {

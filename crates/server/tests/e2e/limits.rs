@@ -116,18 +116,15 @@ fn one_address_has_so_many_connections() {
 
 #[test]
 fn one_address_arrives_so_often() {
-    let settings = [
-        ("BOAT__ARRIVALS_PER_ADDRESS", "1"),
-        ("BOAT__ARRIVALS_PER_ADDRESS_BURST", "3"),
-    ];
-    let all = All::with_environment(&settings, "");
+    // A burst of ten.
+    let all = All::with_environment(&[("BOAT__ARRIVALS_PER_ADDRESS", "1")], "");
     let mut neighbour = neighbour(&all);
     let begun = Instant::now();
-    let mut arrivals: Vec<RawClient> = (0..30).map(|_| RawClient::tcp(all.tcp())).collect();
+    let mut arrivals: Vec<RawClient> = (0..60).map(|_| RawClient::tcp(all.tcp())).collect();
     // As many more as the machine took seconds.
-    let allowed = || 3 + begun.elapsed().as_secs() + 1;
+    let allowed = || 10 + begun.elapsed().as_secs() + 1;
     within(WAIT_TIMEOUT, || {
-        counted(&all, "arrivals_per_address") + allowed() >= 30
+        counted(&all, "arrivals_per_address") + allowed() >= 60
     });
     // Refused ones are dropped before any frame: the others wait for a hello.
     let mut dropped = 0;
@@ -143,58 +140,55 @@ fn one_address_arrives_so_often() {
 
 #[test]
 fn sign_ins_of_one_address_fail_so_often() {
-    let settings = [
-        ("BOAT__SIGN_IN_FAILURES_PER_ADDRESS", "1"),
-        ("BOAT__SIGN_IN_FAILURES_PER_ADDRESS_BURST", "2"),
-    ];
-    let all = All::with_environment(&settings, "");
+    // A burst of three.
+    let all = All::with_environment(&[("BOAT__SIGN_IN_FAILURES_PER_ADDRESS", "1")], "");
     let mut neighbour = neighbour(&all);
-    let codes = [0; 4].map(|_| {
+    let codes = [0; 5].map(|_| {
         let mut client = RawClient::tcp(all.tcp());
         client.send(&hello_with("forged".into()));
         client.closing()
     });
     let (wrong, often) = (Some(Code::Unauthenticated), Some(Code::RateLimited));
-    assert_eq!(codes, [wrong, wrong, often, often]);
+    assert_eq!(codes, [wrong, wrong, wrong, often, often]);
     assert_eq!(counted(&all, "sign_in_failures_per_address"), 2);
     neighbour.ping();
 }
 
 #[test]
 fn a_session_sends_so_many_bytes_and_frames_and_bodies() {
-    let settings = [
-        ("BOAT__READ_BYTES_PER_SECOND", "40000"),
-        ("BOAT__READ_BYTES_BURST", "20000"),
-    ];
-    let more = "boat.session.frames_per_second = 100\nboat.session.body_bytes_max = 10000";
+    const SENDS: u8 = 6;
+    // A burst of 64 KiB, as much as one read. A body has 4 KiB less than a frame.
+    let settings = [("BOAT__READ_BYTES_PER_SECOND", "16384")];
+    let more = "boat.session.frame_bytes_max = 32768";
     let all = All::with_environment(&settings, more);
     let mut neighbour = neighbour(&all);
     let mut client = RawClient::tcp(all.tcp()).signed_in(2);
-    client.send(&send(1, 10_001));
+    client.send(&send(1, 28_673));
     match client.next() {
         Some(ServerFrame::Refused { refusal, .. }) => assert_eq!(refusal.code, Code::TooLarge),
         other => panic!("{other:?}"),
     }
     let begun = Instant::now();
-    for number in 2..12 {
-        client.send(&send(number, 9_000));
+    for number in 2..2 + SENDS {
+        client.send(&send(number, 28_000));
     }
     // Meanwhile others are read.
     neighbour.ping();
-    let mut open = 10;
+    let mut open = SENDS;
     while open > 0 {
-        open -= usize::from(matches!(client.next(), Some(ServerFrame::Accepted(_))));
+        open -= u8::from(matches!(client.next(), Some(ServerFrame::Accepted(_))));
     }
+    // All bytes but a burst and one read pass at the rate.
     let took = begun.elapsed();
     assert!(took > Duration::from_secs(1), "{took:?}");
     assert!(counted(&all, "session_bytes") > 0);
-    // At once, lest they fall into several seconds.
-    client.send_together((0..200).map(|nonce| ClientFrame::Ping { nonce }));
+    // More than 2,000 in a second; at once, lest they fall into several seconds.
+    client.send_together((0..6_000).map(|_| ClientFrame::Ping { nonce: 1 }));
     assert_eq!(client.closing(), Some(Code::RateLimited));
     within(WAIT_TIMEOUT, || closed(&all, "rate_limited") == 1);
     assert_eq!(counted(&all, "session_frames"), 1);
     assert_eq!(counted(&all, "body_bytes"), 1);
     drop(neighbour);
-    assert_eq!(all.listen("1", 10).len(), 10);
+    assert_eq!(all.listen("1", SENDS.into()).len(), usize::from(SENDS));
     all.at_rest();
 }

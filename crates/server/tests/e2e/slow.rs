@@ -17,9 +17,9 @@ use crate::process::{WAIT_TIMEOUT, within};
 use crate::raw::{RawClient, connect_from, hello};
 
 const DRIP_INTERVAL: Duration = Duration::from_millis(200);
-/// Upper bound of the bytes sent before a connection ends: more than half a minute. Every other
-/// timeout is longer, and the bytes sent by then make no complete message.
-const BYTES_MAX: usize = 150;
+/// Upper bound of the bytes sent before a connection ends: nearly a minute. Every other timeout is
+/// longer, and the bytes sent by then make no complete message.
+const BYTES_MAX: usize = 290;
 /// Last byte of the loopback address of balancers, which neighbours never use.
 const BALANCER: u8 = 2;
 const CLIENT: u8 = 1;
@@ -121,7 +121,7 @@ fn upgrade() -> Vec<u8> {
 fn slow_senders_at_a_plain_port_are_closed_while_a_chat_runs() {
     let all = All::with(&format!(
         "boat.proxy.header = \"proxy-v2\"\nboat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\n\
-         boat.upgrade_timeout = \"6s\"\nboat.session.handshake = \"8s\"\nboat.session.heartbeat = \"2s\""
+         boat.arrival_timeout = \"24s\"\nboat.session.heartbeat = \"2s\""
     ));
     let chat = Chat::beside(&all);
     let drip = |stage, url, from, first, bytes, seconds| Drip {
@@ -149,15 +149,16 @@ fn slow_senders_at_a_plain_port_are_closed_while_a_chat_runs() {
             proxy(),
             2,
         ),
-        drip("a head", websocket, CLIENT, vec![], head("/ws"), 6),
-        drip("a first frame", tcp, CLIENT, vec![], half_frame(), 8),
+        // Half of the arrival is for the head, two thirds for the hello.
+        drip("a head", websocket, CLIENT, vec![], head("/ws"), 12),
+        drip("a first frame", tcp, CLIENT, vec![], half_frame(), 16),
         drip(
             "a first message",
             websocket,
             CLIENT,
             upgrade(),
             half_message(),
-            8,
+            16,
         ),
         drip("a later frame", tcp, CLIENT, frame, half_frame(), 5),
     ];
@@ -177,13 +178,14 @@ fn half_record() -> Vec<u8> {
     record
 }
 
-// T-B8: TLS records, alone, and at the end of an arrival bounded as a whole.
+// T-B8: TLS records, alone, and behind a slow header.
 #[test]
 fn slow_sender_below_tls_is_closed_in_time() {
     let files = tempfile::tempdir().expect("a directory");
     // Nobody here verifies the certificate.
     let certificate = tls(&certificate(files.path(), "boat"));
-    let all = All::with(&format!("{certificate}\nboat.tls_timeout = \"3s\""));
+    // Half of the arrival is for TLS.
+    let all = All::with(&format!("{certificate}\nboat.arrival_timeout = \"6s\""));
     let server = All::with(&format!(
         "{certificate}\nboat.proxy.header = \"proxy-v2\"\n\
          boat.proxy.networks = [\"127.0.0.{BALANCER}/32\"]\nboat.arrival_timeout = \"4s\""
@@ -225,7 +227,8 @@ fn slow_sender_below_tls_is_closed_in_time() {
 // A silent client gets the reason, once there is a session to send it.
 #[test]
 fn silent_client_is_told_that_no_hello_came() {
-    let all = All::with("boat.session.handshake = \"1s\"");
+    // Two thirds of the arrival are for the hello.
+    let all = All::with("boat.arrival_timeout = \"30s\"");
     for mut silent in [
         RawClient::tcp(all.tcp()),
         RawClient::websocket(&all.websocket),

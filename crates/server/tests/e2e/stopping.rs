@@ -121,7 +121,7 @@ fn a_process_that_waits_for_a_part_is_live_and_not_ready() {
     let dir = crate::all::Dir::new();
     let more = format!(
         "etcd.endpoints = [\"http://{address}\"]\netcd.lease_ttl = \"10m\"\n\
-         etcd.call_deadline = \"5m\"\netcd.attempt_deadline = \"5m\""
+         etcd.call_deadline = \"5m\""
     );
     let file = dir.settings(["127.0.0.1:0"; 3], &more);
     let [port] = crate::ports::free_ports();

@@ -52,7 +52,8 @@ fn is_aboard(client: &mut RawClient) -> bool {
 #[test]
 #[ignore = "needs the real parts: make e2e"]
 fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
-    let more = format!("boat.connections_max = {SEATS}\nboat.drain_spread = \"1s\"\n");
+    // Clients that are silent meanwhile keep their seats.
+    let more = format!("boat.connections_max = {SEATS}\nboat.session.heartbeat = \"5m\"\n");
     let fleet = Fleet::with("single", &more);
     let (first, second) = (fleet.boat("boat-1"), fleet.boat("boat-2"));
     let sign_in = |url: &str, user| RawClient::websocket(url).signed_in(user);
