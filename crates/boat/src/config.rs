@@ -76,6 +76,7 @@ pub struct Config {
     pub refusals_max: usize,
     /// Maximum number of connections accepted per second on all listeners, capped at 2,000 for each
     /// core. Further ones wait in the kernel's queue.
+    #[serde(skip)]
     pub accepts_per_second: u32,
     /// Maximum number of connections whose clients are not admitted yet, of which silent clients of
     /// one network hold a sixteenth. Where they are taken, the one that is silent for the longest
@@ -207,9 +208,6 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_notice: Duration,
-    /// Time within which clients that were sent away reconnect elsewhere, each at a random moment.
-    #[serde(skip)]
-    pub drain_spread: Duration,
     /// Time for leaving, including `drain_notice`; then the rest is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
@@ -309,7 +307,6 @@ impl Default for Config {
             drain_batch: 256,
             drain_pace: count(2000),
             drain_notice: Duration::ZERO,
-            drain_spread: Duration::from_secs(10),
             drain_deadline: Duration::from_secs(60),
         }
     }
@@ -327,8 +324,9 @@ impl Config {
         self.tls_timeout = self.arrival_timeout / 2;
         self.upgrade_timeout = self.arrival_timeout / 2;
         let session = &mut self.session;
-        session.handshake = self.arrival_timeout * 2 / 3;
+        session.handshake = self.arrival_timeout / 3 * 2;
         session.body_bytes_max = session.frame_bytes_max.saturating_sub(FRAME_OVERHEAD);
+        session.push_window_bytes = session.frame_bytes_max.saturating_mul(3);
         session.outgoing_bytes_max = session.frame_bytes_max.saturating_mul(4);
     }
 

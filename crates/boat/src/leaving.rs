@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::Config;
 use crate::connection::connections::Connections;
-use crate::status::{BoatStatus, Phase};
+use crate::status::{BoatStatus, Phase, RETURN_SPREAD};
 use crate::uplink::Uplink;
 
 /// Time for an order to take effect.
@@ -41,7 +41,6 @@ pub(crate) struct Leaving {
     /// The load of a boat without clients.
     empty_load: BoatLoad,
     notice: Duration,
-    return_spread: Duration,
     deadline: Duration,
     bounds: DrainBounds,
     reconnect_percent: u8,
@@ -63,7 +62,7 @@ impl Leaving {
             status,
             entropy,
             orders: watch::Sender::new(DrainOrder::Cancel),
-            drain: Mutex::new(Drain::new(config.drain_spread)),
+            drain: Mutex::new(Drain::new(RETURN_SPREAD)),
             is_waiting: AtomicBool::new(false),
             room: Mutex::new(None),
             waits_gauge: gauge!("boat_drain_waits"),
@@ -77,7 +76,6 @@ impl Leaving {
                 url: config.public_url.clone(),
             },
             notice: config.drain_notice,
-            return_spread: config.drain_spread,
             deadline: config.drain_deadline,
             bounds: config.drain_bounds(),
             reconnect_percent: config.reconnect_percent,

@@ -274,7 +274,7 @@ impl Rooms {
     /// Gives each room the parts that it needs.
     fn new(config: &Config, parts: &BoatParts, stations: StationPool) -> Rooms {
         let connections = Arc::new(Connections::new(TimerClock::starting_at(parts.clock.now())));
-        let status = Arc::new(BoatStatus::new(config.drain_spread));
+        let status = Arc::new(BoatStatus::new());
         let streams = Arc::new(DeliverStreams::new(Spans::here()));
         let uplink = Uplink::new(
             config,

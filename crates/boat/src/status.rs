@@ -10,6 +10,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// Time within which clients that were sent away come back elsewhere, each at a random moment.
+pub(crate) const RETURN_SPREAD: Duration = Duration::from_secs(10);
+
 /// Stage of a boat's life with clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -44,12 +47,10 @@ pub(crate) struct BoatStatus {
     ready: watch::Sender<bool>,
     /// Cancelled when the boat leaves for good.
     leave_token: CancellationToken,
-    /// Time within which refused newcomers come again.
-    return_spread: Duration,
 }
 
 impl BoatStatus {
-    pub(crate) fn new(return_spread: Duration) -> BoatStatus {
+    pub(crate) fn new() -> BoatStatus {
         BoatStatus {
             lives: RwLock::default(),
             is_leased: AtomicBool::new(false),
@@ -58,7 +59,6 @@ impl BoatStatus {
             shortages: Default::default(),
             ready: watch::Sender::new(false),
             leave_token: CancellationToken::new(),
-            return_spread,
         }
     }
 
@@ -117,7 +117,7 @@ impl BoatStatus {
     pub(crate) fn draining_refusal(&self) -> Option<Refusal> {
         self.is_draining().then(|| {
             let text = "this boat is shutting down; reconnect to reach another";
-            Refusal::new(Code::Draining, text).retry_after(self.return_spread)
+            Refusal::new(Code::Draining, text).retry_after(RETURN_SPREAD)
         })
     }
 

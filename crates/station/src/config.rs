@@ -116,13 +116,6 @@ pub struct Config {
     /// writer, which checks membership in any case.
     #[serde(skip)]
     pub members_deadline: Duration,
-    /// Time to read the newest messages of a group from the timeline. Then history is read.
-    #[serde(skip)]
-    pub timeline_deadline: Duration,
-    /// Length of the reservation of ids ahead of the clock. While discovery is away, a station
-    /// accepts messages for this long; then it refuses them as `unavailable`.
-    #[serde(skip)]
-    pub reserve_ahead: Duration,
     /// Maximum number of rows in one page of history, mail or a conversation list.
     #[serde(skip)]
     pub page_max: usize,
@@ -151,20 +144,19 @@ pub struct Config {
 }
 
 impl Config {
-    /// Sets what follows from settings: bursts from their rates, the deadlines of single steps from
-    /// that of a store.
+    /// Sets what follows from settings: bursts from their rates, the deadlines of checks before a
+    /// publication from the whole.
     pub fn derive(&mut self) {
         let times = |rate: NonZeroU32, factor| rate.saturating_mul(count(factor));
-        self.user_sign_ins_burst = count(self.user_sign_ins_per_minute.get() / 3 * 2);
+        self.user_sign_ins_burst = two_thirds(self.user_sign_ins_per_minute);
         self.user_sends_burst = times(self.user_sends_per_second, 10);
         self.bot_sends_burst = times(self.bot_sends_per_second, 5);
         self.private_sends_burst = times(self.private_sends_per_second, 8);
         self.group_sends_burst = times(self.group_sends_per_second, 10);
         self.user_questions_burst = times(self.user_questions_per_second, 4);
         self.user_history_reads_burst = times(self.user_history_reads_per_second, 5);
-        self.dedupe_deadline = self.store_deadline / 15;
-        self.timeline_deadline = self.store_deadline / 15;
-        self.members_deadline = self.store_deadline / 6;
+        self.dedupe_deadline = self.publish_deadline / 20;
+        self.members_deadline = self.publish_deadline / 8;
     }
 
     /// Lifts the limits of a user and of a conversation for a load test, whose users are faster
@@ -205,6 +197,11 @@ const fn count(number: u32) -> NonZeroU32 {
     }
 }
 
+/// Rounded up.
+fn two_thirds(rate: NonZeroU32) -> NonZeroU32 {
+    count(u64::from(rate.get()).saturating_mul(2).div_ceil(3) as u32)
+}
+
 impl Default for Config {
     fn default() -> Self {
         let bounds = Bounds::default();
@@ -241,8 +238,6 @@ impl Default for Config {
             dedupe_deadline: Duration::from_millis(200),
             store_deadline: Duration::from_secs(3),
             members_deadline: Duration::from_millis(500),
-            timeline_deadline: Duration::from_millis(200),
-            reserve_ahead: Duration::from_secs(600),
             page_max: 100,
             pages: page_cache::Config::default(),
             page_bytes_max: 1024 * 1024,

@@ -32,6 +32,9 @@ use crate::limits::Limits;
 /// Calls of one kind at the same time, of those that ask about one thing each.
 const MAX_CONCURRENT_READS: usize = 16;
 
+/// Time to read the newest messages of a group from the timeline. Then history is read.
+const TIMELINE_DEADLINE: Duration = Duration::from_millis(200);
+
 /// Tokens to fill the entries that a question looked up.
 type FillTokens = Mutex<BTreeMap<CacheKey, FillToken>>;
 
@@ -65,7 +68,7 @@ impl Reader {
             pages: PageCache::new(&config.pages, config.page_bytes_max),
             timeline: GroupTimeline {
                 timeline: backends.timeline.clone(),
-                deadline: config.timeline_deadline,
+                deadline: TIMELINE_DEADLINE,
                 bytes_max: config.page_bytes_max,
             },
             rules: ReadRules {

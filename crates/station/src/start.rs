@@ -34,6 +34,10 @@ use crate::session::tickets::{TicketDoor, TicketKeysError};
 use crate::session::{Admissions, KickoutQueue, RevocationDoor};
 use crate::stores::answered_within;
 
+/// Length of the reservation of ids ahead of the clock. While discovery is away, a station accepts
+/// messages for this long; then it refuses them as `unavailable`.
+const RESERVE_AHEAD: Duration = Duration::from_secs(600);
+
 /// Time for a boat to take notices. Then they are pushed again, up to five times in a quarter of a
 /// minute. Sync makes up for notices lost after that.
 const NOTICE_DEADLINE: Duration = Duration::from_secs(1);
@@ -156,7 +160,7 @@ async fn assemble(
         backends.registry.clone(),
         backends.installation.clone(),
         backends.clock.clone(),
-        config.reserve_ahead,
+        RESERVE_AHEAD,
         deadline,
     );
     let ids = ids.await?;

@@ -59,10 +59,6 @@ pub struct EngineOptions {
     pub memtable_bytes: u64,
     /// Size of the block cache for reads in bytes, shared by all tables.
     pub cache_bytes: u64,
-    /// Size of the journal in bytes at which the tables that need its oldest part are written out.
-    /// Bounds the time of a restart after a crash.
-    #[serde(skip)]
-    pub journal_bytes: u64,
     /// Flushes each commit to disk. Without it, *accepted* survives a kill but not a power cut.
     pub fsync: bool,
 }
@@ -72,7 +68,6 @@ impl Default for EngineOptions {
         EngineOptions {
             memtable_bytes: 64 << 20,
             cache_bytes: 32 << 20,
-            journal_bytes: 256 << 20,
             fsync: true,
         }
     }

@@ -111,7 +111,7 @@ impl AddressWarnings {
                 %address,
                 "this address has reached the limit {setting}; further requests are refused \
                  (counted in limits_total). If many clients share it, have the load balancer pass \
-                 on their addresses, or raise the limit if it is a setting"
+                 on their addresses, or raise the limit (docs/operations/limits.md says how)"
             );
         }
     }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use protocol::{GroupId, MessageId, Seq};
 
-use super::{Timeline, TimelineConfig, TimelineEntry};
+use super::{PAGE_BYTES_MAX, Timeline, TimelineConfig, TimelineEntry};
 use crate::Kind;
 use crate::test_ids::{TestIds, seqs};
 
@@ -188,7 +188,7 @@ pub(super) async fn large_messages_come_by_page(timeline: &dyn Timeline, fresh: 
             break;
         }
         let bytes: usize = page.iter().map(|entry| entry.body.len()).sum();
-        assert!(bytes <= TimelineConfig::default().page_bytes_max);
+        assert!(bytes <= PAGE_BYTES_MAX);
         all_pages.extend(page);
         pages += 1;
     }

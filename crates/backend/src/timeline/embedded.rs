@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::{GroupId, MessageId, Seq};
 
-use super::{Timeline, TimelineConfig, TimelineEntry, newest};
+use super::{PAGE_BYTES_MAX, Timeline, TimelineConfig, TimelineEntry, newest};
 use crate::Result;
 
 /// Overhead of a message beside its body, approximately.
@@ -81,7 +81,7 @@ impl Timeline for EmbeddedTimeline {
         let fits = |entry: &&TimelineEntry| {
             let is_first = bytes == 0;
             bytes += entry.body.len().max(1);
-            is_first || bytes <= self.config.page_bytes_max
+            is_first || bytes <= PAGE_BYTES_MAX
         };
         let newest = timeline.entries.values().rev().skip(offset).take(count);
         Ok(newest.take_while(fits).cloned().collect())

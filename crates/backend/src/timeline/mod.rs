@@ -28,6 +28,10 @@ use crate::{Error, Result};
 /// Bound of positions: a floating-point score could not tell larger ones apart.
 const SEQ_MAX: u64 = 1 << 53;
 
+/// Maximum size of the bodies in one page (a page holds at least one message). The rest follows in
+/// the next page.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+
 /// Newest messages of groups, kept beside history.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -38,10 +42,6 @@ pub struct TimelineConfig {
     /// last message. In memory they stay as long as there is room.
     #[serde(skip)]
     pub expire: Duration,
-    /// Maximum size of the bodies in one page, in bytes (a page holds at least one message). The
-    /// rest follows in the next page.
-    #[serde(skip)]
-    pub page_bytes_max: usize,
     /// Maximum size of all groups in bytes, if they are kept in memory. The least recently used
     /// group is dropped first.
     #[serde(skip)]
@@ -53,7 +53,6 @@ impl Default for TimelineConfig {
         TimelineConfig {
             keep: 1000,
             expire: Duration::from_secs(7 * 24 * 3600),
-            page_bytes_max: 1 << 20,
             memory_bytes_max: 64 << 20,
         }
     }

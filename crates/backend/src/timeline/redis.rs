@@ -16,7 +16,7 @@ use bytes::Bytes;
 use protocol::{GroupId, MessageId, Seq};
 use redis::Value;
 
-use super::{SEAM, Timeline, TimelineConfig, TimelineEntry, newest};
+use super::{PAGE_BYTES_MAX, SEAM, Timeline, TimelineConfig, TimelineEntry, newest};
 use crate::mailbox::RedisConfig;
 use crate::redis::call::Call;
 use crate::redis::failure::Failure;
@@ -104,7 +104,7 @@ impl Timeline for RedisTimeline {
         let call = call
             .arg(offset.min(self.config.keep))
             .arg(count.min(PAGE_MAX))
-            .arg(self.config.page_bytes_max);
+            .arg(PAGE_BYTES_MAX);
         read(self.ask(call).await?).map_err(at_here)
     }
 

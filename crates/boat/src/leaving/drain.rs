@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use super::Leaving;
 use crate::connection::Connection;
-use crate::status::Phase;
+use crate::status::{Phase, RETURN_SPREAD};
 
 /// Interval of checks whether the lanes are empty.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -118,9 +118,7 @@ impl Leaving {
         info!(clients = connections.len(), "drain started");
         let clients = u32::try_from(connections.len()).unwrap_or(u32::MAX);
         // Each client picks a random moment within this.
-        let spread = self
-            .return_spread
-            .min(SPREAD_PER_CLIENT.saturating_mul(clients));
+        let spread = RETURN_SPREAD.min(SPREAD_PER_CLIENT.saturating_mul(clients));
         let text = "this boat is shutting down; reconnect to reach another";
         let refusal = Refusal::new(Code::Draining, text).retry_after(spread);
         self.send_away(connections, &refusal, pace, deadline).await;
@@ -318,7 +316,7 @@ impl Leaving {
     }
 
     fn reconnect_refusal(&self, text: &str) -> Refusal {
-        Refusal::new(Code::Reconnect, text).retry_after(self.return_spread)
+        Refusal::new(Code::Reconnect, text).retry_after(RETURN_SPREAD)
     }
 }
 

@@ -12,7 +12,8 @@ use super::pace::Pace;
 use crate::Config;
 use crate::connection::Connection;
 
-/// Bytes that wait for a station in one lane; beyond them a session reads no further sends.
+/// Bytes of one kind that wait for a station in one lane. Sends and acknowledgements beyond them are
+/// refused as `unavailable`.
 const LANE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Time that acknowledgements and receipts wait for others, so that they share a call.
 const RECEIPTS_LINGER: Duration = Duration::from_millis(20);

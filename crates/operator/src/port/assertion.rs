@@ -48,7 +48,8 @@ pub struct AssertionConfig {
     #[schemars(extend("examples" = ["/etc/packetboat/desk/proxy.jwks"]))]
     pub jwks_file: Option<PathBuf>,
     /// Maximum time from an assertion's `iat` to its `exp`.
-    #[serde(skip)]
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub lifetime_max: Duration,
     /// Claim with the operator's name for logs. Choose one that people cannot set themselves.
     pub name_claim: String,

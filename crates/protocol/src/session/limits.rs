@@ -37,7 +37,7 @@ pub struct SessionLimits {
     pub frames_per_second: u32,
     /// Maximum size of a client's frame in bytes. The welcome announces it, and the transports
     /// enforce it.
-    #[schemars(range(min = 8192, max = 16_777_216))]
+    #[schemars(range(min = 8192, max = 4_194_304))]
     pub frame_bytes_max: u32,
     /// Maximum size of a message's `data` in bytes; a larger one is refused as `too_large`.
     #[serde(skip)]

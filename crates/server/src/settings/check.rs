@@ -2,19 +2,23 @@
 
 use std::time::Duration;
 
-use api::transport::MESSAGE_BYTES_MAX;
 use protocol::settings::Problems;
 
 use super::{Settings, bounds, span};
 use crate::compose::StationProvers;
 
-/// Least `audit.settle`: ids run ahead of a clock by a second, and clocks differ.
-const SETTLE_MIN: Duration = Duration::from_secs(5);
+/// Least `audit.settle`: ids run ahead of a clock by a second, clocks differ, and another process
+/// takes over after half of it, in which a store must answer.
+const SETTLE_MIN: Duration = Duration::from_secs(20);
 
 /// Time that the log may keep a record past its retention: it drops whole segments, which end
 /// within a day.
 #[cfg(feature = "cluster")]
 const SEGMENTS: Duration = Duration::from_secs(2 * 86_400);
+
+/// Longest `horn.age_max`: the log keeps notifications for a day more.
+#[cfg(feature = "cluster")]
+const NOTIFICATION_AGE_MAX: Duration = Duration::from_secs(2 * 86_400);
 
 /// Bytes of a record beside the body of its message: addresses, ids, options, headers.
 const RECORD_OVERHEAD: usize = 4 << 10;
@@ -166,7 +170,6 @@ impl Settings {
             );
         }
         self.pushes_pass(problems);
-        self.calls_hold(problems);
         let log = self.embedded.queue.record_bytes_max;
         self.records_fit("embedded.queue.record_bytes_max", log, problems);
     }
@@ -187,32 +190,14 @@ impl Settings {
                 &format!("As carrier.ack_wait, {}", span::write(carrier.ack_wait)),
             );
         }
-        let limit = self.station.body_bytes_max.saturating_add(RECORD_OVERHEAD);
-        if (session.outgoing_bytes_max as usize) < limit {
-            let body = self.station.body_bytes_max;
-            problems.refuse(
-                "boat.session.frame_bytes_max",
-                session.frame_bytes_max,
-                &format!(
-                    "four times as many bytes wait for a client at most: one message with a body of \
-                     station.body_bytes_max, {body}, would fill that, and the next frame would \
-                     close the session as slow"
-                ),
-                &format!("At least {}", limit.div_ceil(4)),
-            );
-        }
-    }
-
-    /// Checks that services can hand each other the largest messages.
-    fn calls_hold(&self, problems: &mut Problems) {
-        let station = &self.station;
-        let reason = format!("calls between services carry at most {MESSAGE_BYTES_MAX} bytes");
-        let body = MESSAGE_BYTES_MAX - RECORD_OVERHEAD;
-        if station.body_bytes_max > body {
-            let reason = format!("{reason}, so such a message would always be refused");
-            let remedy = format!("At most {body}");
-            let value = station.body_bytes_max;
-            problems.refuse("station.body_bytes_max", value, &reason, &remedy);
+        let body = self.station.body_bytes_max;
+        let frame = body.saturating_add(RECORD_OVERHEAD);
+        if (session.frame_bytes_max as usize) < frame {
+            let reason =
+                format!("a body of station.body_bytes_max, {body}, would not fit into a frame");
+            let remedy = format!("At least {frame}, 4 KiB more than that");
+            let value = session.frame_bytes_max;
+            problems.refuse("boat.session.frame_bytes_max", value, &reason, &remedy);
         }
     }
 
@@ -241,6 +226,18 @@ impl Settings {
         problems.section("timeline", self.timeline.problems());
         problems.section("etcd", self.etcd.problems());
         problems.section("scylla", self.scylla.problems());
+        if self.horn.age_max > NOTIFICATION_AGE_MAX {
+            let value = span::write(self.horn.age_max);
+            let reason = "topic notification keeps records for three days, and horn may be late";
+            let remedy = format!("At most {}", span::write(NOTIFICATION_AGE_MAX));
+            problems.refuse("horn.age_max", value, reason, &remedy);
+        }
+        let longest_delay = self.carrier.retry_delays.iter().max().copied();
+        if longest_delay >= Some(self.kafka.retention.message) {
+            let reason = "a retry would be removed before it is due";
+            let remedy = "Each shorter than kafka.retention.message";
+            problems.refuse("carrier.retry_delays", "", reason, remedy);
+        }
         let in_log = self.kafka.retention.message.saturating_add(SEGMENTS);
         if self.scylla.ledger_retention < in_log {
             problems.refuse(
@@ -278,6 +275,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use api::transport::MESSAGE_BYTES_MAX;
+
     use super::*;
 
     fn check_with(change: impl FnOnce(&mut Settings)) -> String {
@@ -384,7 +383,7 @@ mod tests {
     fn one_key_is_refused_once() {
         let refusal = check_with(|s| s.audit.settle = Duration::ZERO);
         assert_eq!(refusal.lines().count(), 1, "{refusal}");
-        assert!(refusal.contains("At least 5s"), "{refusal}");
+        assert!(refusal.contains("At least 20s"), "{refusal}");
     }
 
     #[test]
@@ -442,32 +441,27 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_message_leaves_room_for_the_next_frame() {
-        let refusal = "boat.session.frame_bytes_max is 16383: four times as many bytes wait for a \
-                       client at most: one message with a body of station.body_bytes_max, 61440, \
-                       would fill that, and the next frame would close the session as slow. At \
-                       least 16384";
+    fn the_largest_message_fits_into_a_frame() {
+        let refusal = "boat.session.frame_bytes_max is 65535: a body of station.body_bytes_max, \
+                       61440, would not fit into a frame. At least 65536, 4 KiB more than that";
         let bytes = |s: &mut Settings, is_over| {
-            s.boat.session.frame_bytes_max = 16_384 - u32::from(is_over);
-            s.boat.derive();
+            s.boat.session.frame_bytes_max = 65_536 - u32::from(is_over);
         };
         refuses(bytes, refusal);
     }
 
+    // What no file can change must fit by itself.
     #[test]
-    fn calls_between_services_hold_the_largest_message() {
-        let refusal = "station.body_bytes_max is 4190209: calls between services carry at most \
-                       4194304 bytes, so such a message would always be refused. At most 4190208";
-        let body = |s: &mut Settings, is_over| {
-            s.boat.session.outgoing_bytes_max = 8 << 20;
-            s.embedded.queue.record_bytes_max = 8 << 20;
-            #[cfg(feature = "cluster")]
-            {
-                s.kafka.record_bytes_max = 8 << 20;
-            }
-            s.station.body_bytes_max = 4_190_208 + usize::from(is_over);
-        };
-        refuses(body, refusal);
+    fn fixed_values_fit_each_other() {
+        let settings = Settings::default();
+        let (boat, station, carrier) = (&settings.boat, &settings.station, &settings.carrier);
+        assert!(boat.batch_items_max <= station.batch_items_max);
+        let limits = protocol::delivery::DeliveryLimits::default();
+        assert!(limits.lane_window <= boat.session.push_window as usize);
+        assert!(carrier.store_timeout <= carrier.list_margin / 2);
+        assert_eq!(carrier.list_margin, station.list_margin);
+        let rows = station.page_max * 256;
+        assert!(station.page_bytes_max + rows <= MESSAGE_BYTES_MAX);
     }
 
     #[cfg(feature = "cluster")]

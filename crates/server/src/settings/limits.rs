@@ -64,7 +64,7 @@ const fn station(
 const LIMITS: &[Limit] = &[
     boat("connections", "connections", &["boat.connections_max"], Code::Full),
     boat("connections_per_address", "connections from one address, 1,024 or 10,240", &["boat.connections_per_address_max"], Code::RateLimited),
-    boat_pace("arrivals", "new connections in a second, 2,000 for each core at most; the rest waits in the kernel", &["boat.accepts_per_second"]),
+    boat_pace("arrivals", "new connections in a second, 5,000, and 2,000 for each core at most; the rest waits in the kernel", &[]),
     boat("arrivals_per_address", "new connections from one address, 20 or 200 in a second and ten times as many after a rest; further ones are dropped before anything is said", &["boat.arrivals_per_address"], Code::RateLimited),
     boat("sign_in_failures_per_address", "failed sign-ins from one address, 10 or 100 in a minute and three times as many after a rest", &["boat.sign_in_failures_per_address"], Code::RateLimited),
     boat("sign_in_calls", "sign-ins in flight to stations, 256", &[], Code::Unavailable),
@@ -100,7 +100,7 @@ Each limit has a code that clients get ([what each asks of them](../protocol.md)
 counts refusals, and waits where there is no code. Of the limits on an address the first number is for addresses that
 are the clients' own: on loopback, or where a balancer names them (`boat.proxy`, `station.http.proxy_networks`);
 elsewhere many clients may share one, and it is ten times that. The first refusal of an address in a minute is a line of
-the log with the setting, and `packetboat doctor` names the busiest addresses of a boat. Arrivals that wait for a hello
+the log with the limit, and `packetboat doctor` names the busiest addresses of a boat. Arrivals that wait for a hello
 are counted when one more waits for its place among them.
 
 A station counts for itself: with several, a user reaches at worst as many times its rate as there are stations, or as

@@ -1,4 +1,4 @@
-//! Settings of earlier versions that are none any more, each with what holds instead.
+//! Settings of earlier versions that no longer exist, each with what holds instead.
 
 use figment::Figment;
 use protocol::settings::Problems;
@@ -20,8 +20,9 @@ pub(super) fn check(named_settings: &Figment) -> Result<(), SettingsError> {
 /// Reason against a variable that names one of them.
 pub(super) fn reason_against(name: &str) -> Option<String> {
     let is_named = |path: &str| {
-        let (section, key) = path.rsplit_once('.').unwrap_or_default();
-        variable(section, key) == name
+        let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+        let rest = name.strip_prefix(&variable(section, key));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("__"))
     };
     let (_, instead) = REMOVED.iter().find(|(path, _)| is_named(path))?;
     Some(reason(instead))
@@ -33,17 +34,16 @@ fn reason(instead: &str) -> String {
 
 #[rustfmt::skip]
 const REMOVED: &[(&str, &str)] = &[
-    ("log.otlp.traces_endpoint", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names one"),
-    ("log.otlp.metrics_endpoint", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT names one"),
+    ("log.otlp.traces_endpoint", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT names one, if log.otlp.endpoint is unset"),
+    ("log.otlp.metrics_endpoint", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT names one, if log.otlp.endpoint is unset"),
     ("log.otlp.service", "OTEL_SERVICE_NAME names it"),
     ("log.otlp.instance", "OTEL_RESOURCE_ATTRIBUTES may say service.instance.id=…"),
     ("log.otlp.timeout", "OTEL_EXPORTER_OTLP_TIMEOUT sets it, 5000 ms without it"),
     ("log.otlp.linger", "fixed at 500ms"),
     ("log.otlp.spans_max", "fixed at 8192"),
     ("log.otlp.batch_max", "fixed at 512"),
-    ("log.otlp.metrics_interval", "OTEL_METRIC_EXPORT_INTERVAL sets it, 30000 ms without it"),
+    ("log.otlp.metrics_interval", "OTEL_METRIC_EXPORT_INTERVAL sets it, 30000 ms without it; for no metrics, name a collector of traces only"),
     ("log.otlp.attributes", "OTEL_RESOURCE_ATTRIBUTES names them"),
-    ("admin.assertion.lifetime_max", "fixed at 1day"),
     ("audit.interval", "a twelfth of audit.settle"),
     ("audit.takeover", "half of audit.settle"),
     ("embedded.engine.memtable_bytes", "fixed at 67108864"),
@@ -58,14 +58,12 @@ const REMOVED: &[(&str, &str)] = &[
     ("embedded.timeline.expire", "fixed at 7days"),
     ("embedded.timeline.page_bytes_max", "fixed at 1048576"),
     ("embedded.timeline.memory_bytes_max", "fixed at 67108864"),
-    ("embedded.cache.keep_for", "fixed at 30m"),
-    ("embedded.cache.memory_bytes_max", "fixed at 67108864"),
+    ("embedded.cache", "copies stay for 30 minutes, in 64 MiB"),
+    ("cache", "copies stay for 30 minutes"),
+    ("kafka.producer", "records wait for 500 us to share a request, in 64 MiB, and fail after 30 s"),
     ("kafka.request_timeout", "fixed at 10s"),
-    ("kafka.retention.retry", "fixed at 7days"),
+    ("kafka.retention.retry", "as kafka.retention.message"),
     ("kafka.retention.notification", "fixed at 3days"),
-    ("kafka.producer.publish_timeout", "fixed at 30s"),
-    ("kafka.producer.buffer_bytes", "fixed at 67108864"),
-    ("kafka.producer.linger", "fixed at 500us"),
     ("kafka.consumer.heartbeat_interval", "fixed at 500ms"),
     ("kafka.consumer.poll_interval_max", "fixed at 1m"),
     ("kafka.consumer.fetch_wait", "fixed at 100ms"),
@@ -81,8 +79,6 @@ const REMOVED: &[(&str, &str)] = &[
     ("timeline.expire", "fixed at 7days"),
     ("timeline.page_bytes_max", "fixed at 1048576"),
     ("timeline.memory_bytes_max", "fixed at 67108864"),
-    ("cache.keep_for", "fixed at 30m"),
-    ("cache.memory_bytes_max", "fixed at 67108864"),
     ("etcd.list_every", "fixed at 45s"),
     ("etcd.attempt_deadline", "a third of etcd.call_deadline"),
     ("scylla.connect_timeout", "fixed at 10s"),
@@ -118,6 +114,7 @@ const REMOVED: &[(&str, &str)] = &[
     ("boat.drain_pace_cluster", "fixed at 10000"),
     ("boat.drain_spread", "fixed at 10s"),
     ("boat.reconnect_percent", "fixed at 10"),
+    ("boat.accepts_per_second", "fixed at 5000, and 2000 for each core"),
     ("boat.session.handshake", "two thirds of boat.arrival_timeout"),
     ("boat.session.write_wait", "fixed at 20s"),
     ("boat.session.link_bytes_min", "fixed at 8192"),
@@ -127,7 +124,7 @@ const REMOVED: &[(&str, &str)] = &[
     ("boat.session.submit_bytes_max", "fixed at 524288"),
     ("boat.session.held_max", "fixed at 256"),
     ("boat.session.push_window", "fixed at 256"),
-    ("boat.session.push_window_bytes", "fixed at 196608"),
+    ("boat.session.push_window_bytes", "three times boat.session.frame_bytes_max"),
     ("boat.session.mail_page", "fixed at 64"),
     ("boat.session.mail_retry", "fixed at 1s"),
     ("boat.session.receipts_max", "fixed at 4096"),
@@ -144,9 +141,9 @@ const REMOVED: &[(&str, &str)] = &[
     ("station.history_reads_max", "fixed at 512"),
     ("station.sends_in_flight_max", "fixed at 65536"),
     ("station.batch_items_max", "fixed at 4096"),
-    ("station.dedupe_deadline", "a fifteenth of station.store_deadline"),
-    ("station.members_deadline", "a sixth of station.store_deadline"),
-    ("station.timeline_deadline", "a fifteenth of station.store_deadline"),
+    ("station.dedupe_deadline", "a twentieth of station.publish_deadline"),
+    ("station.members_deadline", "an eighth of station.publish_deadline"),
+    ("station.timeline_deadline", "fixed at 200ms"),
     ("station.notice_deadline", "fixed at 1s"),
     ("station.reserve_ahead", "fixed at 10m"),
     ("station.page_max", "fixed at 100"),

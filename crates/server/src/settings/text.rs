@@ -211,12 +211,12 @@ const PAGE_HEAD: &str = "# Settings
 
 A laptop needs none of them: `packetboat all` runs on the defaults. An installation on real parts sets those of the first
 part, looks at the second when it grows, and leaves the third alone unless a page of these docs sends you there. What
-nobody turns is no setting: its value stands in the limits, the metrics and the pages about it.
+nobody needs to change is not a setting: its value stands in the limits, the metrics and the pages about it.
 
 A file says `[boat]` and `connections_max = 5000`; the environment says `PACKETBOAT_BOAT__CONNECTIONS_MAX=5000` and wins
 over the file; flags win over both. `packetboat config default` prints a file with all of them, `config schema` a JSON
 schema for editors, `config check` what is wrong with a file, `config print` what is in force. A number outside its
-bounds is refused at start, and so is a setting of an earlier version that is none any more, with what holds instead.
+bounds is refused at start, and so is a setting of an earlier version that no longer exists, with what holds instead.
 ";
 
 /// Text of a section without the section's name, which stands above it.

@@ -6,6 +6,9 @@ use protocol::settings::Problems;
 
 use crate::telemetry::OtlpConfig;
 
+/// Attributes of the resource, read by the exporter.
+pub(crate) const RESOURCE_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
+
 /// Fills `otlp` from variables, read by `get`. If the settings name a collector, variables do not
 /// name another. Those of the resource (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`) are read
 /// by the exporter.
@@ -60,6 +63,10 @@ pub(super) fn apply(
             None => {}
         }
     }
+    let attributes = get(RESOURCE_ATTRIBUTES);
+    if pairs(attributes.as_deref()).iter().any(Option::is_none) {
+        refuse(&mut problems, RESOURCE_ATTRIBUTES, "key=value, …");
+    }
     if problems.is_empty() {
         Ok(())
     } else {
@@ -74,7 +81,6 @@ fn refuse(problems: &mut Problems, name: &str, expected: &str) {
 
 /// Reads `key=value` pairs between commas, values percent-encoded; `None` for a piece that is no
 /// pair.
-#[cfg(feature = "otlp")]
 pub(crate) fn pairs(text: Option<&str>) -> Vec<Option<(String, String)>> {
     let pairs = text.unwrap_or_default().split(',').map(str::trim);
     let pairs = pairs.filter(|pair| !pair.is_empty());
@@ -87,7 +93,6 @@ pub(crate) fn pairs(text: Option<&str>) -> Vec<Option<(String, String)>> {
     pairs.map(read).collect()
 }
 
-#[cfg(feature = "otlp")]
 fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -162,6 +167,8 @@ mod tests {
         for (name, value) in [
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "region"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "region=%zz"),
         ] {
             let refusal = applied(OtlpConfig::default(), &[(name, value)]);
             let problems = refusal.expect_err(value);

@@ -57,7 +57,7 @@ pub struct Config {
     /// Also the time for the last call when the process ends.
     #[serde(skip)]
     pub timeout: Duration,
-    /// Time that a span waits for others, so that they share a call; at least 10 ms.
+    /// Time that a span waits for others, so that they share a call.
     #[serde(skip)]
     pub linger: Duration,
     /// Maximum number of spans that wait for export; further ones are dropped and counted.
@@ -125,8 +125,11 @@ impl Config {
         let mut problems = Problems::default();
         for (key, endpoint) in [
             ("endpoint", &self.endpoint),
-            ("traces_endpoint", &self.traces_endpoint),
-            ("metrics_endpoint", &self.metrics_endpoint),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &self.traces_endpoint),
+            (
+                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+                &self.metrics_endpoint,
+            ),
         ] {
             let Some(endpoint) = endpoint else { continue };
             if let Some((reason, remedy)) = self.refusal(endpoint.expose()) {

@@ -136,7 +136,7 @@ fn settings(webhook: &Webhook) -> String {
     format!(
         "boat.session.ack_wait = \"300ms\"\ncarrier.ack_wait = \"300ms\"\n\
          carrier.retry_delays = [\"10ms\", \"20ms\", \"30ms\", \"40ms\", \"50ms\"]\n\
-         station.record_bytes_max = 512\naudit.settle = \"5s\"\n\
+         station.record_bytes_max = 512\naudit.settle = \"20s\"\n\
          horn.provider = \"webhook\"\nhorn.url = \"{}\"",
         webhook.url
     )

@@ -159,7 +159,7 @@ fn a_session_sends_so_many_bytes_and_frames_and_bodies() {
     const SENDS: u8 = 6;
     // A burst of 64 KiB, as much as one read. A body has 4 KiB less than a frame.
     let settings = [("BOAT__READ_BYTES_PER_SECOND", "16384")];
-    let more = "boat.session.frame_bytes_max = 32768";
+    let more = "boat.session.frame_bytes_max = 32768\nstation.body_bytes_max = 28672";
     let all = All::with_environment(&settings, more);
     let mut neighbour = neighbour(&all);
     let mut client = RawClient::tcp(all.tcp()).signed_in(2);

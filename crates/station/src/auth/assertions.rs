@@ -8,7 +8,7 @@ use backend::clock::{Clock, Entropy};
 use protocol::{Refusal, Timestamp};
 use serde_json::{Map, Value};
 
-use super::config::{Config, Issuer};
+use super::config::{Config, Issuer, LEEWAY};
 use super::provider::Https;
 use super::tokens::{Times, TrustedIssuer, claimed_issuer, wrong_issuer};
 use super::{KeyError, unauthenticated};
@@ -35,7 +35,7 @@ impl Assertions {
         })?;
         Ok(Assertions {
             issuer: trusted_issuer,
-            leeway: config.leeway,
+            leeway: LEEWAY,
             bytes_max,
         })
     }

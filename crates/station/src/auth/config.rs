@@ -38,9 +38,6 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "2h", "spanMaximum" = "30days"))]
     pub stale_max: Duration,
-    /// Clock difference tolerated at a token's begin and end.
-    #[serde(skip)]
-    pub leeway: Duration,
     /// Maximum size of a token in bytes; longer ones are refused unread.
     #[schemars(range(min = 256, max = 65_536))]
     pub token_bytes_max: usize,
@@ -120,12 +117,14 @@ impl Default for Config {
             remote: RemoteConfig::default(),
             cache_dir: None,
             stale_max: Duration::from_secs(24 * 3600),
-            leeway: Duration::from_secs(30),
             token_bytes_max: 4096,
             strict: false,
         }
     }
 }
+
+/// Tolerance for clocks that differ.
+pub(super) const LEEWAY: Duration = Duration::from_secs(30);
 
 /// Life of the tokens that `packetboat token` signs with `key_file`.
 const KEY_FILE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);

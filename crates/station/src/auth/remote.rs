@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use super::config::{Config, LIFETIME_MAX, address};
+use super::config::{Config, LEEWAY, LIFETIME_MAX, address};
 use super::{Authenticator, Client, KeyError, Principal};
 
 /// Time for an answer, including that for a connection.
@@ -172,7 +172,7 @@ impl Remote {
             timer: TimerClock::starting_at(Timestamp::ZERO),
             pace: Mutex::default(),
             lifetime_max: remote.lifetime_max,
-            leeway: config.leeway,
+            leeway: LEEWAY,
         }))
     }
 

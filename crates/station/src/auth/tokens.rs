@@ -17,7 +17,7 @@ use protocol::{Code, Refusal, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use super::config::{Algorithm, Config, Issuer, to_jwt_algorithm};
+use super::config::{Algorithm, Config, Issuer, LEEWAY, to_jwt_algorithm};
 use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Https, Providers};
 use super::published::{PublishedKeys, reloads};
@@ -277,7 +277,7 @@ impl SignedTokens {
         };
         Ok(SignedTokens {
             issuers,
-            leeway: config.leeway,
+            leeway: LEEWAY,
             token_bytes_max: config.token_bytes_max,
         })
     }

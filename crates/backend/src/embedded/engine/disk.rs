@@ -349,10 +349,14 @@ impl DiskState {
     }
 }
 
+/// Size of the journal at which the tables that need its oldest part are written out. Bounds the time
+/// of a restart after a crash.
+const JOURNAL_BYTES: u64 = 256 << 20;
+
 fn open_database(dir: &Path, options: &EngineOptions) -> fjall::Result<Database> {
     Database::builder(dir)
         .cache_size(options.cache_bytes)
-        .max_journaling_size(options.journal_bytes.max(64 << 20))
+        .max_journaling_size(JOURNAL_BYTES)
         .worker_threads(WORKERS)
         .open()
 }

@@ -96,7 +96,8 @@ pub struct Partitions {
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Retention of topic `message`. Must exceed the largest lag of a carrier.
+    /// Retention of topic `message` and of the retry topics. Must exceed the largest lag of a
+    /// carrier.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub message: Duration,
@@ -126,17 +127,14 @@ pub struct ConsumerConfig {
     /// Protocol that divides the partitions among the members.
     pub protocol: GroupProtocol,
     /// Silence after which a member counts as dead and the others get its partitions. Only with
-    /// `classic`; brokers bound it (6 s to 30 min by default).
+    /// `classic`; brokers bound it, too (6 s by default).
     #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "1m"))]
     pub session_timeout: Duration,
     /// Maximum time between two polls of a member. A slower one loses its partitions, although it
     /// lives. Also the time that the others wait for a member to give up a partition.
     #[serde(skip)]
     pub poll_interval_max: Duration,
-    /// Approximate size of the records in one poll, in bytes. A poll returns at least one record.
-    #[serde(skip)]
-    pub poll_bytes: usize,
 }
 
 /// Protocol by which a consumer group divides its partitions.
@@ -299,7 +297,6 @@ impl Default for ConsumerConfig {
             protocol: GroupProtocol::Classic,
             session_timeout: Duration::from_secs(10),
             poll_interval_max: Duration::from_secs(60),
-            poll_bytes: 4 << 20,
         }
     }
 }

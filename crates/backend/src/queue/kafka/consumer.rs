@@ -41,6 +41,9 @@ use crate::{Error, Result};
 
 type Client = StreamConsumer<Rebalances>;
 
+/// Approximate size of the records in one poll. A poll returns at least one record.
+const POLL_BYTES: usize = 4 << 20;
+
 /// Bytes of records that a paused partition buffers, to go on at once when it is resumed. Beyond
 /// them it is paused at the broker.
 const PAUSE_BYTES: usize = 256 << 10;
@@ -693,7 +696,7 @@ impl Consumer for KafkaConsumer {
             if !self.assignments.has_pending() {
                 self.fill(max)?;
             }
-            let records = self.assignments.take(max, self.config.consumer.poll_bytes);
+            let records = self.assignments.take(max, POLL_BYTES);
             if !records.is_empty() {
                 return Ok(Polled::Records(records));
             }

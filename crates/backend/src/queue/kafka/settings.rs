@@ -176,6 +176,8 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
         set_default(&mut settings, name, value);
     }
     let producer = &config.producer;
+    let linger_ms = producer.linger.as_secs_f64() * 1e3;
+    set_default(&mut settings, "linger.ms", &linger_ms.to_string());
     settings
         .set("acks", "all")
         .set("enable.idempotence", "true")
@@ -183,10 +185,6 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
         .set("enable.gapless.guarantee", "true")
         // Records do not time out individually: the whole producer is replaced (see `Generation`).
         .set("message.timeout.ms", "0")
-        .set(
-            "linger.ms",
-            (producer.linger.as_secs_f64() * 1e3).to_string(),
-        )
         .set("message.max.bytes", batch_bytes_max(config).to_string())
         .set("queue.buffering.max.messages", "0")
         // The effective bound is ours, and lower.
@@ -204,18 +202,23 @@ pub(super) fn reader(config: &KafkaConfig, group: &str) -> Result<ClientConfig> 
     set_default(&mut settings, "check.crcs", "true");
     // Pause before fetching more for a partition with a full queue; the default is a second.
     set_default(&mut settings, "fetch.queue.backoff.ms", "20");
+    set_default(&mut settings, "fetch.wait.max.ms", &millis(FETCH_WAIT));
+    let prefetch_kbytes = kbytes(PREFETCH_BYTES);
+    set_default(
+        &mut settings,
+        "queued.max.messages.kbytes",
+        &prefetch_kbytes,
+    );
     settings
         .set("group.id", group)
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "error")
         .set("isolation.level", "read_uncommitted")
-        .set("fetch.wait.max.ms", millis(FETCH_WAIT))
         .set(
             "fetch.message.max.bytes",
             batch_bytes_max(config).to_string(),
-        )
-        .set("queued.max.messages.kbytes", kbytes(PREFETCH_BYTES));
+        );
     Ok(settings)
 }
 

@@ -13,7 +13,6 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{RetryPolicy, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::resource::EnvResourceDetector;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
 };
@@ -28,6 +27,7 @@ use super::collector::{Dialer, connect};
 use super::headers::{self, Headers};
 use super::numbers::Numbers;
 use super::spans;
+use crate::settings::variables::{RESOURCE_ATTRIBUTES, pairs};
 
 /// Pause between tries to reach a collector that is away; doubles up to `PAUSE_MAX`.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -171,6 +171,8 @@ async fn reload_headers(headers: Headers) {
 /// Resource of this process: `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` win over the
 /// defaults.
 pub(super) fn resource() -> Resource {
+    let attributes = std::env::var(RESOURCE_ATTRIBUTES).ok();
+    let attributes = pairs(attributes.as_deref()).into_iter().flatten();
     let service = std::env::var("OTEL_SERVICE_NAME").ok();
     let service = service.filter(|name| !name.is_empty());
     Resource::builder_empty()
@@ -179,7 +181,7 @@ pub(super) fn resource() -> Resource {
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
             KeyValue::new("service.instance.id", uuid::Uuid::new_v4().to_string()),
         ])
-        .with_detector(Box::new(EnvResourceDetector::new()))
+        .with_attributes(attributes.map(|(key, value)| KeyValue::new(key, value)))
         .with_attributes(service.map(|name| KeyValue::new("service.name", name)))
         .build()
 }
@@ -242,7 +244,7 @@ fn queue(
     let max = config.spans_max;
     let batch = BatchConfigBuilder::default()
         .with_max_queue_size(max)
-        .with_max_export_batch_size(config.batch_max.min(max))
+        .with_max_export_batch_size(config.batch_max)
         .with_scheduled_delay(config.linger)
         .build();
     Ok(Arc::new(Queue {

@@ -12,10 +12,7 @@ use super::super::settings::batch_bytes_max;
 /// would stretch the configured retention far.
 const SEGMENT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Retention of the retry topics: as long as a carrier may be behind.
-const RETRY_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-/// Retention of topic `notification`: horn gives up on older ones.
+/// Retention of topic `notification`: longer than the longest `horn.age_max`.
 const NOTIFICATION_RETENTION: Duration = Duration::from_secs(3 * 24 * 60 * 60);
 
 /// Topic as configured.
@@ -73,8 +70,7 @@ fn common(config: &KafkaConfig) -> Vec<(&'static str, String)> {
 fn retention(topic: Topic, config: &KafkaConfig) -> Duration {
     let retention = &config.retention;
     match topic {
-        Topic::Message => retention.message,
-        Topic::Retry(_) => RETRY_RETENTION,
+        Topic::Message | Topic::Retry(_) => retention.message,
         Topic::Notification => NOTIFICATION_RETENTION,
         Topic::Dead | Topic::NotificationDead => retention.dead,
         // Kafka drops whole segments, by their newest record: a dead letter may stay long after its
