@@ -29,7 +29,7 @@ const CORPUS: [u64; 10] = [278, 522, 922, 1894, 3040, 3578, 3726, 3913, 5317, 59
 /// Number of worlds of the gate that lose power.
 const POWER_SEEDS: u64 = 100;
 /// Seeds of these with a past finding.
-const POWER_CORPUS: [u64; 4] = [218, 413, 528, 1685];
+const POWER_CORPUS: [u64; 5] = [119, 218, 413, 528, 1685];
 /// Number of worlds of each kind that are run twice.
 const REPLAYED_SEEDS: u64 = 20;
 

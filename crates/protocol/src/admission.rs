@@ -121,12 +121,14 @@ pub fn message_task(
     at: Timestamp,
 ) -> Task {
     let age = doubt.age();
+    // Ids may run ahead of the clock, as after a restart: the first try's may be older by that lead.
+    let lead = message.accepted_at.since(at);
     let work = Work::Message(MessageTask {
         message,
         origin: Some(origin),
         maybe_repeat: doubt == Doubt::MaybeRepeat,
         unsure: age.is_some(),
-        age: age.unwrap_or_default(),
+        age: age.unwrap_or_default().saturating_add(lead),
         letter: None,
         bounds,
     });
@@ -297,7 +299,8 @@ mod tests {
     use crate::change::ChangeOf;
     use crate::group::GroupCommand;
     use crate::message::Content;
-    use crate::{Options, SendId};
+    use crate::presence::BoatLife;
+    use crate::{BoatId, Incarnation, Options, SendId};
 
     #[test]
     fn sends_behind_one_that_is_to_be_repeated_wait_for_it() {
@@ -429,6 +432,43 @@ mod tests {
         assert_eq!(needs_membership(&message), Some(group));
         let private = send(Recipient::User(user(2)), "hello");
         assert_eq!(needs_membership(&private), None);
+    }
+
+    #[test]
+    fn a_repeat_is_looked_for_behind_the_lead_of_ids() {
+        let at = Timestamp::from_millis(50_000);
+        let task = |accepted_at, doubt| {
+            let message = Message {
+                accepted_at,
+                ..accepted_message(
+                    user(1),
+                    DeviceId::new("phone").expect("short"),
+                    &send(Recipient::User(user(2)), "hello"),
+                    id(1),
+                )
+            };
+            let origin = Origin {
+                session: SessionId::new(1).expect("positive"),
+                life: BoatLife {
+                    boat: BoatId::new("boat-1").expect("a name"),
+                    incarnation: Incarnation(1),
+                },
+            };
+            match message_task(message, origin, doubt, Bounds::default(), at).work {
+                Work::Message(task) => task.age,
+                Work::Deliver(_) | Work::Kickout(_) => panic!("a message"),
+            }
+        };
+        let seconds = Duration::from_secs;
+        let unsure = Doubt::Unsure { age: seconds(44) };
+        assert_eq!(task(at, unsure), seconds(44));
+        assert_eq!(task(at + seconds(600), unsure), seconds(644));
+        assert_eq!(task(at + seconds(600), Doubt::None), seconds(600));
+        assert_eq!(
+            task(Timestamp::ZERO, unsure),
+            seconds(44),
+            "ids behind the clock"
+        );
     }
 
     #[test]

@@ -132,7 +132,8 @@ pub struct MessageTask {
     pub maybe_repeat: bool,
     /// The dedupe key was lost: look for the send_id among what was placed since the first try.
     pub unsure: bool,
-    /// Time from the first try to `accepted_at`.
+    /// Maximum time from the id of the first try to `accepted_at`, the lead of ids over the clock
+    /// included.
     pub age: Duration,
     /// Name of the dead letter that it sends on its way again.
     pub letter: Option<String>,
