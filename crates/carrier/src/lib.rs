@@ -40,7 +40,7 @@ mod start;
 mod writer;
 
 pub use config::Config;
-pub use start::{CarrierHandle, GROUP, StartError, start};
+pub use start::{CarrierHandle, GROUP, StartError, start, start_with};
 
 #[cfg(test)]
 mod tests;

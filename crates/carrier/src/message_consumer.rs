@@ -13,6 +13,7 @@ use std::sync::Arc;
 use api::trace::Spans;
 use backend::Backends;
 use backend::queue::{Partition, Polled, Record};
+use protocol::event::Encode;
 use protocol::keys::Topic;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -73,10 +74,12 @@ impl MessageConsumer {
         backends: &Backends,
         consumer: PartitionConsumer,
         records: Records,
+        encode: Arc<dyn Encode>,
         spans: Spans,
     ) -> MessageConsumer {
+        let writer = Writer::new(backends, &consumer.config, records.clone(), encode, spans);
         MessageConsumer {
-            writer: Writer::new(backends, &consumer.config, records.clone(), spans),
+            writer,
             consumer,
             records,
             partitions: backends.queue.partitions(Topic::Message),

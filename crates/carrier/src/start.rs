@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::codec::EventFrames;
 use api::trace::Spans;
 use api::transport::Connector;
 use backend::Backends;
 use backend::clock::TimerClock;
 use backend::discovery::Role;
 use protocol::delivery::{Delivery, DeliveryLimits};
+use protocol::event::Encode;
 use protocol::keys::{CARRIERS, RETRY_TIERS, Topic};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -68,6 +70,21 @@ pub async fn start(
     connector: Connector,
     shutdown: CancellationToken,
 ) -> Result<CarrierHandle, StartError> {
+    start_with(config, backends, connector, Arc::new(EventFrames), shutdown).await
+}
+
+/// As [`start`], with frames of new records made by `encode`: worlds of tests have records whose
+/// handling panics.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_with(
+    config: Config,
+    backends: Backends,
+    connector: Connector,
+    encode: Arc<dyn Encode>,
+    shutdown: CancellationToken,
+) -> Result<CarrierHandle, StartError> {
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
     let leases = backends.registry.watch(Role::Boat);
     let leases = StoreDeadline::new(&config).within(leases).await?;
@@ -79,6 +96,7 @@ pub async fn start(
         backends,
         connector,
         directory,
+        encode,
         spans: Spans::here(),
         tasks: TaskTracker::new(),
         stop: shutdown.child_token(),
@@ -110,6 +128,7 @@ struct Carrier {
     connector: Connector,
     records: Records,
     directory: BoatDirectory,
+    encode: Arc<dyn Encode>,
     spans: Spans,
     tasks: TaskTracker,
     /// Stops the consumers.
@@ -149,6 +168,7 @@ impl Carrier {
                 &self.backends,
                 partition_consumer,
                 self.records.clone(),
+                self.encode.clone(),
                 self.spans.clone(),
             );
             self.consume(&consumers, consumer.run(self.stop.clone()));

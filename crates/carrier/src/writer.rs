@@ -15,12 +15,12 @@ mod stamp_retry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::codec::EventFrames;
 use api::trace::{self, Spans};
 use backend::Backends;
 use backend::clock::Clock;
 use backend::queue::Partition;
 use backend::{Error, Kind};
+use protocol::event::Encode;
 use protocol::ledger::{DeadReason, dead_entries};
 use protocol::record::TaskRecord;
 use protocol::trace::{Span, Step};
@@ -59,6 +59,7 @@ pub(crate) struct Writer {
     store_deadline: StoreDeadline,
     list_margin: Duration,
     group_push_max: usize,
+    encode: Arc<dyn Encode>,
     spans: Spans,
 }
 
@@ -128,6 +129,7 @@ impl Writer {
         backends: &Backends,
         config: &Config,
         records: Records,
+        encode: Arc<dyn Encode>,
         spans: Spans,
     ) -> Writer {
         Writer {
@@ -140,6 +142,7 @@ impl Writer {
             store_deadline: StoreDeadline::new(config),
             list_margin: config.list_margin,
             group_push_max: config.group_push_max,
+            encode,
             spans,
             backends: backends.clone(),
         }
@@ -280,10 +283,11 @@ impl Writer {
             epoch: self.epoch,
             records,
         };
+        let encode = Arc::clone(&self.encode);
         let rules = Rules {
             push_max: self.group_push_max,
             unsure_margin: UNSURE_MARGIN,
-            encode: &EventFrames,
+            encode: &*encode,
         };
         let mut facts = Facts::default();
         let mut rounds = 0;

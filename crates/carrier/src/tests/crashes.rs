@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::codec::EventFrames;
 use api::trace::Spans;
 use backend::hook::Fault;
 use backend::queue::Polled;
@@ -39,6 +40,7 @@ pub(super) async fn write_some_and_die(world: &World, batch_max: usize) -> usize
         &world.backends,
         &Config::default(),
         records,
+        Arc::new(EventFrames),
         Spans::default(),
     );
     let mut delivered_count = 0;
