@@ -33,6 +33,8 @@ pub(crate) struct Judge {
     dead: BTreeMap<MessageId, DeadReason>,
     /// Messages whose records died as a whole.
     late_ids: BTreeSet<MessageId>,
+    /// None: an operator has dealt with all.
+    open_letters: BTreeSet<MessageId>,
     /// First conversation in which the carrier found a later writer ahead.
     overtaken: Option<ConversationId>,
 }
@@ -248,6 +250,7 @@ impl World {
             judged_ids: &self.judge.judged_ids,
             repeats: &self.judge.repeats,
             late_ids: &self.judge.late_ids,
+            open_letters: &self.judge.open_letters,
         }
     }
 

@@ -22,8 +22,8 @@ const MAX_ROWS: usize = 100_000;
 pub struct StoredConversation {
     /// Rev of each change, and its record, in order.
     pub changes: Vec<(u64, MessageId)>,
-    /// Revs of changes that died.
-    pub died: BTreeSet<u64>,
+    /// Rev of each change that died, and its record.
+    pub died: BTreeMap<u64, MessageId>,
     /// Rev of the head.
     pub rev: u64,
     pub overlays: BTreeMap<Seq, Overlay>,
@@ -59,10 +59,10 @@ impl StoredConversation {
             let changes = backends.changes.since(id, 0, MAX_ROWS).await?.into_iter();
             let (dead_changes, changes): (Vec<_>, Vec<_>) =
                 changes.partition(OrderedChange::has_died);
-            let changes = changes.iter().map(|change| (change.rev, change.asked.id));
+            let key = |change: &OrderedChange| (change.rev, change.asked.id);
             let mut conversation = StoredConversation {
-                changes: changes.collect(),
-                died: dead_changes.iter().map(|change| change.rev).collect(),
+                changes: changes.iter().map(key).collect(),
+                died: dead_changes.iter().map(key).collect(),
                 rev: head.rev,
                 overlays: backends.changes.altered(id, Seq(1), head.seq).await?,
                 ..StoredConversation::default()
@@ -124,7 +124,7 @@ impl Evidence<'_> {
             let (changes, rev) = (&stored.changes, stored.rev);
             let (revs, ids): (Vec<u64>, Vec<MessageId>) = changes.iter().copied().unzip();
             let dead_revs = &stored.died;
-            let revs: BTreeSet<u64> = revs.into_iter().chain(dead_revs.iter().copied()).collect();
+            let revs: BTreeSet<u64> = revs.into_iter().chain(dead_revs.keys().copied()).collect();
             let is_dense = revs.into_iter().eq(1..=rev) && changes.is_sorted();
             if !is_dense || ids != *expected {
                 return Err(format!(
@@ -258,7 +258,7 @@ impl Evidence<'_> {
         stored: &StoredConversations,
         may_repeat: impl Fn(MessageId) -> bool,
     ) -> Result<(), String> {
-        for &id in self.judged_ids {
+        for &id in self.judged_ids.difference(self.open_letters) {
             let fates = model.fates.get(&id);
             let fates = fates.ok_or_else(|| format!("{id} was accepted and is not in the log"))?;
             let entries = self.ledger.get(&id).map_or(&[][..], Vec::as_slice);

@@ -80,6 +80,7 @@ impl<'a> Judges<'a> {
             judged_ids: &timely.map(|(id, _)| id).collect(),
             repeats: &BTreeMap::new(),
             late_ids: &BTreeSet::new(),
+            open_letters: &BTreeSet::new(),
         };
         evidence.judge_history()?;
         model
@@ -251,6 +252,15 @@ pub async fn audit_all(backends: &Backends) -> Result<audit::Report, String> {
 /// # Errors
 /// The log does not answer.
 pub async fn accepted(backends: &Backends) -> backend::Result<Vec<Work>> {
+    let records = accepted_records(backends).await?;
+    Ok(records.into_iter().map(|(_, work)| work).collect())
+}
+
+/// The same, each with its offset in its partition.
+///
+/// # Errors
+/// The log does not answer.
+pub async fn accepted_records(backends: &Backends) -> backend::Result<Vec<(u64, Work)>> {
     let (queue, topic) = (&backends.queue, Topic::Message);
     let mut works = Vec::new();
     for number in 0..queue.partitions(topic) {
@@ -259,8 +269,10 @@ pub async fn accepted(backends: &Backends) -> backend::Result<Vec<Work>> {
         while next < end {
             let records = queue.read(partition, next, PAGE_SIZE).await?;
             next = records.last().expect("it has not ended").offset + 1;
-            let tasks = records.into_iter().map(|record| Task::decode(record.value));
-            works.extend(tasks.map(|task| task.expect("a task").work));
+            works.extend(records.into_iter().map(|record| {
+                let task = Task::decode(record.value).expect("a task");
+                (record.offset, task.work)
+            }));
         }
     }
     Ok(works)

@@ -43,6 +43,11 @@ pub(crate) enum Order {
     Mute(Duration),
 }
 
+/// Name of the send of a message, by its number.
+pub(crate) fn send_id(number: usize) -> SendId {
+    SendId::from_bytes((number as u128 + 1).to_be_bytes())
+}
+
 enum Event {
     Frame(ServerFrame),
     Broken,
@@ -123,7 +128,7 @@ impl LivingDevice {
 
     fn start(&mut self) {
         let mut device = self.device.lock();
-        let claims = station::auth::Claims::new(device.user, self.world.now(), TOKEN_LIFE);
+        let claims = station::auth::Claims::new(device.user, self.world.token_time(), TOKEN_LIFE);
         device.start(sign(&claims));
         drop(device);
         self.world.trace.add(&self.name, format_args!("starts"));
@@ -219,7 +224,7 @@ impl LivingDevice {
                 self.world.retry_later(self.number, order);
             }
             Order::Send { number, to } => {
-                let send_id = SendId::from_bytes((number as u128 + 1).to_be_bytes());
+                let send_id = send_id(number);
                 let content = Content::text(format!("message {number}"));
                 self.device.lock().send(send_id, to, content, now);
             }

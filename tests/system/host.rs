@@ -1,13 +1,18 @@
 //! Hosts: a service as it ships, on hooked parts, restarted whenever it ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use api::codec::EventFrames;
 use backend::Backends;
-use backend::clock::TimerClock;
+use backend::clock::{Clock, TimerClock};
 use backend::discovery::Role;
 use backend::hook::Hook;
+use operator::dead_letters::DeadLetters;
+use protocol::Timestamp;
 use protocol::access::{self, Caller};
+use protocol::event::Encode;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use server::settings::Settings;
@@ -16,9 +21,11 @@ use tests::world::{Chance, HostGate, Life};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::machine::Machine;
 use crate::plan::Service;
+use crate::troubles::PoisonFrames;
 use crate::world::World;
 
 /// Time within which brokers and discovery notice a death.
@@ -34,6 +41,7 @@ enum ServiceHandle {
     Station(station::StationHandle),
     Carrier(carrier::CarrierHandle),
     Horn(horn::HornHandle),
+    Operator(TaskTracker),
 }
 
 impl ServiceHandle {
@@ -44,6 +52,7 @@ impl ServiceHandle {
             ServiceHandle::Station(station) => station.drained().await,
             ServiceHandle::Carrier(carrier) => carrier.drained().await,
             ServiceHandle::Horn(horn) => horn.drained().await,
+            ServiceHandle::Operator(tasks) => tasks.wait().await,
         }
     }
 }
@@ -55,6 +64,26 @@ pub(crate) struct Harbour {
     pub(crate) dead: CancellationToken,
 }
 
+/// Clock of a host, which may step; its timers go on.
+pub(crate) struct HostClock {
+    timer: TimerClock,
+    offset_ms: AtomicI64,
+}
+
+impl HostClock {
+    /// Sets it so many milliseconds off.
+    pub(crate) fn step(&self, offset_ms: i64) {
+        self.offset_ms.store(offset_ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for HostClock {
+    fn now(&self) -> Timestamp {
+        let offset_ms = self.offset_ms.load(Ordering::Relaxed);
+        Timestamp::from_millis(self.timer.now().millis() + offset_ms)
+    }
+}
+
 /// Host of a world, by its number.
 pub(crate) struct Host {
     pub(crate) number: usize,
@@ -62,14 +91,24 @@ pub(crate) struct Host {
     name: String,
     world: Arc<World>,
     settings: Settings,
-    clock: Arc<TimerClock>,
+    clock: Arc<HostClock>,
 }
 
 impl Host {
     pub(crate) fn new(number: usize, service: Service, world: Arc<World>) -> Host {
         let name = name(service, number);
         let mut rng = StdRng::seed_from_u64(world.plan.seed ^ ((number as u64 + 1) << 40));
-        let clock_lead = CLOCK_LEAD_MAX.mul_f64(rng.random_range(0.0..1.0));
+        let clock_lead = match service {
+            // A redrive that seems to be later than its settlement would never end: the ledger has
+            // no better order.
+            Service::Operator => Duration::ZERO,
+            _ => CLOCK_LEAD_MAX.mul_f64(rng.random_range(0.0..1.0)),
+        };
+        let clock = Arc::new(HostClock {
+            timer: TimerClock::starting_at(START + clock_lead),
+            offset_ms: AtomicI64::new(0),
+        });
+        world.clocks.lock().insert(number, Arc::clone(&clock));
         let mut settings = world.settings.clone();
         settings.boat.name.clone_from(&name);
         settings.station.name.clone_from(&name);
@@ -80,7 +119,7 @@ impl Host {
             name,
             world,
             settings,
-            clock: Arc::new(TimerClock::starting_at(START + clock_lead)),
+            clock,
         }
     }
 
@@ -188,7 +227,12 @@ impl Host {
     ) -> Result<ServiceHandle, Box<dyn std::error::Error>> {
         let (world, settings) = (&self.world, &self.settings);
         let hook: Arc<dyn Hook> = life.clone();
-        let mut backends: Backends = machine.backends.clone().hooked(&hook);
+        let backends = machine.backends.clone();
+        let backends = match &world.troubles {
+            Some(troubles) => troubles.around(backends),
+            None => backends,
+        };
+        let mut backends: Backends = backends.hooked(&hook);
         backends.clock = self.clock.clone();
         backends.entropy = Arc::new(backend::clock::SeededEntropy::new(life.chance.number()));
         let gate = HostGate {
@@ -220,7 +264,12 @@ impl Host {
             Service::Carrier => {
                 let connector = connector_as(access::Role::Carrier);
                 let config = settings.carrier.clone();
-                ServiceHandle::Carrier(carrier::start(config, backends, connector, stop).await?)
+                let encode: Arc<dyn Encode> = match &world.troubles {
+                    Some(troubles) => Arc::new(PoisonFrames(Arc::clone(troubles))),
+                    None => Arc::new(EventFrames),
+                };
+                let carrier = carrier::start_with(config, backends, connector, encode, stop);
+                ServiceHandle::Carrier(carrier.await?)
             }
             Service::Horn => {
                 let parts = horn::Parts {
@@ -232,6 +281,13 @@ impl Host {
                 };
                 ServiceHandle::Horn(horn::start(settings.horn.clone(), parts, stop).await?)
             }
+            Service::Operator => {
+                let letters = DeadLetters::new(backends, settings.station.bounds());
+                let tasks = TaskTracker::new();
+                tasks.spawn(letters.work(self.name.clone(), stop));
+                tasks.close();
+                ServiceHandle::Operator(tasks)
+            }
         })
     }
 }
@@ -242,15 +298,16 @@ pub(crate) fn name(service: Service, number: usize) -> String {
         Service::Station => "station",
         Service::Carrier => "carrier",
         Service::Horn => "horn",
+        Service::Operator => "desk",
     };
     format!("{service}-{number}")
 }
 
-/// Role in discovery; carriers and horns are not listed there.
+/// Role in discovery; carriers, horns and desks are not listed there.
 pub(crate) const fn role(service: Service) -> Option<Role> {
     match service {
         Service::Boat => Some(Role::Boat),
         Service::Station => Some(Role::Station),
-        Service::Carrier | Service::Horn => None,
+        Service::Carrier | Service::Horn | Service::Operator => None,
     }
 }

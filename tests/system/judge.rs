@@ -11,21 +11,26 @@ use tests::evidence::Evidence;
 use tests::judge::{self, Ledger, Rows};
 use tests::model::Model;
 
+use crate::letters::Letters;
 use crate::world::World;
 
 /// Stores of a world, read as a whole.
-struct Stores {
-    log: Vec<Work>,
-    rows: Rows,
+pub(crate) struct Stores {
+    pub(crate) log: Vec<Work>,
+    /// Offset of each record of the log in its partition.
+    offsets: Vec<u64>,
+    pub(crate) rows: Rows,
     ledger: Ledger,
-    conversations: StoredConversations,
+    pub(crate) conversations: StoredConversations,
+    letters: Letters,
 }
 
 impl Stores {
     async fn read(world: &World) -> backend::Result<Stores> {
         let machine = world.machine();
         let backends = &machine.backends;
-        let log = judge::accepted(backends).await?;
+        let records = judge::accepted_records(backends).await?.into_iter();
+        let (offsets, log): (Vec<u64>, Vec<Work>) = records.unzip();
         let users: BTreeSet<UserId> = world
             .devices
             .iter()
@@ -38,12 +43,38 @@ impl Stores {
         let rows = judge::rows(backends, &users, &conversations).await?;
         let ledger = judge::ledger(backends, &log).await?;
         let conversations = StoredConversation::read(backends, conversations).await?;
-        Ok(Stores {
+        let mut stores = Stores {
             log,
+            offsets,
             rows,
             ledger,
             conversations,
-        })
+            letters: Letters::default(),
+        };
+        if world.plan.scene.has_letters() {
+            let bounds = world.settings.station.bounds();
+            stores.letters = Letters::read(backends, bounds, &stores).await?;
+        }
+        Ok(stores)
+    }
+
+    /// Records of the log, each with its offset.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, &Work)> {
+        self.offsets.iter().copied().zip(&self.log)
+    }
+
+    /// Model of the whole log, with the places of changes that died.
+    fn model(&self) -> Model {
+        let records = self.records();
+        let records = records.filter(|(offset, work)| self.letters.counts(*offset, work));
+        let mut model = Model::of(records.map(|(_, work)| work));
+        for (conversation, stored) in &self.conversations {
+            if !stored.died.is_empty() {
+                let talk = model.talks.entry(*conversation).or_default();
+                talk.died.extend(stored.died.keys());
+            }
+        }
+        model
     }
 }
 
@@ -60,6 +91,7 @@ impl World {
         let stores = Stores::read(self)
             .await
             .map_err(|error| error.to_string())?;
+        stores.letters.judge(&self.plan.scene, &stores)?;
         let accepted_count = self.judge_devices(count, &stores)?;
         self.audit(accepted_count).await?;
         self.examine().await
@@ -93,13 +125,14 @@ impl World {
             accepted_ids: &accepted_ids,
             judged_ids: &judged_ids,
             repeats: &repeats,
-            late_ids: &BTreeSet::new(),
+            late_ids: &stores.letters.late_ids(),
+            open_letters: &stores.letters.open_ids(),
         };
         evidence.judge_devices()?;
         evidence.judge_senders()?;
         evidence.judge_history()?;
         evidence.judge_ledger()?;
-        let model = Model::of(&stores.log);
+        let model = stores.model();
         let stored = &stores.conversations;
         evidence.judge_changes(&model, stored)?;
         evidence.judge_overlays(&model, stored)?;
@@ -112,7 +145,7 @@ impl World {
             evidence.judge_reads(stored)?;
         }
         // Only devices that synced when all was quiet have a current list.
-        if count == self.devices.len() {
+        if count == self.devices.len() && !self.plan.lists_miss_rows() {
             evidence.judge_lists(&model, |device, conversation| {
                 let registers = stored
                     .get(&conversation)

@@ -7,6 +7,8 @@ use rand::{Rng, SeedableRng};
 use tests::actions::{FAULT_PERIOD, UserActions, moment};
 use tests::world::{Risks, Server};
 
+use crate::scenes::SceneFaults;
+
 /// Services of a world, in the order in which they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Service {
@@ -14,6 +16,8 @@ pub(crate) enum Service {
     Carrier,
     Station,
     Boat,
+    /// Works at the desk for dead letters.
+    Operator,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +39,10 @@ pub(crate) enum Fault {
     Away(usize, Duration),
     /// The device reads nothing for this time.
     Mute(usize, Duration),
+    /// The clock of a host is this many milliseconds off from now on.
+    StepClock(usize, i64),
+    /// Reads of a host take seconds for this time.
+    SlowReads(usize, Duration),
 }
 
 /// Loss of all memory, of all hosts and of the newest writes to the disk.
@@ -77,6 +85,7 @@ pub(crate) struct Plan {
     pub(crate) wait_max: Duration,
     /// Whether stations cache pages.
     pub(crate) keeps_pages: bool,
+    pub(crate) scene: SceneFaults,
 }
 
 const PLATFORMS: usize = 3;
@@ -145,6 +154,7 @@ impl Plan {
             hang_share,
             wait_max: Duration::from_millis(rng.random_range(0..40)),
             keeps_pages: rng.random_bool(0.5),
+            scene: SceneFaults::default(),
         }
     }
 
@@ -182,6 +192,24 @@ impl Plan {
             && self.power_cuts.is_empty()
             && self.death_share == 0.0
             && self.failure_share == 0.0
+    }
+
+    fn clock_steps(&self) -> impl Iterator<Item = (usize, i64)> {
+        self.faults.iter().filter_map(|(_, fault)| match fault {
+            Fault::StepClock(host, offset) => Some((*host, *offset)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn steps_clocks(&self) -> bool {
+        self.clock_steps().next().is_some()
+    }
+
+    /// Whether the clock of a carrier is far behind for a time. Rows that it writes then are in no
+    /// list difference: these are complete while clocks differ by less than half of the look-back.
+    pub(crate) fn lists_miss_rows(&self) -> bool {
+        self.clock_steps()
+            .any(|(host, offset)| offset < 0 && self.hosts[host] == Service::Carrier)
     }
 
     /// Risks of each life of a host.

@@ -23,9 +23,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::device::{LivingDevice, Order};
-use crate::host::{self, Harbour, Host, role};
+use crate::host::{self, Harbour, Host, HostClock, role};
 use crate::machine::Machine;
 use crate::plan::{Fault, Plan};
+use crate::scenes::Scene;
+use crate::troubles::Troubles;
 
 /// Time without trouble within which a world must come to rest.
 const REST_TIMEOUT: Duration = Duration::from_secs(1200);
@@ -35,6 +37,12 @@ const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 const ORDER_RETRY_DELAY: Duration = Duration::from_secs(4);
 /// Look-back of lists: short, so that no wrong stamp hides behind it.
 const LIST_MARGIN: Duration = Duration::from_millis(200);
+/// Age of tokens where clocks step: none is from the future.
+const TOKEN_AGE: Duration = Duration::from_secs(600);
+/// Time without a poll after which a carrier loses its partitions, where carriers read slowly.
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(1_500);
+/// Delays of retries in worlds with a mailbox that refuses: all of them end before it takes mail.
+const RETRY_DELAYS_MS: [u64; 5] = [100, 200, 300, 400, 500];
 
 const PLATFORMS: [Platform; 3] = [Platform::Ios, Platform::Web, Platform::Desktop];
 
@@ -52,6 +60,10 @@ pub(crate) struct World {
     /// Current life of each host.
     pub(crate) lives: Mutex<BTreeMap<usize, Arc<Life>>>,
     pub(crate) harbours: Mutex<BTreeMap<usize, Harbour>>,
+    /// Clock of each host.
+    pub(crate) clocks: Mutex<BTreeMap<usize, Arc<HostClock>>>,
+    /// Troubles of the parts, in a scene with letters.
+    pub(crate) troubles: Option<Arc<Troubles>>,
     /// Devices of the plan, and one more of each user, which comes at the end and knows nothing.
     pub(crate) devices: Vec<Arc<Mutex<CoreDevice>>>,
     device_orders: Vec<mpsc::UnboundedSender<Order>>,
@@ -107,6 +119,15 @@ fn settings(plan: &Plan) -> Settings {
         settings.station.pages.private_bytes_max = 0;
         settings.station.pages.group_bytes_max = 0;
     }
+    match plan.scene.scene {
+        Some(Scene::Letters) if plan.scene.has_operator() => {
+            settings.carrier.retry_delays = RETRY_DELAYS_MS.map(Duration::from_millis);
+        }
+        Some(Scene::TwoCarriers) => {
+            settings.embedded.queue.poll_interval_max = POLL_INTERVAL_MAX;
+        }
+        _ => {}
+    }
     settings
 }
 
@@ -128,21 +149,27 @@ impl World {
         let devices: Vec<_> = (planned_devices.chain(newcomers))
             .map(|(number, platform, name)| {
                 let name = DeviceId::new(&name).expect("short");
-                Arc::new(Mutex::new(CoreDevice::new(user(number), platform, name)))
+                let mut device = CoreDevice::new(user(number), platform, name);
+                device.lists_may_be_ahead = plan.steps_clocks();
+                Arc::new(Mutex::new(device))
             })
             .collect();
         let (device_orders, orders) = devices.iter().map(|_| mpsc::unbounded_channel()).unzip();
+        let trace = Arc::new(Trace::begin());
+        let troubles = || Arc::new(Troubles::new(plan.scene.clone(), Arc::clone(&trace)));
         let world = World {
+            troubles: plan.scene.has_letters().then(troubles),
             settings,
             machine: Mutex::new(Arc::new(machine)),
             connector: Connector::default(),
             names: Arc::default(),
-            trace: Arc::new(Trace::begin()),
+            trace,
             is_healed: Arc::default(),
             outages: Arc::default(),
             restarts: plan.hosts.iter().map(|_| Notify::new()).collect(),
             lives: Mutex::default(),
             harbours: Mutex::default(),
+            clocks: Mutex::default(),
             devices,
             device_orders,
             findings: Mutex::default(),
@@ -153,6 +180,15 @@ impl World {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.machine().backends.clock.now()
+    }
+
+    /// Time at which a token of now was issued.
+    pub(crate) fn token_time(&self) -> Timestamp {
+        if self.plan.steps_clocks() {
+            self.now() - TOKEN_AGE
+        } else {
+            self.now()
+        }
     }
 
     /// Machine as it runs now.
@@ -223,6 +259,9 @@ impl World {
         }
         tokio::spawn(Arc::clone(&world).happen(zero));
         tokio::spawn(Arc::clone(&world).lose_power(zero));
+        if world.plan.scene.has_operator() {
+            tokio::spawn(Arc::clone(&world).redrive_letters(zero));
+        }
         sleep_until(zero + FAULT_PERIOD).await;
         world.is_healed.store(true, Ordering::Relaxed);
         world.trace.add("world", format_args!("is healed"));
@@ -288,7 +327,23 @@ impl World {
                 Some(Fault::Cut(device)) => self.order(device, Order::Cut),
                 Some(Fault::Away(device, duration)) => self.order(device, Order::Away(duration)),
                 Some(Fault::Mute(device, duration)) => self.order(device, Order::Mute(duration)),
+                Some(Fault::StepClock(host, offset)) => self.step_clock(host, offset),
+                Some(Fault::SlowReads(host, duration)) => {
+                    self.life(host).inspect(|life| life.slow_reads(duration));
+                }
             }
+        }
+    }
+
+    /// Sets the clock of a host so many milliseconds off.
+    fn step_clock(&self, host: usize, offset: i64) {
+        let name = host::name(self.plan.hosts[host], host);
+        self.trace.add(
+            "world",
+            format_args!("sets the clock of {name} {offset} ms off"),
+        );
+        if let Some(clock) = self.clocks.lock().get(&host) {
+            clock.step(offset);
         }
     }
 

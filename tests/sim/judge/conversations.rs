@@ -17,7 +17,7 @@ impl World {
         for ((id, rev), row) in &disk.changes {
             let conversation = conversations.entry(*id).or_default();
             if row.changed.has_died() {
-                _ = conversation.died.insert(*rev)
+                _ = conversation.died.insert(*rev, row.changed.asked.id)
             } else {
                 conversation.changes.push((*rev, row.changed.asked.id))
             }

@@ -19,6 +19,8 @@ use super::{Chance, Fate, Outages, Trace};
 const REFUSAL: Duration = Duration::from_secs(1);
 /// Time without an answer from a part: as long as the most patient driver waits.
 const HANG: Duration = Duration::from_secs(60);
+/// Longest read of a host that reads slowly: below the time that carriers give a store.
+const SLOW_READ_MAX: Duration = Duration::from_secs(4);
 
 /// One life of a host, from start to end. After its death it makes no calls, and none is answered.
 pub struct Life {
@@ -33,6 +35,8 @@ pub struct Life {
     node: Mutex<Option<u16>>,
     /// Isolation from parts and other hosts; clients still reach it.
     isolation: Mutex<Isolation>,
+    /// End of the time in which it reads slowly.
+    slow_until: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -60,6 +64,7 @@ impl Life {
             session_expired: CancellationToken::new(),
             node: Mutex::default(),
             isolation: Mutex::default(),
+            slow_until: Mutex::default(),
         }
     }
 
@@ -108,6 +113,17 @@ impl Life {
         end.is_some_and(|end| end > Instant::now())
     }
 
+    /// Lets each read of a store take seconds, from now on for this time.
+    pub fn slow_reads(&self, duration: Duration) {
+        self.note(format_args!("reads slowly for {duration:?}"));
+        *self.slow_until.lock() = Some(Instant::now() + duration);
+    }
+
+    fn is_slow(&self, op: &Op) -> bool {
+        let end = *self.slow_until.lock();
+        !op.has_effect && op.seam != "queue" && end.is_some_and(|end| end > Instant::now())
+    }
+
     /// Waits until the connections open now break.
     pub async fn cut(&self) {
         let isolation_start = self.isolation.lock().begins.clone();
@@ -123,6 +139,9 @@ impl Life {
 impl Hook for Life {
     async fn before(&self, op: &Op) -> backend::Result<()> {
         self.chance.wait().await;
+        if self.is_slow(op) {
+            sleep(self.chance.up_to(SLOW_READ_MAX)).await;
+        }
         if self.is_dead() {
             return pending().await;
         }
