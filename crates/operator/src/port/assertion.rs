@@ -49,7 +49,7 @@ pub struct AssertionConfig {
     pub jwks_file: Option<PathBuf>,
     /// Maximum time from an assertion's `iat` to its `exp`.
     #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "90days"))]
     pub lifetime_max: Duration,
     /// Claim with the operator's name for logs. Choose one that people cannot set themselves.
     pub name_claim: String,

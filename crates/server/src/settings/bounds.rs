@@ -119,6 +119,12 @@ mod tests {
                 "station.auth.stale_max is 30days 1s",
             ),
             (
+                check_with(|s| {
+                    s.admin.assertion.lifetime_max = Duration::from_secs(90 * 86_400 + 1)
+                }),
+                "admin.assertion.lifetime_max is 90days 1s",
+            ),
+            (
                 check_with(|s| s.carrier.retry_delays[0] = Duration::ZERO),
                 "carrier.retry_delays",
             ),

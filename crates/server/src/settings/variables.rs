@@ -6,6 +6,9 @@ use protocol::settings::Problems;
 
 use crate::telemetry::OtlpConfig;
 
+const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const METRICS_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+
 /// Attributes of the resource, read by the exporter.
 pub(crate) const RESOURCE_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
@@ -33,8 +36,8 @@ pub(super) fn apply(
     if otlp.endpoint.is_none() {
         let link = |name| get(name).map(|value| value.as_str().into());
         otlp.endpoint = link("OTEL_EXPORTER_OTLP_ENDPOINT");
-        otlp.traces_endpoint = link("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-        otlp.metrics_endpoint = link("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT");
+        otlp.traces_endpoint = link(TRACES_ENDPOINT);
+        otlp.metrics_endpoint = link(METRICS_ENDPOINT);
         let name = "OTEL_EXPORTER_OTLP_PROTOCOL";
         let protocol = get(name).filter(|protocol| protocol.trim() != "grpc");
         if protocol.is_some() && (otlp.traces().is_some() || otlp.metrics().is_some()) {
@@ -51,6 +54,16 @@ pub(super) fn apply(
     ] {
         if file.is_none() {
             *file = get(name).map(Into::into);
+        }
+    }
+    for (name, endpoint) in [
+        (TRACES_ENDPOINT, &otlp.traces_endpoint),
+        (METRICS_ENDPOINT, &otlp.metrics_endpoint),
+    ] {
+        if let Some(endpoint) = endpoint
+            && let Some((reason, remedy)) = otlp.refusal(endpoint)
+        {
+            problems.refuse(name, format!("{endpoint:?}"), reason, remedy);
         }
     }
     for (name, time) in [
@@ -124,7 +137,7 @@ mod tests {
 
     const ALL_VARIABLES: [(&str, &str); 6] = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317"),
-        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://b:4317"),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://b:4317"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/a/ca.crt"),
@@ -135,7 +148,7 @@ mod tests {
     fn variables_fill_what_settings_leave_open() {
         let otlp = applied(OtlpConfig::default(), &ALL_VARIABLES).expect("valid");
         assert_eq!(otlp.traces(), Some(&"http://a:4317".into()));
-        assert_eq!(otlp.metrics(), Some(&"http://b:4317".into()));
+        assert_eq!(otlp.metrics(), Some(&"https://b:4317".into()));
         assert_eq!(otlp.timeout, Duration::from_millis(2500));
         assert_eq!(otlp.metrics_interval, Duration::from_millis(200));
         assert_eq!(otlp.tls.ca_file.as_deref(), Some("/a/ca.crt".as_ref()));
@@ -167,6 +180,7 @@ mod tests {
         for (name, value) in [
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "a:4317"),
             ("OTEL_RESOURCE_ATTRIBUTES", "region"),
             ("OTEL_RESOURCE_ATTRIBUTES", "region=%zz"),
         ] {

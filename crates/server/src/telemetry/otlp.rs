@@ -123,25 +123,18 @@ impl Config {
     /// Settings that cannot work, by names of this section. Reads no file.
     pub(crate) fn problems(&self) -> Problems {
         let mut problems = Problems::default();
-        for (key, endpoint) in [
-            ("endpoint", &self.endpoint),
-            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &self.traces_endpoint),
-            (
-                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-                &self.metrics_endpoint,
-            ),
-        ] {
-            let Some(endpoint) = endpoint else { continue };
-            if let Some((reason, remedy)) = self.refusal(endpoint.expose()) {
-                problems.refuse(key, format!("{endpoint:?}"), reason, remedy);
-            }
+        if let Some(endpoint) = &self.endpoint
+            && let Some((reason, remedy)) = self.refusal(endpoint)
+        {
+            problems.refuse("endpoint", format!("{endpoint:?}"), reason, remedy);
         }
         problems.section("tls", self.tls.problems());
         problems
     }
 
     /// Reason against an endpoint, and the remedy.
-    fn refusal(&self, endpoint: &str) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn refusal(&self, endpoint: &Link) -> Option<(&'static str, &'static str)> {
+        let endpoint = endpoint.expose();
         if !cfg!(feature = "otlp") {
             let reason = "this binary was built without OTLP";
             return Some((reason, "Build with the feature otlp, or leave it unset"));
