@@ -1,46 +1,28 @@
-//! Records whose handling panics: the frames of their messages and changes cannot be made.
+//! Records whose handling panics.
 
 use std::collections::BTreeSet;
 
-use api::codec::EventFrames;
-use bytes::Bytes;
-use protocol::event::{Encode, Event};
+use protocol::SendId;
+use protocol::event::Encode;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::record::{TaskRecord, Work};
 use protocol::writer::{DeadRecord, Handover, Plan};
-use protocol::{SendId, TraceContext};
+use tests::poison::PoisonFrames;
 
 use crate::plan::Sabotage;
 use crate::world::World;
 
-/// Encodes frames, but panics for those of these sends.
-pub(crate) struct PoisonFrames(BTreeSet<SendId>);
-
-impl Encode for PoisonFrames {
-    fn encode(&self, event: &Event<'_>, trace: Option<TraceContext>) -> Bytes {
-        let send_id = match event {
-            Event::Message(placed) | Event::SenderCopy(placed) => Some(placed.message.send_id),
-            Event::Changed { change, .. } => Some(change.asked.send_id),
-            Event::List(_) => None,
-        };
-        if send_id.is_some_and(|send_id| self.0.contains(&send_id)) {
-            // A planned panic says nothing on standard error.
-            std::panic::resume_unwind(Box::new("a planned panic"));
-        }
-        EventFrames.encode(event, trace)
-    }
-}
-
 impl World {
     /// Frames as the carrier makes them now.
-    pub(crate) fn frames(&self) -> PoisonFrames {
+    pub(crate) fn frames(&self) -> impl Encode + use<> {
         let now = self.elapsed();
         let poison = self.plan.letters.poison.iter().filter(|poison| {
             let is_over = self.panicking_sends.contains(&poison.send);
             poison.ends_at.map_or(!is_over, |ends_at| now < ends_at)
         });
-        PoisonFrames(poison.map(|poison| poison.send).collect())
+        let sends: BTreeSet<SendId> = poison.map(|poison| poison.send).collect();
+        PoisonFrames(move |send_id| sends.contains(&send_id))
     }
 
     /// Notes the records of a plan that panicked, and plants bugs in their treatment.

@@ -15,6 +15,7 @@ mod parts;
 mod paused;
 pub mod person;
 mod pipes;
+pub mod poison;
 pub mod screen;
 pub mod spans;
 pub mod system;

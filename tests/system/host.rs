@@ -25,7 +25,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::machine::Machine;
 use crate::plan::Service;
-use crate::troubles::PoisonFrames;
 use crate::world::World;
 
 /// Time within which brokers and discovery notice a death.
@@ -265,7 +264,7 @@ impl Host {
                 let connector = connector_as(access::Role::Carrier);
                 let config = settings.carrier.clone();
                 let encode: Arc<dyn Encode> = match &world.troubles {
-                    Some(troubles) => Arc::new(PoisonFrames(Arc::clone(troubles))),
+                    Some(troubles) => troubles.frames(),
                     None => Arc::new(EventFrames),
                 };
                 let carrier = carrier::start_with(config, backends, connector, encode, stop);

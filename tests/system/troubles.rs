@@ -3,22 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::codec::EventFrames;
 use api::task::Value;
 use async_trait::async_trait;
 use backend::changes::ChangeStore;
 use backend::hook::{Fate, Hook, Op};
 use backend::queue::NewRecord;
 use backend::{Backends, Error};
-use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::change::{ChangeRow, ChangeSearch, OrderedChange, Overlay};
-use protocol::event::{Encode, Event};
+use protocol::event::Encode;
 use protocol::history::Version;
 use protocol::keys::Topic;
 use protocol::reading::RecallRange;
 use protocol::record::{Task, Work};
-use protocol::{ConversationId, MessageId, SendId, Seq, TraceContext, UserId};
+use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
+use tests::poison::PoisonFrames;
 use tests::world::Trace;
 use tokio::time::Instant;
 
@@ -98,7 +97,17 @@ impl Troubles {
                 *self.panics.lock().entry(send_id).or_insert(now) + duration
             }
         };
+        if now < end {
+            self.trace
+                .add("scene", format_args!("panics for {send_id}"));
+        }
         now < end
+    }
+
+    /// Frames as carriers make them: those of poison panic.
+    pub(crate) fn frames(self: &Arc<Troubles>) -> Arc<dyn Encode> {
+        let troubles = Arc::clone(self);
+        Arc::new(PoisonFrames(move |send_id| troubles.panics(send_id)))
     }
 }
 
@@ -231,26 +240,5 @@ impl ChangeStore for RefusingChanges {
         limit: usize,
     ) -> backend::Result<Vec<(Seq, MessageId)>> {
         self.inner.pins(conversation, before_seq, limit).await
-    }
-}
-
-/// Makes frames, but panics for those of poison.
-pub(crate) struct PoisonFrames(pub(crate) Arc<Troubles>);
-
-impl Encode for PoisonFrames {
-    fn encode(&self, event: &Event<'_>, trace: Option<TraceContext>) -> Bytes {
-        let send_id = match event {
-            Event::Message(placed) | Event::SenderCopy(placed) => Some(placed.message.send_id),
-            Event::Changed { change, .. } => Some(change.asked.send_id),
-            Event::List(_) => None,
-        };
-        if let Some(send_id) = send_id.filter(|send_id| self.0.panics(*send_id)) {
-            self.0
-                .trace
-                .add("scene", format_args!("panics for {send_id}"));
-            // A planned panic is no finding, and says nothing on standard error.
-            std::panic::resume_unwind(Box::new("a planned panic"));
-        }
-        EventFrames.encode(event, trace)
     }
 }

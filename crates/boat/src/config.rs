@@ -10,6 +10,7 @@ use backend::clock::{Clock, SystemClock};
 use backend::rate_limit::{AddressDefaults, Rate};
 use backend::tls::TlsConfig;
 use ipnet::IpNet;
+use protocol::bounds::ENVELOPE_BYTES_MAX;
 use protocol::drain::DrainBounds;
 use protocol::session::SessionLimits;
 use protocol::settings::{Problems, is_client_address, is_http_address};
@@ -25,9 +26,6 @@ const READ_BYTES_PER_SECOND_MIN: u32 = 16 * 1024;
 /// Clients sent away per second by all boats that drain at the same time: the sign-ins that
 /// stations can take.
 const DRAIN_PACE_CLUSTER: NonZeroU32 = count(10_000);
-
-/// Share of a frame that is not a body: ids, options, names.
-const FRAME_OVERHEAD: u32 = 4 * 1024;
 
 /// Files of a boat that are not clients' sockets: those of parts, services and logs.
 const OTHER_FILES: usize = 1024;
@@ -325,7 +323,9 @@ impl Config {
         self.upgrade_timeout = self.arrival_timeout / 2;
         let session = &mut self.session;
         session.handshake = self.arrival_timeout / 3 * 2;
-        session.body_bytes_max = session.frame_bytes_max.saturating_sub(FRAME_OVERHEAD);
+        session.body_bytes_max = session
+            .frame_bytes_max
+            .saturating_sub(ENVELOPE_BYTES_MAX as u32);
         session.push_window_bytes = session.frame_bytes_max.saturating_mul(3);
         session.outgoing_bytes_max = session.frame_bytes_max.saturating_mul(4);
     }
@@ -334,16 +334,10 @@ impl Config {
     /// address.
     pub fn lift_limits(&mut self, to: NonZeroU32) {
         self.connections_per_address_max = Some(to.get() as usize);
-        for limit in [
-            &mut self.arrivals_per_address,
-            &mut self.arrivals_per_address_burst,
-            &mut self.sign_in_failures_per_address,
-            &mut self.sign_in_failures_per_address_burst,
-        ] {
-            *limit = Some(to);
-        }
+        self.arrivals_per_address = Some(to);
+        self.sign_in_failures_per_address = Some(to);
         self.read_bytes_per_second = to;
-        self.read_bytes_burst = to;
+        self.derive();
     }
 
     /// Limits on one address, those that are unset by what an address stands for.
@@ -389,7 +383,7 @@ impl Config {
         DrainBounds {
             pace: self.drain_pace,
             pace_cluster: DRAIN_PACE_CLUSTER,
-            batch: (self.drain_batch).clamp(1, self.batch_items_max.max(1)),
+            batch: (self.drain_batch).clamp(1, self.batch_items_max),
         }
     }
 

@@ -42,7 +42,7 @@ impl BoatOutbox {
     pub(crate) fn new(life: &BoatLife, batch_max: usize, notices_max: usize) -> BoatOutbox {
         BoatOutbox {
             life: life.into(),
-            batch_max: batch_max.max(1),
+            batch_max,
             notices_max,
             state: Mutex::default(),
         }

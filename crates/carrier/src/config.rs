@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use protocol::delivery::{DeliveryLimits, Tiers};
 use protocol::keys::RETRY_TIERS;
+use protocol::reading::LIST_MARGIN;
 use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,8 +33,8 @@ pub struct Config {
     /// group is pushed to live sessions only; absent members get it by sync.
     #[schemars(extend("zero" = true))]
     pub group_push_max: usize,
-    /// Time that the conversation list looks back before a client's version, as in stations. A row that took longer than half of this to write is written again
-    /// with a new stamp.
+    /// Time that the conversation list looks back before a client's version, as in stations. A row
+    /// that took longer than half of this to write is written again with a new stamp.
     #[serde(skip)]
     pub list_margin: Duration,
     /// Timeout of a store, or the log, for one batch; then the batch is repeated. At most half of
@@ -96,8 +97,8 @@ impl Default for Config {
             retry_bytes_max: 256 << 10,
             group_members_max: 1_000_000,
             group_push_max: 500,
-            list_margin: Duration::from_secs(10),
-            store_timeout: Duration::from_secs(5),
+            list_margin: LIST_MARGIN,
+            store_timeout: LIST_MARGIN / 2,
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(5),
             commit_interval: Duration::from_millis(100),

@@ -127,7 +127,7 @@ impl Horn {
             timeout: config.timeout,
             concurrency: config.concurrency.max(1),
             pending_max: config.pending_max.max(1),
-            pending_bytes_max: config.pending_bytes_max.max(1),
+            pending_bytes_max: config.pending_bytes_max,
             assigned_partitions: Vec::new(),
             paused_partitions: Vec::new(),
             bytes: 0,

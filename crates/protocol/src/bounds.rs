@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::{change, group};
 
+/// Bytes of a frame or a record beside the body of its message: addresses, ids, options, names.
+pub const ENVELOPE_BYTES_MAX: usize = 4 << 10;
+
 /// Bounds of the station that accepts a message. They travel in its record, so that carriers with
 /// other settings, and later readers of the record, come to the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,6 +69,10 @@ pub struct ReadQuestion<'a> {
     pub started_at: Timestamp,
 }
 
+/// Time that the conversation list looks back before a client's version: more than twice the bound
+/// on clock differences and the time of a write. Stations and carriers keep the same.
+pub const LIST_MARGIN: Duration = Duration::from_secs(10);
+
 /// Bounds of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRules {

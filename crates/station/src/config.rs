@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use protocol::bounds::Bounds;
+use protocol::reading::LIST_MARGIN;
 use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -126,9 +127,7 @@ pub struct Config {
     /// that would not fit, and holds at least one. A call between services has 4 MiB at most.
     #[serde(skip)]
     pub page_bytes_max: usize,
-    /// Time that the conversation list looks back before a client's version. Must be more than
-    /// twice the bound on clock differences and the time of a write, and the same
-    /// in carriers.
+    /// Time that the conversation list looks back before a client's version, as in carriers.
     #[serde(skip)]
     pub list_margin: Duration,
     /// Age from which a sender can no longer recall or edit a message.
@@ -164,20 +163,15 @@ impl Config {
     pub fn lift_limits(&mut self, to: NonZeroU32) {
         for limit in [
             &mut self.user_sign_ins_per_minute,
-            &mut self.user_sign_ins_burst,
             &mut self.user_sends_per_second,
-            &mut self.user_sends_burst,
             &mut self.private_sends_per_second,
-            &mut self.private_sends_burst,
             &mut self.group_sends_per_second,
-            &mut self.group_sends_burst,
             &mut self.user_questions_per_second,
-            &mut self.user_questions_burst,
             &mut self.user_history_reads_per_second,
-            &mut self.user_history_reads_burst,
         ] {
             *limit = to;
         }
+        self.derive();
     }
 
     /// Bounds that travel with each accepted message.
@@ -241,7 +235,7 @@ impl Default for Config {
             page_max: 100,
             pages: page_cache::Config::default(),
             page_bytes_max: 1024 * 1024,
-            list_margin: Duration::from_secs(10),
+            list_margin: LIST_MARGIN,
             change_within: bounds.change_within,
             push_receipts: true,
             drain_deadline: Duration::from_secs(10),

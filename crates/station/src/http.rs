@@ -32,19 +32,12 @@ pub struct Config {
     /// may open. Further ones wait in the kernel.
     #[serde(skip)]
     pub connections_max: usize,
-    /// Maximum number of connections from one address; further ones are closed. Balancers have no
-    /// limit of their own. Unset: 64, and ten times that off loopback without `proxy_networks`,
-    /// where many clients may share an address.
-    #[serde(skip)]
-    pub connections_per_address_max: Option<usize>,
     /// Sustained rate of requests from one address, per second. Further ones are answered 429. The
     /// rate of new connections is limited to twice as many; those beyond are closed. Unset: 10, or
-    /// ten times that as for `connections_per_address_max`.
+    /// ten times that off loopback without
+    /// `proxy_networks`, where many clients may share an address.
     #[serde(skip)]
     pub requests_per_address: Option<NonZeroU32>,
-    /// Burst of requests from one address after a quiet period. Unset: 20, or ten times that.
-    #[serde(skip)]
-    pub requests_per_address_burst: Option<NonZeroU32>,
 }
 
 /// Limits on one address.
@@ -64,9 +57,7 @@ impl Default for Config {
             tls: HttpTlsConfig::default(),
             proxy_networks: Vec::new(),
             connections_max: 4096,
-            connections_per_address_max: None,
             requests_per_address: None,
-            requests_per_address_burst: None,
         }
     }
 }
@@ -84,10 +75,10 @@ impl Config {
         let is_local = self.listen.is_none_or(|it| it.ip().is_loopback());
         let defaults = AddressDefaults::new(is_local, !self.proxy_networks.is_empty());
         let requests = defaults.count(self.requests_per_address, REQUESTS_PER_SECOND);
-        let burst = defaults.count(self.requests_per_address_burst, REQUESTS_BURST);
+        let burst = defaults.count(None, REQUESTS_BURST);
         let double = |count: NonZeroU32| count.saturating_add(count.get());
         AddressBounds {
-            connections_max: defaults.connections(self.connections_per_address_max, 64),
+            connections_max: defaults.connections(None, 64),
             requests: Rate::per_second(requests, burst),
             arrivals: Rate::per_second(double(requests), double(burst)),
         }

@@ -36,7 +36,7 @@ impl<T: Send + 'static> WorkQueue<T> {
         W: FnMut(Vec<T>) -> F + Send + 'static,
         F: Future<Output = ()> + Send,
     {
-        let (queue, mut receiver) = mpsc::channel(waiting_max.max(1));
+        let (queue, mut receiver) = mpsc::channel(waiting_max);
         let stop = spawner.stop.clone();
         spawner.spawn(name, stop.clone(), async move {
             loop {

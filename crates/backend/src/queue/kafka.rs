@@ -29,7 +29,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::time::{Instant, sleep};
 
 pub use self::config::{
-    ConsumerConfig, GroupProtocol, KafkaConfig, Partitions, ProducerConfig, Retention,
+    ConsumerConfig, GroupProtocol, KafkaConfig, NOTIFICATION_RETENTION, Partitions, ProducerConfig,
+    Retention,
 };
 use self::consumer::KafkaConsumer;
 use self::layout::Layout;

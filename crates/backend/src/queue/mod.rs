@@ -25,8 +25,8 @@ use tokio::time::timeout;
 pub use self::embedded::{EmbeddedQueue, QueueConfig};
 #[cfg(feature = "kafka")]
 pub use self::kafka::{
-    ConsumerConfig, GroupProtocol, KafkaConfig, KafkaQueue, Partitions, ProducerConfig, Retention,
-    SaslConfig, SaslMechanism, topics,
+    ConsumerConfig, GroupProtocol, KafkaConfig, KafkaQueue, NOTIFICATION_RETENTION, Partitions,
+    ProducerConfig, Retention, SaslConfig, SaslMechanism, topics,
 };
 use crate::Result;
 

@@ -77,10 +77,10 @@ impl fmt::Display for AddressKey {
     }
 }
 
-/// Warnings of refused addresses: the first refusal of one in each minute, with the setting.
+/// Warnings of refused addresses: the first refusal of one in each minute, with the limit.
 #[derive(Debug)]
 pub struct AddressWarnings {
-    setting: &'static str,
+    limit: &'static str,
     state: Mutex<WarnedAddresses>,
 }
 
@@ -91,10 +91,10 @@ struct WarnedAddresses {
 }
 
 impl AddressWarnings {
-    /// `setting`: path of the one that bounds an address.
-    pub fn new(setting: &'static str) -> AddressWarnings {
+    /// `limit`: the setting that bounds an address, or words for a fixed bound.
+    pub fn new(limit: &'static str) -> AddressWarnings {
         AddressWarnings {
-            setting,
+            limit,
             state: Mutex::new(WarnedAddresses {
                 window_start: Instant::now(),
                 addresses: HashSet::new(),
@@ -106,12 +106,13 @@ impl AddressWarnings {
     pub fn warn(&self, address: impl Into<AddressKey>) {
         let address = address.into();
         if self.is_due(address) {
-            let setting = self.setting;
+            let limit = self.limit;
             tracing::warn!(
                 %address,
-                "this address has reached the limit {setting}; further requests are refused \
+                "this address has reached the limit {limit}; further requests are refused \
                  (counted in limits_total). If many clients share it, have the load balancer pass \
-                 on their addresses, or raise the limit (docs/operations/limits.md says how)"
+                 on their addresses, or raise the limit if it is a setting \
+                 (docs/operations/limits.md)"
             );
         }
     }
@@ -134,11 +135,11 @@ pub struct AddressLimit {
 }
 
 impl AddressLimit {
-    /// Counts refusals as `limits_total{limit}`; warnings name `setting`.
-    pub fn new(limit: &'static str, setting: &'static str, rate: Rate) -> AddressLimit {
+    /// Counts refusals as `limits_total{limit=label}`; warnings name `limit`.
+    pub fn new(label: &'static str, limit: &'static str, rate: Rate) -> AddressLimit {
         AddressLimit {
-            rates: RateLimit::new(limit, rate),
-            warnings: AddressWarnings::new(setting),
+            rates: RateLimit::new(label, rate),
+            warnings: AddressWarnings::new(limit),
         }
     }
 

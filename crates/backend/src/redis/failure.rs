@@ -12,7 +12,7 @@ use crate::{Error, Kind};
 pub(crate) enum Failure {
     #[error("{address}: no answer within {after:?}")]
     Deadline { address: String, after: Duration },
-    #[error("{address}: more than 64 pipelines in flight")]
+    #[error("{address}: too many pipelines are in flight")]
     Busy { address: String },
     #[error("{address} does not answer; paused until a health check succeeds")]
     Silent { address: String },

@@ -292,7 +292,7 @@ impl Leaving {
 
     /// Closes all connections of a boat that is cut off: its clients may be served elsewhere.
     pub(crate) fn close_all(&self) {
-        let refusal = self.reconnect_refusal("this boat is cut off; reconnect to reach another");
+        let refusal = reconnect_refusal("this boat is cut off; reconnect to reach another");
         for connection in self.connections.all() {
             connection.update(|session| session.close(refusal.clone(), self.connections.now()));
         }
@@ -308,16 +308,15 @@ impl Leaving {
         let share = u64::from(self.reconnect_percent);
         let mut connections = self.connections.all();
         connections.retain(|_| self.entropy.next() % 100 < share);
-        let refusal =
-            self.reconnect_refusal("this boat was cut off for a while; reconnect and sync");
+        let refusal = reconnect_refusal("this boat was cut off for a while; reconnect and sync");
         let pace = self.bounds.pace;
         let departure = self.send_away(connections, &refusal, pace, None);
         let _ = timeout(self.deadline, departure).await;
     }
+}
 
-    fn reconnect_refusal(&self, text: &str) -> Refusal {
-        Refusal::new(Code::Reconnect, text).retry_after(RETURN_SPREAD)
-    }
+fn reconnect_refusal(text: &str) -> Refusal {
+    Refusal::new(Code::Reconnect, text).retry_after(RETURN_SPREAD)
 }
 
 /// Clears the wait for room, however a drain ends.

@@ -101,7 +101,7 @@ impl StationPool {
             directory,
             connector,
             timeout: config.station_timeout,
-            lanes: config.lanes.max(1) as u64,
+            lanes: config.lanes as u64,
             name: config.name.clone(),
             channels: Mutex::default(),
             breakers: Mutex::default(),

@@ -89,7 +89,7 @@ impl StationQueues {
             leaves: BatchQueue::new(items, bytes),
         };
         StationQueues {
-            lanes: (0..config.lanes.max(1)).map(|_| lane()).collect(),
+            lanes: (0..config.lanes).map(|_| lane()).collect(),
             batch_items_max: config.batch_items_max,
             retry_pause: config.retry_pause,
             sign_offs: Pace::new(config.presence_writes_per_second.get()),

@@ -40,9 +40,6 @@ pub struct Config {
     pub mailbox: MailboxConfig,
     /// Section `embedded.timeline`: the newest messages of groups.
     pub timeline: TimelineConfig,
-    /// Copies of data in history.
-    #[serde(skip)]
-    pub cache: CacheConfig,
 }
 
 impl Default for Config {
@@ -54,7 +51,6 @@ impl Default for Config {
             queue: QueueConfig::default(),
             mailbox: MailboxConfig::default(),
             timeline: TimelineConfig::default(),
-            cache: CacheConfig::default(),
         }
     }
 }
@@ -96,7 +92,7 @@ impl Environment {
             mailbox: config.mailbox.clone(),
             sessions,
             timeline: config.timeline.clone(),
-            cache: config.cache.clone(),
+            cache: CacheConfig::default(),
         };
         let takes_writes = engine.takes_writes();
         let parts = Embedded::open(&engine, parts, clock.clone(), entropy)?;

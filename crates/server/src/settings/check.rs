@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "cluster")]
+use backend::queue::NOTIFICATION_RETENTION;
+use protocol::bounds::ENVELOPE_BYTES_MAX;
 use protocol::settings::Problems;
 
 use super::{Settings, bounds, span};
@@ -15,13 +18,6 @@ const SETTLE_MIN: Duration = Duration::from_secs(20);
 /// within a day.
 #[cfg(feature = "cluster")]
 const SEGMENTS: Duration = Duration::from_secs(2 * 86_400);
-
-/// Longest `horn.age_max`: the log keeps notifications for a day more.
-#[cfg(feature = "cluster")]
-const NOTIFICATION_AGE_MAX: Duration = Duration::from_secs(2 * 86_400);
-
-/// Bytes of a record beside the body of its message: addresses, ids, options, headers.
-const RECORD_OVERHEAD: usize = 4 << 10;
 
 impl Settings {
     /// All problems, the first of each key.
@@ -191,7 +187,7 @@ impl Settings {
             );
         }
         let body = self.station.body_bytes_max;
-        let frame = body.saturating_add(RECORD_OVERHEAD);
+        let frame = body.saturating_add(ENVELOPE_BYTES_MAX);
         if (session.frame_bytes_max as usize) < frame {
             let reason =
                 format!("a body of station.body_bytes_max, {body}, would not fit into a frame");
@@ -213,7 +209,7 @@ impl Settings {
 
     fn body_fits(&self, key: &str, log: usize, problems: &mut Problems) {
         let body = self.station.body_bytes_max;
-        if log < body.saturating_add(RECORD_OVERHEAD) {
+        if log < body.saturating_add(ENVELOPE_BYTES_MAX) {
             let reason = format!("a body of station.body_bytes_max, {body}, would not fit");
             problems.refuse(key, log, &reason, "At least 4 KiB more than that");
         }
@@ -226,10 +222,12 @@ impl Settings {
         problems.section("timeline", self.timeline.problems());
         problems.section("etcd", self.etcd.problems());
         problems.section("scylla", self.scylla.problems());
-        if self.horn.age_max > NOTIFICATION_AGE_MAX {
+        // A day less: horn may be late.
+        let age_max = NOTIFICATION_RETENTION - Duration::from_secs(86_400);
+        if self.horn.age_max > age_max {
             let value = span::write(self.horn.age_max);
             let reason = "topic notification keeps records for three days, and horn may be late";
-            let remedy = format!("At most {}", span::write(NOTIFICATION_AGE_MAX));
+            let remedy = format!("At most {}", span::write(age_max));
             problems.refuse("horn.age_max", value, reason, &remedy);
         }
         let longest_delay = self.carrier.retry_delays.iter().max().copied();

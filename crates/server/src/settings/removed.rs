@@ -1,6 +1,7 @@
 //! Settings of earlier versions that no longer exist, each with what holds instead.
 
 use figment::Figment;
+use figment::value::Value;
 use protocol::settings::Problems;
 
 use super::SettingsError;
@@ -9,8 +10,10 @@ use super::environment::variable;
 /// Refuses files and variables that still name one of them.
 pub(super) fn check(named_settings: &Figment) -> Result<(), SettingsError> {
     let mut problems = Problems::default();
+    // Settings that cannot be read are refused by those who read them.
+    let named_settings: Value = named_settings.extract().unwrap_or_else(|_| false.into());
     for (path, instead) in REMOVED {
-        if named_settings.find_value(path).is_ok() {
+        if named_settings.find_ref(path).is_some() {
             problems.refuse(path, "", &reason(instead), "Remove it");
         }
     }

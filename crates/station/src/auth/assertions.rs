@@ -2,13 +2,12 @@
 //! claims.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use backend::clock::{Clock, Entropy};
 use protocol::{Refusal, Timestamp};
 use serde_json::{Map, Value};
 
-use super::config::{Config, Issuer, LEEWAY};
+use super::config::{Config, Issuer};
 use super::provider::Https;
 use super::tokens::{Times, TrustedIssuer, claimed_issuer, wrong_issuer};
 use super::{KeyError, unauthenticated};
@@ -17,7 +16,6 @@ use super::{KeyError, unauthenticated};
 #[derive(Debug)]
 pub struct Assertions {
     issuer: TrustedIssuer,
-    leeway: Duration,
     bytes_max: usize,
 }
 
@@ -35,7 +33,6 @@ impl Assertions {
         })?;
         Ok(Assertions {
             issuer: trusted_issuer,
-            leeway: LEEWAY,
             bytes_max,
         })
     }
@@ -59,7 +56,7 @@ impl Assertions {
         let claims: Map<String, Value> = self.issuer.open_token(assertion)?;
         let times: Times = serde_json::from_value(Value::Object(claims.clone()))
             .map_err(|_| unauthenticated("the token contains an invalid time"))?;
-        self.issuer.check_times(&times, self.leeway, now)?;
+        self.issuer.check_times(&times, now)?;
         Ok(claims)
     }
 }

@@ -129,7 +129,6 @@ pub(super) struct Remote {
     timer: TimerClock,
     pace: Mutex<LogPace>,
     lifetime_max: Duration,
-    leeway: Duration,
 }
 
 impl std::fmt::Debug for Remote {
@@ -172,7 +171,6 @@ impl Remote {
             timer: TimerClock::starting_at(Timestamp::ZERO),
             pace: Mutex::default(),
             lifetime_max: remote.lifetime_max,
-            leeway: LEEWAY,
         }))
     }
 
@@ -240,7 +238,7 @@ impl Remote {
         let user = UserId::new(answer.user).map_err(|_| "the answer has no valid user")?;
         let issued_at = Timestamp::from_millis(answer.issued_at);
         let expires_at = Timestamp::from_millis(answer.expires_at);
-        if answer.issued_at <= 0 || issued_at > now + self.leeway {
+        if answer.issued_at <= 0 || issued_at > now + LEEWAY {
             return Err("the answer has an invalid or future issued_at");
         }
         if expires_at <= now {

@@ -30,7 +30,6 @@ use super::{AUDIENCE, Authenticator, Client, KeyError, Principal, unauthenticate
 #[derive(Debug)]
 pub struct SignedTokens {
     issuers: Vec<TrustedIssuer>,
-    leeway: Duration,
     token_bytes_max: usize,
 }
 
@@ -170,21 +169,16 @@ impl TrustedIssuer {
     }
 
     /// Checks that a token is valid now, and does not live too long if the issuer has a limit.
-    pub(super) fn check_times(
-        &self,
-        times: &Times,
-        leeway: Duration,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
+    pub(super) fn check_times(&self, times: &Times, now: Timestamp) -> Result<(), Refusal> {
         if let Some(lifetime_max) = self.lifetime_max {
-            times.check_lifetime(lifetime_max, leeway, now)?;
+            times.check_lifetime(lifetime_max, now)?;
         }
-        if now >= from_seconds(times.exp) + leeway {
+        if now >= from_seconds(times.exp) + LEEWAY {
             return Err(Refusal::new(Code::TokenExpired, "the token has expired"));
         }
         if times
             .nbf
-            .is_some_and(|begin| now + leeway < from_seconds(begin))
+            .is_some_and(|begin| now + LEEWAY < from_seconds(begin))
         {
             return Err(unauthenticated("the token is not yet valid"));
         }
@@ -277,7 +271,6 @@ impl SignedTokens {
         };
         Ok(SignedTokens {
             issuers,
-            leeway: LEEWAY,
             token_bytes_max: config.token_bytes_max,
         })
     }
@@ -328,7 +321,7 @@ impl SignedTokens {
             .sub
             .parse()
             .map_err(|_| unauthenticated("the token's sub is not a user id"))?;
-        issuer.check_times(&claims.times, self.leeway, now)?;
+        issuer.check_times(&claims.times, now)?;
         Ok(Principal {
             user,
             platform: restriction(claims.platform)?,
@@ -415,16 +408,11 @@ pub(super) struct Times {
 
 impl Times {
     /// Limits the life of a token: a thief has it for as long.
-    fn check_lifetime(
-        &self,
-        lifetime_max: Duration,
-        leeway: Duration,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
+    fn check_lifetime(&self, lifetime_max: Duration, now: Timestamp) -> Result<(), Refusal> {
         let issued_at = self
             .iat
             .ok_or_else(|| unauthenticated("the token does not say when it was issued (iat)"))?;
-        if now + leeway < from_seconds(issued_at) {
+        if now + LEEWAY < from_seconds(issued_at) {
             return Err(unauthenticated("the token is not yet valid"));
         }
         if from_seconds(self.exp) > from_seconds(issued_at) + lifetime_max {

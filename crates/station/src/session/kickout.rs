@@ -68,7 +68,6 @@ struct KickoutPublisher {
     records: Records,
     clock: Arc<dyn Clock>,
     deadline: Duration,
-    attempts: u32,
     published_total: Counter,
 }
 
@@ -87,7 +86,6 @@ impl KickoutQueue {
             records: Records::new(backends),
             clock: backends.clock.clone(),
             deadline: config.publish_deadline,
-            attempts: KICKOUT_ATTEMPTS,
             published_total: counter!("station_kickouts_published_total"),
         };
         let worker = publisher.clone();
@@ -123,12 +121,12 @@ impl KickoutPublisher {
             .map(|request| self.record(request))
             .collect();
         let mut backoff = Backoff::new(FIRST_PAUSE, PAUSE_MAX);
-        for attempt in 1..=self.attempts.max(1) {
+        for attempt in 1..=KICKOUT_ATTEMPTS {
             pending = self.publish_once(pending).await;
             if pending.is_empty() {
                 return;
             }
-            if attempt < self.attempts {
+            if attempt < KICKOUT_ATTEMPTS {
                 sleep(backoff.failed()).await;
             }
         }

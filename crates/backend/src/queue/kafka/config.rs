@@ -21,6 +21,9 @@ const SAFE_REPLICATION_FACTOR: u32 = 3;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Retention of topic `notification`: horn gives up on a notification before.
+pub const NOTIFICATION_RETENTION: Duration = Duration::from_secs(3 * 24 * 60 * 60);
+
 /// Section `kafka`: the log. The defaults suit a laptop with one broker.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

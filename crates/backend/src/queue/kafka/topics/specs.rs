@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use protocol::keys::Topic;
 
-use super::super::config::KafkaConfig;
+use super::super::config::{KafkaConfig, NOTIFICATION_RETENTION};
 use super::super::layout::Layout;
 use super::super::settings::batch_bytes_max;
 
 /// Upper bound on segments. Kafka drops whole segments, by their newest record, so longer ones
 /// would stretch the configured retention far.
 const SEGMENT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Retention of topic `notification`: longer than the longest `horn.age_max`.
-const NOTIFICATION_RETENTION: Duration = Duration::from_secs(3 * 24 * 60 * 60);
 
 /// Topic as configured.
 pub(super) struct TopicSpec {
