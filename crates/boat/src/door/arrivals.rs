@@ -290,6 +290,9 @@ impl IncomingClient {
 
 #[cfg(test)]
 mod tests {
+    use backend::clock::{Entropy, SeededEntropy};
+    use protocol::pause::between;
+
     use super::*;
 
     fn address(text: &str) -> Option<IpAddr> {
@@ -345,5 +348,49 @@ mod tests {
         assert!(next.is_err());
         drop(first);
         arrivals.take(address("192.0.2.2")).await;
+    }
+
+    /// Longest wait of newcomers, one every tenth client or so, behind silent strangers of fifteen
+    /// networks: all come to one listener, which takes places in turn.
+    async fn longest_wait(arrivals: &Arc<Arrivals>, seed: u64) -> Duration {
+        const INTERVAL_MAX: Duration = Duration::from_millis(20);
+        const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
+        let random = SeededEntropy::new(seed);
+        let (mut arrives_at, mut longest) = (Instant::now(), Duration::ZERO);
+        for _ in 0..3_000 {
+            arrives_at += between(Duration::ZERO, INTERVAL_MAX, random.next());
+            sleep_until(arrives_at).await;
+            if random.next().is_multiple_of(10) {
+                let newcomer = arrivals.take(address("192.0.2.9")).await;
+                longest = longest.max(arrives_at.elapsed());
+                newcomer.keep_place();
+                continue;
+            }
+            let network = random.next() % (SHARE as u64 - 1);
+            let host = random.next() & 0xffff;
+            let stranger = address(&format!("2001:db8:{network:x}:{host:x}::1"));
+            let place = arrivals.take(stranger).await;
+            tokio::spawn(async move {
+                let end = place.end_token();
+                let _ = timeout(ARRIVAL_TIMEOUT, end.cancelled()).await;
+            });
+        }
+        longest
+    }
+
+    // Networks that fill their shares leave places for others: a newcomer never waits. Without shares, it does.
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_finds_room_beside_networks_of_silent_clients() {
+        for seed in 0..20 {
+            let arrivals = Arrivals::new(SHARE * 4);
+            assert_eq!(
+                longest_wait(&arrivals, seed).await,
+                Duration::ZERO,
+                "{seed}"
+            );
+        }
+        let mut arrivals = Arrivals::new(SHARE * 4);
+        Arc::get_mut(&mut arrivals).expect("the only one").share = usize::MAX;
+        assert!(longest_wait(&arrivals, 0).await > SILENCE_MIN / 2);
     }
 }
