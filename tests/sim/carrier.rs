@@ -15,7 +15,7 @@ use protocol::keys::{self, Topic};
 use protocol::ledger::LedgerEvent;
 use protocol::mailbox::RouteRequest;
 use protocol::presence::{BoatLife, DeniedBoats};
-use protocol::record::retry as retry_task;
+use protocol::record::retry_task;
 use protocol::record::{Task, Work};
 use protocol::session::Token;
 use protocol::writer::{self, Facts, RetryFailure};

@@ -13,7 +13,7 @@ use protocol::bounds::Bounds;
 use protocol::delivery::{FailedPart, Obligation, Settlement, Source};
 use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent, dead_entries};
 use protocol::message::Target;
-use protocol::record::retry as retry_task;
+use protocol::record::retry_task;
 use protocol::record::{Task, Work, redrive, redrive_targets};
 use protocol::{ConversationId, MessageId, Timestamp};
 

@@ -5,7 +5,7 @@
 //! neither the tier of one second nor new messages. A held record is not settled: after a crash it
 //! comes back from the log.
 
-mod present;
+mod current_state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use protocol::record::Work;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::present::{Decisions, Deliveries, Present};
+use self::current_state::{Decisions, Deliveries, Present};
 use crate::backoff::Backoff;
 use crate::deadline::StoreDeadline;
 use crate::decoded_record::{self, DecodedRecord, PoisonRecord};

@@ -13,7 +13,7 @@ mod recipients;
 pub mod routes;
 pub mod rules;
 mod stats;
-pub mod task;
+pub mod task_view;
 mod tasks;
 mod transfer;
 mod types;

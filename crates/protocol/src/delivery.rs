@@ -16,7 +16,6 @@
 
 mod action;
 mod arena;
-mod backoff;
 mod budget;
 mod lanes;
 mod machine;
@@ -26,15 +25,16 @@ mod settle;
 mod task;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
 use std::time::Duration;
 
 pub use action::{Action, DeliveryLoad, FailedPart, Notice, Retry, SessionEvent, Settlement};
-pub use backoff::{Tiers, retry_wait};
 pub use machine::{Delivery, Push, PushOutcome, PushToken, Route, RouteFailure, RouteToken};
 pub use offsets::{OffsetTracker, PartitionKey};
 pub use plan::{PLATFORM_KNOWN_FOR, group_obligations, live_only, obligations};
 pub use task::{DeliveryTask, Obligation, Origin, Source};
+pub use tiers::{Tiers, retry_wait};
 
 /// Limits of a [`Delivery`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

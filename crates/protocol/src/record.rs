@@ -197,7 +197,7 @@ pub struct KickoutTask {
 }
 
 /// A retry of `task` as a record, for obligations that are still open.
-pub fn retry(
+pub fn retry_task(
     task: &DeliveryTask,
     obligations: &[Obligation],
     retry_count: u32,

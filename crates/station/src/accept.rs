@@ -238,7 +238,9 @@ impl SendAcceptor {
         let pending = judge_all(batch, &sends, &first_sends, &answers, &mut outcomes);
         let pending = self.judge_members(batch, pending, &mut outcomes).await;
         let pending = self.judge_changes(batch, pending, &mut outcomes).await;
-        let pending = self.apply_rate_limits(batch, pending, &mut outcomes).await;
+        let pending = self
+            .apply_conversation_rates(batch, pending, &mut outcomes)
+            .await;
         self.publish_all(life, batch, &pending, deadline, &mut outcomes)
             .await;
         outcomes.into_vec()
@@ -257,7 +259,7 @@ impl SendAcceptor {
             };
             if let Err(refusal) = outcomes.check_order(index, conversation) {
                 outcomes.refuse(index, conversation, refusal);
-            } else if let Err(refusal) = self.rates.send(item.user, item.platform) {
+            } else if let Err(refusal) = self.rates.take_user_send(item.user, item.platform) {
                 outcomes.refuse(index, conversation, refusal);
             } else {
                 sends.push(AdmittedSend {
@@ -369,7 +371,7 @@ impl SendAcceptor {
     /// Keeps sends that the rate limit of their conversation lets pass. Resends of users who are no
     /// members come this far without a check, and must not use up the rate of the members; neither
     /// must group commands, which anybody may send.
-    async fn apply_rate_limits(
+    async fn apply_conversation_rates(
         &self,
         batch: &[Submit],
         pending: Vec<PendingSend>,
@@ -395,7 +397,7 @@ impl SendAcceptor {
             let session = batch[send.indices[0]].session;
             let verdict = order.check(session, send.conversation).and_then(|()| {
                 if needs_token {
-                    self.rates.send_to(send.conversation)
+                    self.rates.take_conversation_send(send.conversation)
                 } else {
                     Ok(())
                 }

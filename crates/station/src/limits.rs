@@ -102,7 +102,7 @@ impl Limits {
         too_many.into()
     }
 
-    pub(crate) fn send(&self, user: UserId, platform: Platform) -> Result<(), Refusal> {
+    pub(crate) fn take_user_send(&self, user: UserId, platform: Platform) -> Result<(), Refusal> {
         let rate = match platform {
             Platform::Bot => &self.bot_sends,
             _ => &self.user_sends,
@@ -113,7 +113,10 @@ impl Limits {
 
     /// Takes a send to a conversation by a user who may send there: others take nothing from its
     /// rate.
-    pub(crate) fn send_to(&self, conversation: ConversationId) -> Result<(), Refusal> {
+    pub(crate) fn take_conversation_send(
+        &self,
+        conversation: ConversationId,
+    ) -> Result<(), Refusal> {
         let rate = match conversation {
             ConversationId::Group(_) => &self.group_sends,
             ConversationId::Private { .. } | ConversationId::System(_) => &self.private_sends,
@@ -255,13 +258,13 @@ mod tests {
             (Platform::Bot, "bot_sends", 1000, 200, 5),
         ] {
             let (limits, refusals) = limits();
-            let mut send = || limits.send(user(1), platform);
+            let mut send = || limits.take_user_send(user(1), platform);
             let (count, refusal) = drain(&mut send);
             assert_eq!((count, refusal.code), (burst, Code::RateLimited));
             assert_eq!(refusal.retry_after, Some(Duration::from_millis(wait)));
             assert!(refusals.counted_only(limit, 1));
             assert_eq!(count_per_minute(&mut send).await, 60 * rate);
-            assert_eq!(limits.send(user(2), platform), Ok(()));
+            assert_eq!(limits.take_user_send(user(2), platform), Ok(()));
         }
     }
 
@@ -301,7 +304,7 @@ mod tests {
                 ..Config::default()
             };
             let limits = Limits::new(&config, directory.subscribe());
-            let mut send = || limits.send_to(private(1, 2));
+            let mut send = || limits.take_conversation_send(private(1, 2));
             assert_eq!(drain(&mut send).0, burst, "{stations}");
             let count = count_with_waits(&mut send).await;
             assert!(count.abs_diff(a_minute) <= 1, "{stations}: {count}");
@@ -313,11 +316,11 @@ mod tests {
     async fn a_user_and_their_bot_have_rates_of_their_own() {
         let (limits, refusals) = limits();
         for _ in 0..1000 {
-            assert_eq!(limits.send(user(1), Platform::Bot), Ok(()));
+            assert_eq!(limits.take_user_send(user(1), Platform::Bot), Ok(()));
         }
-        assert!(limits.send(user(1), Platform::Bot).is_err());
+        assert!(limits.take_user_send(user(1), Platform::Bot).is_err());
         assert!(refusals.counted_only("bot_sends", 1));
-        assert_eq!(limits.send(user(1), Platform::Ios), Ok(()));
+        assert_eq!(limits.take_user_send(user(1), Platform::Ios), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -328,13 +331,13 @@ mod tests {
             ("group_sends", group(1), group(2), 1000, 100),
         ] {
             let (limits, refusals) = limits();
-            let mut send = || limits.send_to(to);
+            let mut send = || limits.take_conversation_send(to);
             let (count, refusal) = drain(&mut send);
             assert_eq!((count, refusal.code), (burst, Code::RateLimited));
             assert!(refusal.text.contains("conversation"), "{refusal}");
             assert!(refusals.counted_only(limit, 1));
             assert_eq!(count_per_minute(&mut send).await, 60 * rate);
-            assert_eq!(limits.send_to(neighbour), Ok(()));
+            assert_eq!(limits.take_conversation_send(neighbour), Ok(()));
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::operation::Operation;
 use super::rules::{EditRefusal, OperatorWork, TaskId};
-use super::task::{RedriveAnswer, Task};
+use super::task_view::{RedriveAnswer, Task};
 use super::{
     EditResult, Envelope, Filter, ImportResult, Kind, Letter, LetterChange, LetterCursor,
     LetterDetail, LetterPackage, Plan, Request, Selection, SelectionCount, Stats,

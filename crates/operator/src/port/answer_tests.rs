@@ -24,7 +24,7 @@ use crate::boats::{BoatProgress, BoatRow};
 use crate::dead_letters::rules::{
     OperationEntry, OperatorAction, OperatorWork, Pace, Progress, StartedTask, TaskOutcome,
 };
-use crate::dead_letters::task::Task;
+use crate::dead_letters::task_view::Task;
 use crate::dead_letters::{Envelope, Forecast, Letter, LetterPackage, Plan, SelectionCount, Stats};
 use crate::doctor::rules::CheckVerdict;
 use crate::doctor::{RepairReport, RepairStep, UserFinding, UserReport};

@@ -26,7 +26,7 @@ use crate::dead_letters::routes::{
     EDIT_BYTES, ExportQuestion, IMPORT_BYTES, ImportQuestion, ListQuestion, LogQuestion,
     LookQuestion, PauseQuestion,
 };
-use crate::dead_letters::task::{RedriveAnswer, Task};
+use crate::dead_letters::task_view::{RedriveAnswer, Task};
 use crate::dead_letters::{
     self, EditResult, Envelope, ImportResult, Letter, LetterChange, LetterDetail, LetterPackage,
     Plan, Request, Selection, SelectionCount, Stats,

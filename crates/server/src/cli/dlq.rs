@@ -1,9 +1,9 @@
 //! `packetboat dlq`: the dead letters.
 
 mod edit;
+mod follow;
 mod selection;
 mod tables;
-mod task;
 mod transfer;
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use operator::dead_letters::routes::{
     LETTERS_MAX, ListQuestion, LogQuestion, LookQuestion, PauseQuestion,
 };
 use operator::dead_letters::rules::{OperatorWork, Pace, TaskId};
-use operator::dead_letters::task::Task;
+use operator::dead_letters::task_view::Task;
 use operator::dead_letters::{
     Letter, LetterDetail, LetterOutcome, Plan, Request, Selection, SelectionCount, Stats,
 };
@@ -360,11 +360,11 @@ async fn have_done(
     if how.detach {
         return show(output, &task, tables::task);
     }
-    let task = task::watch(desk, task).await?;
+    let task = follow::watch(desk, task).await?;
     if !args.is_by_name() && task.letters == LETTERS_MAX as u64 {
         errln!("packetboat: this is the maximum for one task; there may be more");
     }
-    task::outcomes(output, &task)
+    follow::outcomes(output, &task)
 }
 
 async fn run_task(desk: &Desk, output: Output, command: TaskWhat) -> Result<ExitCode> {
@@ -376,7 +376,7 @@ async fn run_task(desk: &Desk, output: Output, command: TaskWhat) -> Result<Exit
         }
         TaskWhat::Watch { id } => {
             let task = desk.get(&path(&id, ""), &json!({})).await?;
-            return task::outcomes(output, &task::watch(desk, task).await?);
+            return follow::outcomes(output, &follow::watch(desk, task).await?);
         }
         TaskWhat::Show { id } => desk.get(&path(&id, ""), &json!({})).await?,
         TaskWhat::Pause { id, why: reason } => {

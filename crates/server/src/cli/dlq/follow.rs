@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use operator::dead_letters::rules::Progress;
-use operator::dead_letters::task::Task;
+use operator::dead_letters::task_view::Task;
 use serde_json::json;
 
 use super::{LETTERS, show, tables};

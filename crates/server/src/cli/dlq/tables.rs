@@ -4,7 +4,7 @@ use anyhow::Result;
 use operator::answer::{List, Page, utc};
 use operator::dead_letters::operation::{Action, Operation};
 use operator::dead_letters::rules::Progress;
-use operator::dead_letters::task::Task;
+use operator::dead_letters::task_view::Task;
 use operator::dead_letters::{
     EditResult, Forecast, ImportResult, Letter, LetterDetail, LetterOutcome, Plan, Stats,
 };
