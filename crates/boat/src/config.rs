@@ -77,8 +77,8 @@ pub struct Config {
     #[serde(skip)]
     pub accepts_per_second: u32,
     /// Maximum number of connections whose clients are not admitted yet, of which silent clients of
-    /// one network hold a sixteenth. Where they are taken, the one that is silent for the longest
-    /// gives way; further ones wait in the kernel's queue.
+    /// one network hold a sixteenth. When all are taken, the client that has been silent for the
+    /// longest gives way; further ones wait in the kernel's queue.
     pub arriving_max: usize,
     /// Time from the open connection to its hello, whatever comes before it. Then the connection is
     /// dropped, or closed with `handshake_timeout`. TLS and the WebSocket upgrade have half of it

@@ -64,7 +64,8 @@ const HANDSHAKES_MAX: usize = 32;
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address of desk and console. Off loopback it requires `operators` and `tls`.
+    /// Address of desk and console. Off loopback it requires sign-in (`operators`, `assertion` or
+    /// `anybody`) and TLS (`tls`).
     pub listen: SocketAddr,
     /// Host names under which browsers reach the desk, besides its address and localhost.
     pub hosts: Vec<String>,
@@ -73,7 +74,8 @@ pub struct Config {
     pub anybody: bool,
     /// TLS of the desk.
     pub tls: HttpTlsConfig,
-    /// Operators of the desk. Empty: anyone who reaches the port may do everything there.
+    /// Operators of the desk. Empty, and without `assertion`: anyone who reaches the port may do
+    /// everything there.
     pub operators: Vec<OperatorConfig>,
     /// Single sign-on: a proxy signs operators in with a signed assertion.
     pub assertion: AssertionConfig,

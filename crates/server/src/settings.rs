@@ -46,8 +46,8 @@ const PREFIX: &str = "PACKETBOAT_";
 #[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Strict checks for production: links to parts on other machines must use TLS. Violations that
-    /// are otherwise only warned about are refused.
+    /// Refuses links without TLS to parts and to a collector on other machines; otherwise the
+    /// doctor warns. It checks nothing else.
     pub production: bool,
     pub log: telemetry::Config,
     pub health: port::HealthConfig,

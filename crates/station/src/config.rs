@@ -34,12 +34,13 @@ pub struct Config {
     pub sessions: session::Config,
     pub http: http::Config,
     /// Maximum size of a message's body in bytes; a larger one is refused as `too_large`. Must leave
-    /// 4 KiB of the 4 MiB that a call between services has.
+    /// 4 KiB of the 4 MiB that a call between services has. At most 4 KiB less than
+    /// `boat.session.frame_bytes_max`.
     #[schemars(range(max = 4_190_208))]
     pub body_bytes_max: usize,
-    /// Maximum size of a placed record in bytes; a larger one becomes a dead letter, so at least 4
-    /// KiB more than `body_bytes_max`. Carriers apply the limits of the station that accepted the
-    /// message.
+    /// Maximum size of a placed record in bytes; a larger one becomes a dead letter. Keep it at
+    /// least 4 KiB above `body_bytes_max`: nothing checks that. Carriers apply the limits of the
+    /// station that accepted the message.
     #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
     /// Maximum number of members of a group.
@@ -80,8 +81,8 @@ pub struct Config {
     /// Burst of one user's questions after a quiet period.
     #[serde(skip)]
     pub user_questions_burst: NonZeroU32,
-    /// Sustained rate of pages that one user reads from history rather than from the copies above
-    /// it, per second. Further ones are refused as `rate_limited`.
+    /// Sustained rate of pages that one user reads from history, and not from a cache, per second.
+    /// Further ones are refused as `rate_limited`.
     pub user_history_reads_per_second: NonZeroU32,
     /// Burst of pages that one user reads from history after a quiet period.
     #[serde(skip)]

@@ -16,10 +16,10 @@ pub struct SessionLimits {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "1s", "spanMaximum" = "1h"))]
     pub heartbeat: Duration,
-    /// Time for a device to acknowledge a message; then the message is retried, or stored. Twice
-    /// the measured round trip, and the time that it needs on the slowest link, after that the
-    /// session is closed with `reconnect`, unless it is less than a minute old. Less than one and a
-    /// half `carrier.ack_wait`.
+    /// Time for a device to acknowledge a message; then the message is retried, or stored. The
+    /// session is closed with `reconnect` if the acknowledgement is still missing after this time,
+    /// plus a second for each 8 KiB in transit before the message, plus twice the measured round
+    /// trip; not in the session's first minute. Less than one and a half times `carrier.ack_wait`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "5m"))]
     pub ack_wait: Duration,
@@ -36,7 +36,7 @@ pub struct SessionLimits {
     #[serde(skip)]
     pub frames_per_second: u32,
     /// Maximum size of a client's frame in bytes. The welcome announces it, and the transports
-    /// enforce it.
+    /// enforce it. At least 4 KiB more than `station.body_bytes_max`.
     #[schemars(range(min = 8192, max = 4_194_304))]
     pub frame_bytes_max: u32,
     /// Maximum size of a message's `data` in bytes; a larger one is refused as `too_large`.

@@ -26,9 +26,9 @@ use super::upkeep::Upkeep;
 pub struct Config {
     /// Directory of all data; created if it is missing.
     pub data: PathBuf,
-    /// Age at which the ledger forgets a message. At least the sum of `queue.retention_unread` and
-    /// `queue.retention`: a redriven dead letter stays in the log for both, and the audit would
-    /// report it missing.
+    /// Age at which the ledger forgets a message. At least the sum of
+    /// `embedded.queue.retention_unread` and `embedded.queue.retention`: a redriven dead letter
+    /// stays in the log for both, and the audit would report it missing.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub ledger_retention: Duration,

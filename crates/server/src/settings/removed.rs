@@ -117,7 +117,7 @@ const REMOVED: &[(&str, &str)] = &[
     ("boat.drain_pace_cluster", "fixed at 10000"),
     ("boat.drain_spread", "fixed at 10s"),
     ("boat.reconnect_percent", "fixed at 10"),
-    ("boat.accepts_per_second", "fixed at 5000, and 2000 for each core"),
+    ("boat.accepts_per_second", "fixed at 2000 for each core, 5000 at most"),
     ("boat.session.handshake", "two thirds of boat.arrival_timeout"),
     ("boat.session.write_wait", "fixed at 20s"),
     ("boat.session.link_bytes_min", "fixed at 8192"),

@@ -25,7 +25,7 @@ const fn metric(kind: Kind, name: &'static str, help: &'static str) -> Metric {
 #[rustfmt::skip]
 const METRICS: &[Metric] = &[
     metric(Counter, "admin_sign_ins_total", "Requests to the desk with a token or a proxy's assertion, by result: accepted, refused, ignored, forbidden (admin.assertion.roles grants nothing) or unanswered (no keys to check with yet)"),
-    metric(Counter, "audit_contradictions_total", "Checks of a closed minute with another result than when it was closed"),
+    metric(Counter, "audit_contradictions_total", "Entries of the ledger that exclude each other, such as two messages at one position"),
     metric(Gauge, "audit_in_flight", "Messages of closed minutes that are still in flight"),
     metric(Gauge, "audit_lag_seconds", "Age of the newest closed minute"),
     metric(Counter, "audit_minutes_total", "Minutes closed by this process"),
@@ -40,8 +40,8 @@ const METRICS: &[Metric] = &[
     metric(Gauge, "boat_drain_waits", "1 while clients have to leave and no other boat has room for them"),
     metric(Counter, "boat_frames_received_total", "Frames from clients"),
     metric(Counter, "boat_frames_sent_total", "Frames to clients"),
-    metric(Counter, "boat_lane_drops_total", "Items dropped because a station refused them permanently, by call"),
-    metric(Counter, "boat_lane_overflows_total", "Items that found their lane to a station full"),
+    metric(Counter, "boat_lane_drops_total", "Items dropped from the queues to stations because a station refused them permanently, by call"),
+    metric(Counter, "boat_lane_overflows_total", "Items that found a full queue to the stations"),
     metric(Counter, "boat_leases_lost_total", "Leases of this boat lost while it ran"),
     metric(Gauge, "boat_memory_bytes", "Memory of this process as its container counts it, if there is a limit"),
     metric(Gauge, "boat_memory_max_bytes", "Memory limit of this process; from 80 % of it newcomers are sent elsewhere"),
@@ -117,7 +117,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_background_dropped_total", "Work after an answer dropped for lack of room, by work"),
     metric(Counter, "station_connects_degraded_total", "Sign-ins admitted while the mailbox was unavailable"),
     metric(Counter, "station_connects_total", "Sign-ins, by result"),
-    metric(Counter, "station_copies_total", "Lookups of copies in Redis, by answer: found, missed or failed"),
+    metric(Counter, "station_copies_total", "Lookups in the cache of conversation lists in Redis, by answer: found, missed or failed"),
     metric(Counter, "station_dedupe_skipped_total", "Sends that went on without a dedupe key because the mailbox did not answer"),
     metric(Counter, "station_dedupe_unresolved_total", "Batches of dedupe keys left pending because the mailbox did not answer"),
     metric(Counter, "station_devices_forgotten_total", "Platforms that could not be recorded at sign-in"),
@@ -185,7 +185,7 @@ mod tests {
 <!-- Written by the program from its table: make settings -->
 
 `GET /metrics` of the health port says all of these in the text format of Prometheus, as far as the process has
-something to count. [Which are worth an alarm](running.md#health).
+something to count. [Which are worth an alarm](running.md#metrics-worth-an-alarm).
 
 | metric | kind | |
 | --- | --- | --- |

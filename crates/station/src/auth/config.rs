@@ -39,7 +39,7 @@ pub struct Config {
     #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "2h", "spanMaximum" = "30days"))]
     pub stale_max: Duration,
     /// Maximum size of a token in bytes; longer ones are refused unread.
-    #[schemars(range(min = 256, max = 65_536))]
+    #[schemars(range(min = 256, max = 8192))]
     pub token_bytes_max: usize,
     /// Refuses all sign-ins as `unavailable` while revocations have not been read for a minute.
     /// Off: sign-ins go on, and the alarm warns that a revoked token may be among them.

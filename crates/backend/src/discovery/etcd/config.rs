@@ -38,7 +38,7 @@ pub struct EtcdConfig {
     /// Section `etcd.tls`: TLS. Changed files are read again; unusable ones change nothing.
     pub tls: ClientTlsConfig,
     /// Silence of a service after which its registration and its node number expire, in whole
-    /// seconds. Services renew them three times as often.
+    /// seconds. Services renew both after a quarter of that time. More than `call_deadline`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "5s", "spanMaximum" = "1h"))]
     pub lease_ttl: Duration,
