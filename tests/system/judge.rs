@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::ledger::trace::MessageLife;
+use protocol::ledger::trace::{MessageLife, TraceEnd};
+use protocol::ledger::{LedgerEntry, LedgerEvent};
+use protocol::mailbox::MailLocation;
+use protocol::message::Target;
 use protocol::record::Work;
 use protocol::{ConversationId, Seq, UserId};
 use tests::conversations::{StoredConversation, StoredConversations};
@@ -12,6 +15,7 @@ use tests::judge::{self, Ledger, Rows};
 use tests::model::Model;
 
 use crate::letters::Letters;
+use crate::scenes::Scene;
 use crate::world::World;
 
 /// Stores of a world, read as a whole.
@@ -93,6 +97,13 @@ impl World {
             .map_err(|error| error.to_string())?;
         stores.letters.judge(&self.plan.scene, &stores)?;
         let accepted_count = self.judge_devices(count, &stores)?;
+        self.judge_mailboxes(count).await?;
+        if self.plan.scene.scene == Some(Scene::Visits) {
+            self.judge_mail_in_ledger(&stores).await?;
+        }
+        if self.plan.is_quiet() {
+            judge_pushes(&stores)?;
+        }
         self.audit(accepted_count).await?;
         self.examine().await
     }
@@ -160,6 +171,66 @@ impl World {
         Ok((accepted_ids.len() + judged_ids.len()) as u64)
     }
 
+    /// I9: no mail waits for a device that is there.
+    async fn judge_mailboxes(&self, count: usize) -> Result<(), String> {
+        let machine = self.machine();
+        for device in &self.devices[..count] {
+            let (target, name) = {
+                let device = device.lock();
+                let target = Target {
+                    user: device.user,
+                    platform: device.platform,
+                };
+                (target, device.name.clone())
+            };
+            let waiting_count = machine.backends.mailbox.waiting(target).await;
+            let waiting_count = waiting_count.map_err(|error| error.to_string())?;
+            if waiting_count > 0 {
+                return Err(format!("{waiting_count} wait for {name}, which is there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the ledger against the mailboxes, where no host died: what was fetched had been stored,
+    /// and what is said to wait, waits.
+    async fn judge_mail_in_ledger(&self, stores: &Stores) -> Result<(), String> {
+        let mut queries = Vec::new();
+        for (id, entries) in &stores.ledger {
+            let stored: BTreeSet<_> = entries
+                .iter()
+                .filter(|entry| entry.event == LedgerEvent::StoredOffline)
+                .filter_map(|entry| entry.target)
+                .collect();
+            let fetched = |entry: &&LedgerEntry| matches!(entry.event, LedgerEvent::Fetched { .. });
+            for entry in entries.iter().filter(fetched) {
+                if !entry.target.is_some_and(|target| stored.contains(&target)) {
+                    return Err(format!(
+                        "the ledger says that {id} was fetched, and not that it was stored: {entry:?}"
+                    ));
+                }
+            }
+            let life = MessageLife::of(*id, entries);
+            for (target, obligation) in &life.obligations {
+                if matches!(obligation.end, Some(TraceEnd::Stored { .. })) {
+                    queries.push((*target, *id));
+                }
+            }
+        }
+        let machine = self.machine();
+        let now = machine.backends.clock.now();
+        let locations = machine.backends.mailbox.find(&queries, now).await;
+        for ((target, id), location) in queries.iter().zip(locations) {
+            let location = location.map_err(|error| error.to_string())?;
+            if location != MailLocation::Waits {
+                return Err(format!(
+                    "the ledger says that {id} waits for {target:?}, and the mailbox {location:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Audits the books, as an operator does.
     async fn audit(&self, accepted_count: u64) -> Result<(), String> {
         let report = judge::audit_all(&self.machine().backends).await?;
@@ -189,4 +260,22 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Checks that no push failed, where nothing happens: all devices acknowledge at once (pitfall C of
+/// S1).
+fn judge_pushes(stores: &Stores) -> Result<(), String> {
+    for (id, entries) in &stores.ledger {
+        let is_failure = |entry: &&LedgerEntry| {
+            let event = &entry.event;
+            matches!(
+                event,
+                LedgerEvent::Failed { .. } | LedgerEvent::Retried { .. }
+            )
+        };
+        if let Some(entry) = entries.iter().find(is_failure) {
+            return Err(format!("a push of {id} failed in a quiet world: {entry:?}"));
+        }
+    }
+    Ok(())
 }

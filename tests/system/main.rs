@@ -35,7 +35,7 @@ const POWER_SEEDS: u64 = 100;
 /// Seeds of these with a past finding.
 const POWER_CORPUS: [u64; 5] = [119, 218, 413, 528, 1685];
 /// Number of worlds of the gate that have a scene.
-const SCENE_SEEDS: u64 = 50;
+const SCENE_SEEDS: u64 = 64;
 /// Seeds of these with a past finding.
 const SCENE_CORPUS: [u64; 0] = [];
 /// Number of worlds of each kind that are run twice.

@@ -1,5 +1,6 @@
 //! Scenes: kinds of worlds with faults that ordinary worlds do not have: dead letters and their
-//! operator, panics, clocks that step, and a carrier that writes on after it lost its partitions.
+//! operator, panics, clocks that step, a carrier that writes on after it lost its partitions,
+//! outdated cache entries, members that come back; and worlds where only devices come and go.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use protocol::group::GroupSettings;
 use protocol::{GroupId, SendId, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tests::actions::{GroupAction, On, To, UserAction, UserActions, action_send_id, user};
+use tests::actions::{
+    FAULT_PERIOD, GroupAction, On, To, UserAction, UserActions, action_send_id, user,
+};
 
 use crate::device::send_id;
 use crate::plan::{DevicePlan, Fault, Plan, Service};
@@ -33,19 +36,28 @@ pub(crate) enum Scene {
     Panics,
     /// Changes die.
     DeadChanges,
-    /// The clock of a host steps by seconds to minutes, and back.
+    /// The clock of a host steps by seconds to an hour, and back.
     Clocks,
     /// A carrier that lost its partitions still writes.
     TwoCarriers,
+    /// Devices come and go, or nothing happens at all. No boat sweeps.
+    Visits,
+    /// Cache entries stay though they are outdated, while a device asks for its list.
+    StaleEntries,
+    /// A removed member sends, is added again, and sends the same again.
+    Outsiders,
 }
 
 impl Scene {
-    const ALL: [Scene; 5] = [
+    const ALL: [Scene; 8] = [
         Scene::Letters,
         Scene::Panics,
         Scene::DeadChanges,
         Scene::Clocks,
         Scene::TwoCarriers,
+        Scene::Visits,
+        Scene::StaleEntries,
+        Scene::Outsiders,
     ];
 }
 
@@ -67,6 +79,11 @@ impl SceneFaults {
             scene,
             Some(Scene::Letters | Scene::Panics | Scene::DeadChanges)
         )
+    }
+
+    /// Whether stores refuse something, or records panic.
+    pub(crate) fn has_troubles(&self) -> bool {
+        self.has_letters() || !self.refusals.is_empty()
     }
 
     pub(crate) fn has_operator(&self) -> bool {
@@ -103,6 +120,12 @@ pub(crate) enum StoreKey {
     Mail(UserId),
     /// Offsets of messages.
     Commits,
+    /// Last step of dedupe keys: they stay as they are before the log has the record.
+    DedupeEnds,
+    /// Removal of outdated cache entries.
+    Forgets,
+    /// Its speed: it takes a while.
+    QuickForgets,
 }
 
 /// A send whose record makes its carrier panic.
@@ -133,6 +156,9 @@ impl Plan {
             Scene::DeadChanges => plan.add_dead_changes(&mut rng),
             Scene::Clocks => plan.add_clocks(&mut rng),
             Scene::TwoCarriers => plan.add_two_carriers(&mut rng),
+            Scene::Visits => plan.add_visits(&mut rng),
+            Scene::StaleEntries => plan.add_stale_entries(&mut rng),
+            Scene::Outsiders => plan.add_outsiders(&mut rng),
         }
         plan
     }
@@ -365,7 +391,12 @@ impl Plan {
             Service::Station
         };
         let host = self.any_host(service, rng);
-        let difference = rng.random_range(5_000..300_000_i64);
+        // For a carrier also by more than a world has to come to rest.
+        let difference = if is_carrier && rng.random() {
+            rng.random_range(1_500_000..3_600_000_i64)
+        } else {
+            rng.random_range(5_000..300_000)
+        };
         let offset = if is_ahead { difference } else { -difference };
         let begins_at = within(rng, 9_000..13_000);
         let ends_at = begins_at + within(rng, 7_000..11_000);
@@ -441,6 +472,133 @@ impl Plan {
                     .push((says_at, by, UserAction::Say(group)));
             }
         }
+    }
+
+    /// Devices come and go, and nothing else ends: whatever waits for a device is announced to it
+    /// once, and no sweep announces it again. In some worlds nothing happens to devices, either.
+    ///
+    /// Judges expect besides that no mail waits for a device that is there, and that the ledger says
+    /// of mail what the mailboxes did; where nothing happens, that no push fails and no session ends.
+    fn add_visits(&mut self, rng: &mut StdRng) {
+        self.death_share = 0.0;
+        self.wait_max = Duration::from_millis(rng.random_range(10..60));
+        self.sends = sends(rng, 40, 6_000..36_000);
+        if rng.random_bool(0.3) {
+            return;
+        }
+        for _ in 0..rng.random_range(4..16) {
+            let device = rng.random_range(0..USERS);
+            let (at, absence) = (within(rng, 7_000..32_000), within(rng, 500..4_000));
+            let (fault, back_at) = match rng.random_range(0..3) {
+                0 => (Fault::CrashDevice(device), at),
+                1 => (Fault::Cut(device), at),
+                _ => (Fault::Away(device, absence), at + absence),
+            };
+            self.faults.push((at, fault));
+            // Messages for the device when it comes back.
+            let from = (device + rng.random_range(1..USERS)) % USERS;
+            let times = (0..8).map(|_| (back_at + within(rng, 0..2_500), from, device));
+            self.sends.extend(times);
+        }
+    }
+
+    /// A device asks for its list while an entry of it is outdated, or is about to be.
+    ///
+    /// In half of the worlds a message was edited, and the entry cannot be removed for a while. No
+    /// session of the device lives when it can, so only the next list tells of the edit. In the
+    /// other half, entries are removed slowly while the device signs in.
+    fn add_stale_entries(&mut self, rng: &mut StdRng) {
+        const ROUNDS: u64 = 3;
+        let (author, reader) = (0, 1);
+        let millis = Duration::from_millis;
+        self.death_share = 0.0;
+        self.sends = (0..3)
+            .map(|number| (millis(6_000 + number * 300), author, reader))
+            .collect();
+        let edit = |rng: &mut StdRng| UserAction::Change(On::Shown(0, rng.random()), To::Edit);
+        self.actions.steps.clear();
+        if rng.random() {
+            // The list that fills the entry.
+            let filled_at = millis(16_000);
+            let edited_at = filled_at + within(rng, 4_000..4_500);
+            let asked_at = edited_at + within(rng, 9_500..10_500);
+            self.actions.steps = vec![(edited_at, author, edit(rng))];
+            self.refuse(StoreKey::Forgets, edited_at - millis(50), FAULT_PERIOD);
+            self.faults = vec![
+                (filled_at, Fault::Cut(reader)),
+                (asked_at, Fault::Cut(reader)),
+                // The list has come by then.
+                (
+                    asked_at + millis(4_000),
+                    Fault::Away(reader, millis(15_000)),
+                ),
+            ];
+            return;
+        }
+        self.refuse(StoreKey::QuickForgets, millis(8_000), FAULT_PERIOD);
+        for round in 0..ROUNDS {
+            let cut_at = millis(8_000 + round * 10_000);
+            self.faults.push((cut_at, Fault::Cut(reader)));
+            let edited_at = cut_at + within(rng, 0..1_000);
+            self.actions.steps.push((edited_at, author, edit(rng)));
+        }
+    }
+
+    /// A member sends at the moment of its removal: the station does not know of it yet, and the
+    /// writer refuses the message. The station dies before the dedupe key is done, the sender is
+    /// added again, and the same send comes again, under the same id. The carrier then reads both
+    /// records anew, as the log took no commits meanwhile.
+    fn add_outsiders(&mut self, rng: &mut StdRng) {
+        const ROUNDS: u64 = 2;
+        let (owner, sender) = (0, 1);
+        let millis = Duration::from_millis;
+        self.death_share = 0.0;
+        self.wait_max = millis(40);
+        for (service, count) in [(Service::Station, 2), (Service::Carrier, 1)] {
+            while self.hosts_of(service).len() < count {
+                self.hosts.push(service);
+            }
+            while self.hosts_of(service).len() > count {
+                let last = self.hosts_of(service)[count];
+                self.hosts.remove(last);
+            }
+        }
+        let carrier = self.any_host(Service::Carrier, rng);
+        let group = GroupId::new(1_100).expect("positive");
+        let open = GroupSettings {
+            open_history: true,
+            open_door: false,
+        };
+        let command = |action| UserAction::Group(group, action);
+        let create = command(GroupAction::Create(open, 0b111));
+        let mut steps = vec![(millis(1_000), owner, create)];
+        for round in 0..ROUNDS {
+            let removed_at = millis(6_000 + round * 18_000);
+            let says_at = removed_at + within(rng, 5..60);
+            // After the record is appended, before its dedupe key is done.
+            let dies_at = says_at + within(rng, 10..90);
+            let station = self.any_host(Service::Station, rng);
+            steps.extend([
+                (removed_at - millis(700), sender, UserAction::Say(group)),
+                (removed_at, owner, command(GroupAction::Remove(sender))),
+                (says_at, sender, UserAction::Say(group)),
+                (
+                    dies_at + millis(100),
+                    owner,
+                    command(GroupAction::Add(sender)),
+                ),
+            ]);
+            let restart_at = removed_at + within(rng, 2_500..6_000);
+            let commits_end = restart_at + millis(100);
+            self.refuse(StoreKey::Commits, removed_at - millis(500), commits_end);
+            self.refuse(StoreKey::DedupeEnds, says_at, dies_at);
+            self.faults.extend([
+                (dies_at, Fault::Cut(sender)),
+                (dies_at, Fault::Crash(station)),
+                (restart_at, Fault::Crash(carrier)),
+            ]);
+        }
+        self.actions.steps = steps;
     }
 }
 

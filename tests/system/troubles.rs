@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::task::Value;
 use async_trait::async_trait;
@@ -19,10 +20,12 @@ use protocol::record::{Task, Work};
 use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 use tests::poison::PoisonFrames;
 use tests::world::Trace;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::scenes::{PoisonEnd, SceneFaults, StoreKey};
 
+/// Time to remove cache entries, where that is slow.
+const FORGET_TIME: Duration = Duration::from_millis(600);
 const REFUSAL: &str = "refused, as the scene wants it";
 
 /// Hook of the parts of a world with a scene, below the hooks of its hosts.
@@ -134,6 +137,16 @@ impl Hook for Troubles {
                 if op.kind == "message" && self.refuses(|key| key == StoreKey::Commits) =>
             {
                 Err(Error::unavailable(op.seam, REFUSAL))
+            }
+            ("mailbox", "dedupe_done") if self.refuses(|key| key == StoreKey::DedupeEnds) => {
+                Err(Error::unavailable(op.seam, REFUSAL))
+            }
+            ("cache", "forget") if self.refuses(|key| key == StoreKey::Forgets) => {
+                Err(Error::unavailable(op.seam, REFUSAL))
+            }
+            ("cache", "forget") if self.refuses(|key| key == StoreKey::QuickForgets) => {
+                sleep(FORGET_TIME).await;
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -62,7 +62,7 @@ pub(crate) struct World {
     pub(crate) harbours: Mutex<BTreeMap<usize, Harbour>>,
     /// Clock of each host.
     pub(crate) clocks: Mutex<BTreeMap<usize, Arc<HostClock>>>,
-    /// Troubles of the parts, in a scene with letters.
+    /// Troubles of the parts, in a scene that has them.
     pub(crate) troubles: Option<Arc<Troubles>>,
     /// Devices of the plan, and one more of each user, which comes at the end and knows nothing.
     pub(crate) devices: Vec<Arc<Mutex<CoreDevice>>>,
@@ -126,6 +126,10 @@ fn settings(plan: &Plan) -> Settings {
         Some(Scene::TwoCarriers) => {
             settings.embedded.queue.poll_interval_max = POLL_INTERVAL_MAX;
         }
+        Some(Scene::Visits) => {
+            settings.boat.sweep_interval = REST_TIMEOUT * 3;
+            settings.boat.sweep_pause_max = REST_TIMEOUT * 3;
+        }
         _ => {}
     }
     settings
@@ -158,7 +162,7 @@ impl World {
         let trace = Arc::new(Trace::begin());
         let troubles = || Arc::new(Troubles::new(plan.scene.clone(), Arc::clone(&trace)));
         let world = World {
-            troubles: plan.scene.has_letters().then(troubles),
+            troubles: plan.scene.has_troubles().then(troubles),
             settings,
             machine: Mutex::new(Arc::new(machine)),
             connector: Connector::default(),
