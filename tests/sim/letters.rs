@@ -13,8 +13,7 @@ use protocol::bounds::Bounds;
 use protocol::delivery::{FailedPart, Obligation, Settlement, Source};
 use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent, dead_entries};
 use protocol::message::Target;
-use protocol::record::retry_task;
-use protocol::record::{Task, Work, redrive, redrive_targets};
+use protocol::record::{Task, Work, redrive, redrive_targets, retry_task};
 use protocol::{ConversationId, MessageId, Timestamp};
 
 use crate::carrier::CarrierEvent;

@@ -1,6 +1,6 @@
 //! Ring 2 of the simulation: boats, stations, carriers and horns as they ship, over the embedded
 //! parts, in one thread on paused time. Seeds decide their waits, failures and crashes, between any
-//! two calls to the parts; stores, ledger and devices are judged as in ring 1.
+//! two calls to the parts; stores, mailboxes, ledger and devices are judged.
 //!
 //! A finding names its seed; `PACKETBOAT_SIM_SEED=n cargo test -p tests --test system -- no_seed`
 //! replays it (`no_power` for a world with power cuts, `no_scene` for one with a scene), and
@@ -112,8 +112,8 @@ fn no_power_cut_loses_repeats_or_reorders_a_message() {
     judge(Plan::with_power_cuts, &POWER_CORPUS, POWER_SEEDS);
 }
 
-// Invariants as above, with dead letters, panics, clocks that step, or a carrier that lost its partitions and still
-// writes. With an operator, what died is delivered in the end; without one, it is a letter.
+// Invariants as above, with the faults of a scene: dead letters, panics, clocks that step, an older carrier, outdated
+// cache entries, members that come back, devices that come and go. With an operator, what died is delivered in the end; without one, it is a letter.
 // proves S0-02 in part
 #[test]
 fn no_scene_loses_repeats_or_reorders_a_message() {

@@ -190,6 +190,7 @@ impl Plan {
     pub(crate) fn is_quiet(&self) -> bool {
         self.faults.is_empty()
             && self.power_cuts.is_empty()
+            && !self.scene.has_troubles()
             && self.death_share == 0.0
             && self.failure_share == 0.0
     }

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use protocol::delivery::{self, FailedPart, Obligation, Retry, Settlement};
 use protocol::keys::{self, Topic};
 use protocol::notify::Notification;
-use protocol::record::retry_task;
-use protocol::record::{Task, publish_key};
+use protocol::record::{Task, publish_key, retry_task};
 use protocol::{Timestamp, TraceContext};
 
 use crate::Config;

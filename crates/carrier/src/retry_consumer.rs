@@ -21,7 +21,7 @@ use protocol::record::Work;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::current_state::{Decisions, Deliveries, Present};
+use self::current_state::{CurrentState, Decisions, Deliveries};
 use crate::backoff::Backoff;
 use crate::deadline::StoreDeadline;
 use crate::decoded_record::{self, DecodedRecord, PoisonRecord};
@@ -37,7 +37,7 @@ pub(crate) struct RetryConsumer {
     consumer: PartitionConsumer,
     tier: u8,
     delay: Duration,
-    present: Present,
+    current_state: CurrentState,
     records: Records,
     partitions: u32,
     /// Keeps time even if the time of day is set.
@@ -73,7 +73,7 @@ impl RetryConsumer {
         RetryConsumer {
             tier,
             delay,
-            present: Present {
+            current_state: CurrentState {
                 backends: backends.clone(),
                 store_deadline: StoreDeadline::new(&consumer.config),
             },
@@ -220,7 +220,7 @@ impl RetryConsumer {
                 Work::Message(_) | Work::Kickout(_) => None,
             })
             .collect();
-        let decisions = self.present.decide(&retries, deadline).await;
+        let decisions = self.current_state.decide(&retries, deadline).await;
         let Decisions {
             deliveries,
             failed_sources,

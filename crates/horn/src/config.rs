@@ -35,8 +35,8 @@ pub struct Config {
     /// Maximum delay between attempts, unless the provider asks for a longer one.
     #[serde(skip)]
     pub retry_delay_max: Duration,
-    /// Age of a message from which its notification becomes a dead letter: it is no longer news. At
-    /// most 2days: topic `notification` keeps records for three.
+    /// Age of a message from which its notification becomes a dead letter: it is no longer news. In
+    /// a cluster at most 2days: Kafka keeps records of topic `notification` for three.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub age_max: Duration,

@@ -64,12 +64,12 @@ const HANDSHAKES_MAX: usize = 32;
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address of desk and console. Off loopback it requires sign-in (`operators`, `assertion` or
-    /// `anybody`) and TLS (`tls`).
+    /// Address of desk and console. Off loopback it requires TLS (`tls`), and sign-in (`operators` or
+    /// `assertion`) unless `anybody` is set.
     pub listen: SocketAddr,
     /// Host names under which browsers reach the desk, besides its address and localhost.
     pub hosts: Vec<String>,
-    /// Allows the desk to listen off loopback without operators. Anyone who reaches the port may
+    /// Allows the desk to listen off loopback without sign-in. Anyone who reaches the port may
     /// then read, redrive, edit and discard.
     pub anybody: bool,
     /// TLS of the desk.

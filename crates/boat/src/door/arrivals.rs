@@ -350,7 +350,7 @@ mod tests {
         arrivals.take(address("192.0.2.2")).await;
     }
 
-    /// Longest wait of newcomers, one every tenth client or so, behind silent strangers of fifteen
+    /// Longest wait of newcomers, about every tenth client, behind silent strangers of fifteen
     /// networks: all come to one listener, which takes places in turn.
     async fn longest_wait(arrivals: &Arc<Arrivals>, seed: u64) -> Duration {
         const INTERVAL_MAX: Duration = Duration::from_millis(20);

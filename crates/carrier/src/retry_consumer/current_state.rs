@@ -25,7 +25,7 @@ const MAX_CONCURRENT_LOOKUPS: usize = 64;
 /// Time to begin questions about single keys, once a question about all of them failed.
 const SINGLE_LOOKUP_TIME: Duration = Duration::from_secs(1);
 
-pub(super) struct Present {
+pub(super) struct CurrentState {
     pub(super) backends: Backends,
     pub(super) store_deadline: StoreDeadline,
 }
@@ -98,7 +98,7 @@ impl FactResults {
     }
 }
 
-impl Present {
+impl CurrentState {
     /// Decides due retries, as far as stores answer. After `deadline` only the first few questions
     /// of each kind are asked, so that each call brings some retries forward. A failed question
     /// about many keys is followed by one about each, begun within `SINGLE_LOOKUP_TIME`.

@@ -210,8 +210,8 @@ impl DeadLetters {
         }
     }
 
-    /// Redrives a few letters at once, and returns the outcome of each, for tests and simulations: the
-    /// desk begins a task and returns. Letters not done when patience ends go on.
+    /// Redrives a few letters at once, and returns the outcome of each. For tests: the desk's route
+    /// begins the task and waits by itself. Letters not done when patience ends go on.
     pub async fn redrive(
         &self,
         by: &str,

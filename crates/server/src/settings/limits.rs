@@ -71,7 +71,7 @@ const LIMITS: &[Limit] = &[
     boat("resume_calls", "resumptions in flight to stations, 256", &[], Code::Unavailable),
     boat("calls", "questions in flight to stations, 1,024, and as many pages of mailboxes beside them", &[], Code::Unavailable),
     boat_pace("arriving", "clients that arrive and are not admitted yet; further ones wait in the kernel", &["boat.arriving_max", "boat.arrival_timeout"]),
-    boat("arriving_silent", "silent clients that arrive: a sixteenth of the places for a network (/48 of IPv6); the oldest gives way to the next; when all places are taken, one that has been silent for 2 s does", &["boat.arriving_max"], Code::HandshakeTimeout),
+    boat("arriving_silent", "silent clients that arrive: a sixteenth of the places for a network (/48 of IPv6); the oldest gives way to the next; when all places are taken, one that has been silent for 2 s gives way", &["boat.arriving_max"], Code::HandshakeTimeout),
     boat("memory", "memory of the process; the sessions with the most waiting bytes are closed, and newcomers get `full`", &["boat.memory_max"], Code::Slow),
     boat("session_frames", "frames of a session, 2,000 in a second", &[], Code::RateLimited),
     boat_pace("session_bytes", "bytes from a session in a second, and four times as many after a rest; reading pauses", &["boat.read_bytes_per_second"]),

@@ -41,6 +41,29 @@ impl Installation {
         KafkaQueue::connect(self.0.clone()).await.unwrap()
     }
 
+    /// Deletes topics, and waits until brokers say so ten times in a row: each answers from its own
+    /// copy of the cluster's state.
+    async fn delete_and_wait(&self, topics: &[&str]) {
+        self.delete(topics).await;
+        let wait = async {
+            let mut agreeing_answers = 0;
+            while agreeing_answers < 10 {
+                let is_gone = match topics::check(&self.0).await {
+                    Ok(differences) => topics.iter().all(|topic| {
+                        let topic = (*topic).to_owned();
+                        differences.contains(&Difference::Missing { topic })
+                    }),
+                    // A broker that knows of half of the deletion.
+                    Err(_) => false,
+                };
+                agreeing_answers = if is_gone { agreeing_answers + 1 } else { 0 };
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let end = tokio::time::timeout(Duration::from_secs(60), wait).await;
+        end.expect("brokers forget the topics");
+    }
+
     async fn delete(&self, topics: &[&str]) {
         let admin: AdminClient<DefaultClientContext> =
             settings::client(&self.0).unwrap().create().unwrap();
@@ -161,7 +184,9 @@ async fn a_log_that_is_made_anew_has_a_new_epoch() {
     let config = &installation.0;
     let layout = Layout::from_config(config);
     assert_eq!(installation.connect().await.epoch(), 1);
-    installation.delete(&[layout.name(Topic::Message)]).await;
+    installation
+        .delete_and_wait(&[layout.name(Topic::Message)])
+        .await;
     let error = KafkaQueue::connect(config.clone()).await.err().unwrap();
     assert!(error.source.to_string().contains("packetboat topics apply"));
     let changes = topics::apply(config).await.unwrap();
@@ -172,7 +197,7 @@ async fn a_log_that_is_made_anew_has_a_new_epoch() {
     );
     assert_eq!(installation.connect().await.epoch(), 2);
     // Without topic `meta` nobody knows the epoch of the older log.
-    installation.delete(&[&layout.meta()]).await;
+    installation.delete_and_wait(&[&layout.meta()]).await;
     let error = topics::apply(config).await.err().unwrap();
     assert!(error.source.to_string().contains("epoch_min"));
     let raised_config = KafkaConfig {
