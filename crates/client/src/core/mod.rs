@@ -443,6 +443,8 @@ impl Core {
         }
         let (window, frame_bytes_max) = (welcome.send_window, welcome.frame_bytes_max);
         self.outbox.connected(window, frame_bytes_max, round_trip);
+        let synced_by = now + self.settings.limits.placement;
+        self.outbox.tracker.connected(synced_by);
         self.questions.list_again();
         self.timeline.connected(&mut self.questions);
         self.ask_status(now);

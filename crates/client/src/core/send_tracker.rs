@@ -1,6 +1,6 @@
 //! Own messages that the server has: from *accepted* to *read*.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::frame::MessageStatus;
 use protocol::receipt::{Receipt, ReceiptKind, ReceiptStatus};
@@ -22,6 +22,9 @@ pub(super) struct SendTracker {
     by_id: BTreeMap<MessageId, u64>,
     /// Sends accepted on this connection, with the time by which their position should be known.
     unplaced_sends: VecDeque<(Timestamp, u64)>,
+    /// Time by which the sync should have brought the positions of all others; then they are looked
+    /// for, once in a connection.
+    synced_by: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -44,6 +47,7 @@ impl SendTracker {
                 .map(|(order, row)| (order, TrackedSend { row, message: None }))
                 .collect(),
             unplaced_sends: VecDeque::new(),
+            synced_by: None,
         }
     }
 
@@ -83,18 +87,28 @@ impl SendTracker {
         }
     }
 
+    /// Expects the sync to bring the positions of all accepted sends until `deadline`. It may miss
+    /// one: a list that a station with a clock ahead answered hides what was written meanwhile.
+    pub(super) fn connected(&mut self, deadline: Timestamp) {
+        let mut tracked_sends = self.tracked_sends.values();
+        let has_unplaced = tracked_sends.any(|tracked_send| tracked_send.row.seq.is_none());
+        self.synced_by = has_unplaced.then_some(deadline);
+    }
+
     /// Forgets the expected positions: the next sync brings those missing.
     pub(super) fn disconnected(&mut self) {
         self.unplaced_sends.clear();
+        self.synced_by = None;
     }
 
     pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.unplaced_sends.front().map(|(at, _)| *at)
+        let deadline = self.unplaced_sends.front().map(|(at, _)| *at);
+        deadline.into_iter().chain(self.synced_by).min()
     }
 
     /// Conversations of accepted sends whose position should be known by now.
-    pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> Vec<ConversationId> {
-        let mut late = Vec::new();
+    pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> BTreeSet<ConversationId> {
+        let mut late = BTreeSet::new();
         while let Some(&(at, order)) = self.unplaced_sends.front()
             && at <= now
         {
@@ -102,10 +116,19 @@ impl SendTracker {
             if let Some(tracked_send) = self.tracked_sends.get(&order)
                 && tracked_send.row.seq.is_none()
             {
-                late.push(tracked_send.row.conversation);
+                late.insert(tracked_send.row.conversation);
                 self.unplaced_sends
                     .push_back((now + limits.placement, order));
             }
+        }
+        if self
+            .synced_by
+            .take_if(|deadline| *deadline <= now)
+            .is_some()
+        {
+            let rows = self.tracked_sends.values().map(|it| it.row);
+            let unplaced_rows = rows.filter(|row| row.seq.is_none());
+            late.extend(unplaced_rows.map(|row| row.conversation));
         }
         late
     }

@@ -448,6 +448,32 @@ fn missed_receipts_are_asked_for_after_a_reconnect() {
     );
 }
 
+// A station whose clock was ahead answers with a list that hides what is written until then.
+#[test]
+fn a_send_that_no_list_shows_is_looked_for_once_after_a_reconnect() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.accept(1);
+    echo(&mut device, 1, 1);
+    device.send(to(2), 2);
+    device.accept(2);
+    device.reconnect();
+    device.list(Vec::new());
+    device.row(Some(summary(2, 1)));
+    device.take_sent();
+    device.take_shown();
+    device.wait_live(9_000);
+    let is_history = |frame: &ClientFrame| match frame {
+        ClientFrame::Sync(request) => matches!(request.query, SyncQuery::History { .. }),
+        _ => false,
+    };
+    assert!(!device.take_sent().iter().any(is_history));
+    device.wait_live(1_000);
+    let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
+    device.history(request, vec![message(2)], 2);
+    assert_eq!(device.take_shown(), [2]);
+}
+
 // A boat without room for its pushes sends a resync.
 #[test]
 fn missed_receipts_are_asked_for_after_a_resync() {
