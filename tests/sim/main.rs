@@ -4,7 +4,7 @@
 //!
 //! This ring is frozen: no new feature enters it, and what is new is judged in whole services
 //! (`tests/system`). It stays because three of its 33 planted bugs and two of its altered plans are
-//! not found there in 10,000 worlds (`tests/planted/switched.txt`): `DeadlinesByWall`, `OldCopyKept`,
+//! not found there in 2,000 worlds with a scene (`tests/planted/switched.txt`): `DeadlinesByWall`, `OldCopyKept`,
 //! `GroupFromBefore`; `Without(Invalidate)`, `EarlyHandover`.
 //!
 //! A finding names its seed; `PACKETBOAT_SIM_SEED=n cargo test -p tests --test sim` replays it, with
