@@ -4,8 +4,8 @@
 //!
 //! This ring is frozen: no new feature enters it, and what is new is judged in whole services
 //! (`tests/system`). It stays because three of its 33 planted bugs and two of its altered plans are
-//! not found there in 2,000 worlds with a scene (`tests/planted/switched.txt`): `DeadlinesByWall`, `OldCopyKept`,
-//! `GroupFromBefore`; `Without(Invalidate)`, `EarlyHandover`.
+//! not found there in 2,000 worlds with a scene (`tests/planted/switched.txt`): `DeadlinesByWall`,
+//! `OldCopyKept`, `GroupFromBefore`; `Without(Invalidate)`, `EarlyHandover`.
 //!
 //! A finding names its seed; `PACKETBOAT_SIM_SEED=n cargo test -p tests --test sim` replays it, with
 //! the planted bug that `PACKETBOAT_SIM_PLANTED` names.

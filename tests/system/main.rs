@@ -113,7 +113,8 @@ fn no_power_cut_loses_repeats_or_reorders_a_message() {
 }
 
 // Invariants as above, with the faults of a scene: dead letters, panics, clocks that step, an older carrier, outdated
-// cache entries, members that come back, devices that come and go. With an operator, what died is delivered in the end; without one, it is a letter.
+// cache entries, members that come back, devices that come and go. With an operator, what died is delivered in the end;
+// without one, it is a letter.
 // proves S0-02 in part
 #[test]
 fn no_scene_loses_repeats_or_reorders_a_message() {

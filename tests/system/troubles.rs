@@ -80,6 +80,10 @@ impl Troubles {
         refused_key.is_some()
     }
 
+    fn refuses_key(&self, asked_key: StoreKey) -> bool {
+        self.refuses(|key| key == asked_key)
+    }
+
     /// Whether the call is about messages of this send.
     fn is_about_send(&self, op: &Op, send_id: SendId) -> bool {
         let sends = self.sends.lock();
@@ -133,18 +137,16 @@ impl Hook for Troubles {
             ("conversations", "save") if self.refuses(are_list_rows) => {
                 Err(Error::corrupt(op.seam, REFUSAL))
             }
-            ("queue", "commit")
-                if op.kind == "message" && self.refuses(|key| key == StoreKey::Commits) =>
-            {
+            ("queue", "commit") if op.kind == "message" && self.refuses_key(StoreKey::Commits) => {
                 Err(Error::unavailable(op.seam, REFUSAL))
             }
-            ("mailbox", "dedupe_done") if self.refuses(|key| key == StoreKey::DedupeEnds) => {
+            ("mailbox", "dedupe_done") if self.refuses_key(StoreKey::DedupeEnds) => {
                 Err(Error::unavailable(op.seam, REFUSAL))
             }
-            ("cache", "forget") if self.refuses(|key| key == StoreKey::Forgets) => {
+            ("cache", "forget") if self.refuses_key(StoreKey::Forgets) => {
                 Err(Error::unavailable(op.seam, REFUSAL))
             }
-            ("cache", "forget") if self.refuses(|key| key == StoreKey::QuickForgets) => {
+            ("cache", "forget") if self.refuses_key(StoreKey::SlowForgets) => {
                 sleep(FORGET_TIME).await;
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! Own messages that the server has: from *accepted* to *read*.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use protocol::frame::MessageStatus;
 use protocol::receipt::{Receipt, ReceiptKind, ReceiptStatus};
@@ -107,8 +107,8 @@ impl SendTracker {
     }
 
     /// Conversations of accepted sends whose position should be known by now.
-    pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> BTreeSet<ConversationId> {
-        let mut late = BTreeSet::new();
+    pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> Vec<ConversationId> {
+        let mut late = Vec::new();
         while let Some(&(at, order)) = self.unplaced_sends.front()
             && at <= now
         {
@@ -116,7 +116,7 @@ impl SendTracker {
             if let Some(tracked_send) = self.tracked_sends.get(&order)
                 && tracked_send.row.seq.is_none()
             {
-                late.insert(tracked_send.row.conversation);
+                late.push(tracked_send.row.conversation);
                 self.unplaced_sends
                     .push_back((now + limits.placement, order));
             }

@@ -21,6 +21,10 @@ use crate::core::{
     ShownMessage, Snapshot,
 };
 
+pub(super) fn is_history(query: &SyncQuery) -> bool {
+    matches!(query, SyncQuery::History { .. })
+}
+
 pub(super) fn user(number: i64) -> UserId {
     UserId::new(number).expect("positive")
 }
@@ -275,14 +279,8 @@ impl Device {
 
     /// Answers for `seconds` that the conversation ends at `last`, before the device's own end.
     pub(super) fn stay_behind(&mut self, last: u64, seconds: u64) {
-        let is_history = |query: &SyncQuery| matches!(query, SyncQuery::History { .. });
-        let is_asked = |device: &Device| {
-            let mut frames = device.sent_frames.iter();
-            frames
-                .any(|frame| matches!(frame, ClientFrame::Sync(asked) if is_history(&asked.query)))
-        };
         for second in 0..=seconds {
-            if is_asked(self) {
+            if self.find_question(is_history).is_some() {
                 let refusal = Refusal::new(Code::Reset, "you are ahead");
                 let request = Some(self.question(is_history));
                 self.hear(ServerFrame::Error { request, refusal });
@@ -365,6 +363,11 @@ impl Device {
 
     /// Request number of the last query of this kind.
     pub(super) fn question(&self, is_it: impl Fn(&SyncQuery) -> bool) -> u32 {
+        self.find_question(is_it).expect("it was asked")
+    }
+
+    /// The same, if there was one since `take_sent`.
+    pub(super) fn find_question(&self, is_it: impl Fn(&SyncQuery) -> bool) -> Option<u32> {
         let questions = self
             .sent_frames
             .iter()
@@ -374,7 +377,7 @@ impl Device {
                 _ => None,
             });
         let mut matches = questions.filter(|request| is_it(&request.query));
-        matches.next().expect("it was asked").request
+        Some(matches.next()?.request)
     }
 
     /// Frames transmitted since the last call.

@@ -12,15 +12,13 @@ use protocol::loaded_ranges::OlderRange;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Platform, Refusal, Seq};
 
-use super::device::{Device, id, message, private_message, send_id, summary, user, with};
+use super::device::{
+    Device, id, is_history, message, private_message, send_id, summary, user, with,
+};
 use super::world::START;
 use crate::core::{
     Action, CatchUp, ConversationProgress, Cursor, Event, Limits, Origin, Reset, Settings, Snapshot,
 };
-
-fn is_history(query: &SyncQuery) -> bool {
-    matches!(query, SyncQuery::History { .. })
-}
 
 fn asks_history(device: &mut Device) -> Vec<HistoryRange> {
     (device.take_sent().into_iter())
