@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use peak_alloc::PeakAlloc;
 use protocol::frame::Send;
-use protocol::group::{Member, Role};
+use protocol::group::{GroupInfo, Member, Role};
 use protocol::history::Version;
 use protocol::ledger::LedgerEvent;
 use protocol::{GroupId, Recipient, Seq};
@@ -27,22 +27,19 @@ const BYTES_MAX: usize = 1 << 30;
 
 async fn largest_group(cluster: &Cluster) -> GroupId {
     let group = GroupId::new(77).expect("a group");
-    let member = |number: i64| Member {
-        role: Some(if number == 1 {
+    let member = |number: i64| {
+        let role = if number == 1 {
             Role::Owner
         } else {
             Role::Member
-        }),
-        since: Seq::ZERO,
-        version: Version::default(),
+        };
+        Member::new(Some(role), Seq::ZERO, Version::default())
     };
     let members: Vec<_> = (1..=MEMBERS).map(|n| (user(n), member(n))).collect();
     for members in members.chunks(1000) {
-        let settings = Some((CLOSED, Version::default()));
-        let save = cluster
-            .backends
-            .groups
-            .save(group, settings, members.to_vec());
+        let info = GroupInfo::uncounted(CLOSED, Version::default());
+        let groups = &cluster.backends.groups;
+        let save = groups.save(group, Some(info), members.to_vec());
         save.await.expect("saves");
     }
     group

@@ -199,7 +199,7 @@ impl DeviceLife {
             }
             _ => {
                 let command = match self.rng.random_range(0..4) {
-                    0 => GroupCommand::Remove(user(3)),
+                    0 => GroupCommand::Remove(vec![user(3)]),
                     1 | 2 => GroupCommand::Add(vec![user(3)]),
                     _ => GroupCommand::SetRole(user(2), Role::Admin),
                 };

@@ -1,11 +1,14 @@
 //! Groups: created, used, left; read only by those allowed.
 
+use std::time::Duration;
+
+use backend::clock::{Clock, SystemClock};
 use client::core::SendStatus;
 use client::{Client, ClientError, Event};
 use protocol::change::{ChangeKind, MessageChange};
 use protocol::group::{GroupCommand, GroupSettings, Role};
 use protocol::loaded_ranges::OlderRange;
-use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
+use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, Timestamp, UserId};
 use tests::person::{CLOSED, accepted, done, reaches, text, user};
 use tests::system::{TEST_TIMEOUT, eventually};
 use tests::{Cluster, Device, settings};
@@ -217,7 +220,7 @@ async fn removed_member_neither_sends_nor_receives() {
     let dan = cluster.device(4).ready().await;
     let group = ada.create_group(CLOSED, &[2, 3]).await;
     assert_eq!(
-        refused_code(&bea, group, GroupCommand::Remove(user(3))).await,
+        refused_code(&bea, group, GroupCommand::Remove(vec![user(3)])).await,
         Code::Forbidden
     );
     assert_eq!(
@@ -226,7 +229,7 @@ async fn removed_member_neither_sends_nor_receives() {
     );
     ada.say_in(group, "welcome").await;
     assert_eq!(text(&bea.hear().await), "welcome");
-    send_command(&ada, group, GroupCommand::Remove(user(2))).await;
+    send_command(&ada, group, GroupCommand::Remove(vec![user(2)])).await;
     let mut ticket = bea.send(Recipient::Group(group), "but").await;
     reaches(&mut ticket, |status| {
         matches!(status, SendStatus::Failed(_))
@@ -312,8 +315,103 @@ async fn absent_device_learns_that_it_was_removed() {
     .await;
     bea.close().await;
     send_command(&ada, group, GroupCommand::SetRole(user(3), Role::Admin)).await;
-    send_command(&ada, group, GroupCommand::Remove(user(2))).await;
+    send_command(&ada, group, GroupCommand::Remove(vec![user(2)])).await;
     let bea = cluster.device(2).keeping(state).connect().await;
     eventually("no member", async || role(&bea).is_none().then_some(())).await;
+    cluster.stop().await;
+}
+
+// Mute, ban and dissolve over a running system, each with what a member without the right gets.
+#[tokio::test]
+async fn restrictions_hold_until_they_are_lifted() {
+    let cluster = Cluster::start().await;
+    let mut ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    let cy = cluster.device(3).ready().await;
+    let open_door = GroupSettings {
+        open_door: true,
+        ..CLOSED
+    };
+    let group = ada.create_group(open_door, &[2, 3]).await;
+    let to = Recipient::Group(group);
+    let refused_text = async |device: &Device, text: &str| {
+        let mut ticket = device.send(to, text).await;
+        done(&mut ticket).await.expect_err("it is refused").code
+    };
+    let in_an_hour = SystemClock.now() + Duration::from_secs(3600);
+    let mute = |until| GroupCommand::Mute(user(2), until);
+    assert_eq!(
+        refused_code(&cy, group, mute(in_an_hour)).await,
+        Code::Forbidden
+    );
+    send_command(&ada, group, mute(in_an_hour)).await;
+    assert_eq!(refused_text(&bea, "let me speak").await, Code::Muted);
+    ada.say_in(group, "silence").await;
+    assert_eq!(text(&bea.hear().await), "silence");
+    send_command(&ada, group, mute(Timestamp::ZERO)).await;
+    bea.say_in(group, "thanks").await;
+    assert_eq!(text(&ada.hear().await), "thanks");
+
+    let ban = || GroupCommand::Ban(vec![user(2), user(9)]);
+    assert_eq!(refused_code(&cy, group, ban()).await, Code::Forbidden);
+    send_command(&ada, group, ban()).await;
+    for outsider in [&bea, &cluster.device(9).ready().await] {
+        let code = refused_code(outsider, group, GroupCommand::Join).await;
+        assert_eq!(code, Code::Forbidden);
+    }
+    let add = || GroupCommand::Add(vec![user(2)]);
+    assert_eq!(refused_code(&cy, group, add()).await, Code::Forbidden);
+    send_command(&ada, group, add()).await;
+    bea.say_in(group, "back again").await;
+
+    let dissolve = || GroupCommand::Dissolve;
+    assert_eq!(refused_code(&cy, group, dissolve()).await, Code::Forbidden);
+    send_command(&ada, group, dissolve()).await;
+    assert_eq!(
+        refused_code(&bea, group, GroupCommand::Join).await,
+        Code::NotFound
+    );
+    assert!(readable_texts(&cy.client, group).await.is_err());
+    cluster.stop().await;
+}
+
+// A quiet group is large: its members stay, and their lists leave it out all the same.
+#[tokio::test]
+async fn lists_leave_out_a_large_group_that_was_dissolved() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("bea.sqlite");
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
+    let quiet = GroupSettings {
+        quiet: true,
+        ..CLOSED
+    };
+    let group = ada.create_group(quiet, &[2]).await;
+    let conversation = ConversationId::Group(group);
+    ada.say_in(group, "welcome").await;
+    bea.hear().await;
+    let role = |device: &Device| {
+        let list = device.client.conversations();
+        let row = list.borrow().get(&conversation).map(|row| row.role);
+        row.flatten()
+    };
+    eventually("a member", async || {
+        (role(&bea) == Some(Role::Member)).then_some(())
+    })
+    .await;
+    bea.close().await;
+    send_command(&ada, group, GroupCommand::Dissolve).await;
+    let bea = cluster.device(2).keeping(state).connect().await;
+    eventually("no member", async || role(&bea).is_none().then_some(())).await;
+    let new_device = cluster.device_on(2, Platform::Ios, "phone").await;
+    eventually("a list without it", async || {
+        let list = new_device.client.conversations();
+        (!list.borrow().contains_key(&conversation)).then_some(())
+    })
+    .await;
+    let infos = cluster.backends.groups.infos(&[group]).await;
+    let info = infos.expect("reads")[0].expect("it is there");
+    assert_eq!((info.is_dissolved, info.present), (true, Some(2)));
     cluster.stop().await;
 }

@@ -255,7 +255,7 @@ async fn user_actions_are_found_by_their_next_device() {
 
     let mut ticket = ada
         .client
-        .group_command(group, GroupCommand::Remove(user(2)))
+        .group_command(group, GroupCommand::Remove(vec![user(2)]))
         .await
         .expect("kept");
     done(&mut ticket).await.expect("it is done");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use operator::dead_letters::rules::OperationEntry;
 use protocol::change::{ChangeRow, ListArrangement, Overlay};
 use protocol::conversation::{ConversationRow, Head};
-use protocol::group::{GroupSettings, Member};
+use protocol::group::{GroupInfo, Member};
 use protocol::history::{RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
@@ -91,9 +91,9 @@ pub(crate) enum Effect {
         user: UserId,
         member: Member,
     },
-    Settings {
+    Info {
         group: GroupId,
-        settings: (GroupSettings, Version),
+        info: GroupInfo,
     },
     /// The membership of `user` changed, so their lists show the row again.
     Touched {
@@ -428,11 +428,8 @@ impl Stores {
                 let group = self.groups.entry(*group).or_default();
                 group.save_member(*user, *member);
             }
-            Effect::Settings { group, settings } => {
-                self.groups
-                    .entry(*group)
-                    .or_default()
-                    .save_settings(*settings);
+            Effect::Info { group, info } => {
+                self.groups.entry(*group).or_default().save_info(*info);
             }
             Effect::Touched {
                 user,

@@ -85,7 +85,7 @@ impl World {
             let stored_group = self.group(*group);
             let member = stored_group.and_then(|group| {
                 let member = group.members.get(*user)?;
-                Some((group.settings, *member))
+                Some((group.info, *member))
             });
             facts.members.insert((*group, *user), member);
         }

@@ -1,17 +1,16 @@
-//! Groups: settings and members as stored.
+//! Groups and their members as stored.
 
 use std::collections::BTreeMap;
 
-use protocol::group::{Group, GroupSettings, Member};
-use protocol::history::Version;
+use protocol::group::{Group, GroupInfo, Member};
 use protocol::{ConversationId, GroupId, UserId};
 
 use crate::world::World;
 
-/// Stored state of a group. A new group exists once its settings do, which are written last.
+/// Stored state of a group. A new group exists once its own row does, which is written last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoredGroup {
-    pub(crate) settings: Option<(GroupSettings, Version)>,
+    pub(crate) info: Option<GroupInfo>,
     pub(crate) members: BTreeMap<UserId, Member>,
 }
 
@@ -23,12 +22,9 @@ impl StoredGroup {
         }
     }
 
-    pub(crate) fn save_settings(&mut self, settings: (GroupSettings, Version)) {
-        if self
-            .settings
-            .is_none_or(|(_, version)| version <= settings.1)
-        {
-            self.settings = Some(settings);
+    pub(crate) fn save_info(&mut self, info: GroupInfo) {
+        if self.info.is_none_or(|old| old.version <= info.version) {
+            self.info = Some(info);
         }
     }
 }
@@ -36,10 +32,8 @@ impl StoredGroup {
 impl World {
     pub(crate) fn group(&self, group: GroupId) -> Option<Group> {
         let stored_group = self.disk.groups.get(&group)?;
-        let (settings, version) = stored_group.settings?;
         Some(Group {
-            settings,
-            version,
+            info: stored_group.info?,
             members: stored_group.members.clone().into_iter().collect(),
         })
     }

@@ -109,11 +109,7 @@ impl World {
                         && group.role(from).is_none()
                     {
                         let mut open_group = Group::clone(group);
-                        let member = Member {
-                            role: Some(Role::Member),
-                            since: Seq::ZERO,
-                            version: Version::default(),
-                        };
+                        let member = Member::new(Some(Role::Member), Seq::ZERO, Version::default());
                         open_group.members.insert(from, member);
                         *group = Arc::new(open_group);
                     }

@@ -360,7 +360,7 @@ impl Plan {
         let group = GroupId::new(1_100).expect("positive");
         let settings = GroupSettings {
             open_history: true,
-            open_door: false,
+            ..GroupSettings::CLOSED
         };
         let millis = Duration::from_millis;
         let create = GroupAction::Create(settings, (1 << DEVICES) - 1);

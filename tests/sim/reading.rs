@@ -217,8 +217,8 @@ impl World {
                 entries.iter_mut().for_each(|entry| *entry = None);
             }
             (Some(Sabotage::LateReadAll), Fact::Members(members)) => {
-                let settings = members.iter_mut().flatten().map(|(settings, _)| settings);
-                settings.for_each(|settings| settings.open_history = true);
+                let infos = members.iter_mut().flatten().map(|(info, _)| info);
+                infos.for_each(|info| info.settings.open_history = true);
             }
             _ => {}
         }

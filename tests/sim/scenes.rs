@@ -17,10 +17,7 @@ use crate::plan::{DevicePlan, Fault, Letters, Plan, Poison, StoreKey, StoreRefus
 pub(crate) const SCENES: u64 = 64;
 
 /// Settings of a group whose new members read only messages after they joined.
-const CLOSED: GroupSettings = GroupSettings {
-    open_history: false,
-    open_door: false,
-};
+const CLOSED: GroupSettings = GroupSettings::CLOSED;
 
 /// Users of a scene, with a device each.
 const USERS: usize = 3;

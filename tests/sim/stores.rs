@@ -132,10 +132,14 @@ impl Stores {
                 let head = |conversation| self.heads.get(conversation).copied().unwrap_or_default();
                 Fact::Heads(conversations.iter().map(head).collect())
             }
+            Need::Infos(groups) => {
+                let info = |group| self.groups.get(group).and_then(|group| group.info);
+                Fact::Infos(groups.iter().map(info).collect())
+            }
             Need::Members(groups) => {
                 let member = |group| {
                     let group = self.groups.get(group)?;
-                    Some((group.settings?.0, *group.members.get(&user)?))
+                    Some((group.info?, *group.members.get(&user)?))
                 };
                 Fact::Members(groups.iter().map(member).collect())
             }

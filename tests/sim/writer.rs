@@ -14,8 +14,7 @@ use protocol::change::ChangeRow;
 use protocol::conversation::{ConversationRow, Head};
 use protocol::delivery::{DeliveryTask, Notice, Obligation, SessionEvent, Source};
 use protocol::frame::ServerFrame;
-use protocol::group::{GroupSettings, Member};
-use protocol::history::Version;
+use protocol::group::{GroupInfo, Member};
 use protocol::ledger::{DeadReason, LedgerEntry, LedgerEvent};
 use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{Task, TaskRecord, Work};
@@ -86,7 +85,7 @@ type Atoms = VecDeque<Atom>;
 #[derive(Clone, Debug)]
 enum Atom {
     Member(GroupId, UserId, Member),
-    Settings(GroupId, (GroupSettings, Version)),
+    Info(GroupId, GroupInfo),
     Touch(UserId, ConversationId),
     Invalidate(Vec<Invalidation>),
     Permits(Vec<GroupId>),
@@ -447,10 +446,8 @@ impl World {
                 let (group, update) = (change.group, change.update);
                 let members = update.members.into_iter();
                 let members = members.map(|(user, member)| Atom::Member(group, user, member));
-                let settings = update
-                    .settings
-                    .map(|settings| Atom::Settings(group, settings));
-                vec![members.chain(settings).collect()]
+                let info = update.info.map(|info| Atom::Info(group, info));
+                vec![members.chain(info).collect()]
             }
             Effect::Touch { lists, .. } => {
                 let touches = lists
@@ -492,9 +489,7 @@ impl World {
                 user,
                 member,
             }),
-            Atom::Settings(group, settings) => {
-                self.apply(effects::Effect::Settings { group, settings })
-            }
+            Atom::Info(group, info) => self.apply(effects::Effect::Info { group, info }),
             Atom::Touch(user, conversation) => self.apply(effects::Effect::Touched {
                 user,
                 conversation,

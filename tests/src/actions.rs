@@ -21,6 +21,7 @@ const CHANGES: u64 = 0x0063_6861_6e67_6573;
 const GROUPS: u64 = 0x0067_726f_7570_7321;
 const HIDES: u64 = 0x0068_6964_6465_6e21;
 const PINS: u64 = 0x0070_696e_6e65_6421;
+const RESTRICTIONS: u64 = 0x006d_7574_6564_2121;
 /// Sends of this device are numbered by their action, behind all messages.
 const FIRST_SEND_NUMBER: u128 = 1 << 64;
 const REACTIONS: [&str; 3] = ["+1", "heart", "eyes"];
@@ -53,6 +54,10 @@ pub enum GroupAction {
     SetRole(usize, Role),
     HandOver(usize),
     Set(GroupSettings),
+    Ban(usize),
+    /// Until this time after the start.
+    Mute(usize, Duration),
+    Dissolve,
 }
 
 /// Message to change.
@@ -101,6 +106,7 @@ impl UserActions {
         steps.extend(in_groups(seed, devices, users));
         steps.extend(hides(seed, devices));
         steps.extend(pins(seed, devices));
+        steps.extend(restrictions(seed, devices, users));
         let delays = (0..devices).map(|_| {
             if rng.random_bool(0.2) {
                 moment(&mut rng)
@@ -169,10 +175,34 @@ fn pins(seed: u64, devices: usize) -> Vec<(Duration, usize, UserAction)> {
     pins.collect()
 }
 
+/// Bans, mutes and dissolved groups, which some worlds have.
+fn restrictions(seed: u64, devices: usize, users: usize) -> Vec<(Duration, usize, UserAction)> {
+    let mut rng = StdRng::seed_from_u64(!seed ^ RESTRICTIONS);
+    let count = [0, 0, 1, 3, 8][rng.random_range(0..5)];
+    let restrictions = (0..count).map(|_| {
+        let user = rng.random_range(0..users);
+        let action = match rng.random_range(0..12) {
+            0..=3 => GroupAction::Ban(user),
+            4..=7 => GroupAction::Mute(user, moment(&mut rng)),
+            8 => GroupAction::Dissolve,
+            _ => GroupAction::Set(GroupSettings {
+                muted: rng.random_bool(0.5),
+                quiet: rng.random_bool(0.5),
+                ..settings(&mut rng)
+            }),
+        };
+        let group = GroupId::new(1000 + rng.random_range(1..=2)).expect("positive");
+        let (at, device) = (moment(&mut rng), rng.random_range(0..devices));
+        (at, device, UserAction::Group(group, action))
+    });
+    restrictions.collect()
+}
+
 fn settings(rng: &mut StdRng) -> GroupSettings {
     GroupSettings {
         open_history: rng.random_bool(0.3),
         open_door: rng.random_bool(0.6),
+        ..GroupSettings::CLOSED
     }
 }
 
@@ -202,10 +232,13 @@ fn group_command(action: GroupAction, me: UserId) -> GroupCommand {
         GroupAction::Join => GroupCommand::Join,
         GroupAction::Leave => GroupCommand::Leave,
         GroupAction::Add(index) => GroupCommand::Add(vec![user(index)]),
-        GroupAction::Remove(index) => GroupCommand::Remove(user(index)),
+        GroupAction::Remove(index) => GroupCommand::Remove(vec![user(index)]),
         GroupAction::SetRole(index, role) => GroupCommand::SetRole(user(index), role),
         GroupAction::HandOver(index) => GroupCommand::HandOver(user(index)),
         GroupAction::Set(settings) => GroupCommand::Set(settings),
+        GroupAction::Ban(index) => GroupCommand::Ban(vec![user(index)]),
+        GroupAction::Mute(index, until) => GroupCommand::Mute(user(index), START + until),
+        GroupAction::Dissolve => GroupCommand::Dissolve,
     }
 }
 

@@ -68,7 +68,7 @@ impl StoredConversation {
                 ..StoredConversation::default()
             };
             if let ConversationId::Group(group) = id
-                && backends.groups.settings(group).await?.is_some()
+                && backends.groups.infos(&[group]).await?[0].is_some()
             {
                 let members = backends
                     .groups

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::group::{GroupCommand, GroupSettings, Role};
-use protocol::{Seq, UserId};
+use protocol::{Seq, Timestamp, UserId};
 
 #[derive(Debug)]
 pub struct Crowd {
     settings: GroupSettings,
     /// True once history was opened or closed. Nobody is told that: rows stay as they were listed.
     has_turned: bool,
+    is_dissolved: bool,
     people: BTreeMap<UserId, Person>,
 }
 
@@ -17,6 +18,8 @@ pub struct Crowd {
 struct Person {
     role: Option<Role>,
     joined_seq: Seq,
+    is_banned: bool,
+    muted_until: Timestamp,
     /// Messages they could read at any time.
     readable_seqs: BTreeSet<Seq>,
 }
@@ -36,6 +39,7 @@ impl Crowd {
             let mut crowd = Crowd {
                 settings: *settings,
                 has_turned: false,
+                is_dissolved: false,
                 people: BTreeMap::new(),
             };
             members.iter().for_each(|user| crowd.add_member(*user, end));
@@ -54,15 +58,23 @@ impl Crowd {
         let is_over = self.people.values().all(|person| person.role.is_none());
         let own_role = self.role(by);
         let (is_owner, is_admin) = (own_role == Some(Role::Owner), self.administers(by));
+        let is_below = |user: &UserId| self.role(*user) < own_role;
         match command {
             GroupCommand::Create { .. } => false,
+            _ if is_over || self.is_dissolved => false,
             GroupCommand::Join if own_role.is_some() => true,
-            _ if is_over => false,
-            GroupCommand::Join => self.settings.open_door,
+            GroupCommand::Join => self.settings.open_door && !self.is_banned(by),
             GroupCommand::Leave => !is_owner || self.present().count() == 1,
             _ if own_role.is_none() => false,
-            GroupCommand::Add(_) => is_admin || self.settings.open_door,
-            GroupCommand::Remove(user) => is_admin && self.role(*user) < own_role,
+            GroupCommand::Add(users) => {
+                is_admin
+                    || self.settings.open_door && !users.iter().any(|user| self.is_banned(*user))
+            }
+            GroupCommand::Remove(users) | GroupCommand::Ban(users) => {
+                is_admin && users.iter().all(is_below)
+            }
+            GroupCommand::Mute(user, _) => is_admin && self.is_in(*user) && is_below(user),
+            GroupCommand::Dissolve => is_owner,
             GroupCommand::SetRole(user, role) => {
                 is_owner && *role != Role::Owner && *user != by && self.is_in(*user)
             }
@@ -77,7 +89,21 @@ impl Crowd {
             GroupCommand::Join => self.add_member(by, end),
             GroupCommand::Add(users) => users.iter().for_each(|user| self.add_member(*user, end)),
             GroupCommand::Leave => self.set_role(by, None),
-            GroupCommand::Remove(user) => self.set_role(*user, None),
+            GroupCommand::Remove(users) => users.iter().for_each(|user| self.set_role(*user, None)),
+            GroupCommand::Ban(users) => users.iter().for_each(|user| self.ban(*user, end)),
+            GroupCommand::Mute(user, until) => {
+                if let Some(person) = self.people.get_mut(user) {
+                    person.muted_until = *until;
+                }
+            }
+            GroupCommand::Dissolve => {
+                // A quiet group is large: its members stay, and may do nothing.
+                if !self.settings.quiet {
+                    let people = self.people.values_mut();
+                    people.for_each(|person| person.role = None);
+                }
+                self.is_dissolved = true;
+            }
             GroupCommand::SetRole(user, role) => self.set_role(*user, Some(*role)),
             GroupCommand::HandOver(user) => {
                 self.set_role(by, Some(Role::Admin));
@@ -96,7 +122,18 @@ impl Crowd {
             let person = self.people.entry(user).or_default();
             person.role = Some(Role::Member);
             person.joined_seq = end;
+            person.is_banned = false;
         }
+    }
+
+    fn ban(&mut self, user: UserId, end: Seq) {
+        let (is_in, is_banned) = (self.is_in(user), self.is_banned(user));
+        let person = self.people.entry(user).or_default();
+        if !is_in && !is_banned {
+            person.joined_seq = end;
+        }
+        person.role = None;
+        person.is_banned = true;
     }
 
     fn set_role(&mut self, user: UserId, role: Option<Role>) {
@@ -122,8 +159,21 @@ impl Crowd {
         }
     }
 
+    /// Role of a present member; nobody has one in a dissolved group.
     pub fn role(&self, user: UserId) -> Option<Role> {
-        self.people.get(&user)?.role
+        self.people.get(&user)?.role.filter(|_| !self.is_dissolved)
+    }
+
+    /// Whether the user may write something that is accepted at this time.
+    pub fn may_write(&self, user: UserId, at: Timestamp) -> bool {
+        self.people.get(&user).is_some_and(|person| {
+            let is_free = person.muted_until <= at && !self.settings.muted;
+            self.is_in(user) && (is_free || self.administers(user))
+        })
+    }
+
+    fn is_banned(&self, user: UserId) -> bool {
+        (self.people.get(&user)).is_some_and(|person| person.is_banned)
     }
 
     pub fn administers(&self, user: UserId) -> bool {

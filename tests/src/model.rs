@@ -140,8 +140,13 @@ impl Talk {
             return Fate::Refused;
         };
         let may_pin = is_admin || self.group.is_none();
+        let is_mute = self
+            .group
+            .as_ref()
+            .is_some_and(|group| !group.may_write(message.from, message.accepted_at));
         let fate = match kind {
             ChangeKind::Pin { .. } if !may_pin => Fate::Refused,
+            kind if is_mute && kind.is_written() => Fate::Refused,
             _ => subject_message.change(message, kind, is_admin),
         };
         if fate == Fate::Done {
@@ -154,11 +159,11 @@ impl Talk {
     /// Lets a member say something; the members at that place in the log may read it.
     fn say_in_group(&mut self, message: &Message) -> Fate {
         let is_repeat = self.sends.contains(&(message.from, message.send_id));
-        let is_in = self
+        let may_write = self
             .group
             .as_ref()
-            .is_some_and(|group| group.is_in(message.from));
-        match (is_repeat, is_in) {
+            .is_some_and(|group| group.may_write(message.from, message.accepted_at));
+        match (is_repeat, may_write) {
             (true, _) => Fate::Nothing,
             (false, false) => Fate::Refused,
             (false, true) => {

@@ -19,10 +19,7 @@ use tokio::time::timeout;
 use crate::system::TEST_TIMEOUT;
 
 /// Group whose later members read only from there on, and that is joined only by invitation.
-pub const CLOSED: GroupSettings = GroupSettings {
-    open_history: false,
-    open_door: false,
-};
+pub const CLOSED: GroupSettings = GroupSettings::CLOSED;
 
 pub fn user(number: i64) -> UserId {
     UserId::new(number).expect("a user")

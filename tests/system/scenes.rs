@@ -23,10 +23,7 @@ const USERS: usize = 3;
 /// Share of scenes with letters that have an operator.
 const OPERATOR_SHARE: f64 = 0.75;
 /// Settings of a group whose new members read only messages after they joined.
-const CLOSED: GroupSettings = GroupSettings {
-    open_history: false,
-    open_door: false,
-};
+const CLOSED: GroupSettings = GroupSettings::CLOSED;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scene {
@@ -560,7 +557,7 @@ impl Plan {
         let group = GroupId::new(1_100).expect("positive");
         let open = GroupSettings {
             open_history: true,
-            open_door: false,
+            ..GroupSettings::CLOSED
         };
         let command = |action| UserAction::Group(group, action);
         let create = command(GroupAction::Create(open, 0b111));

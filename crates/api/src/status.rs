@@ -78,7 +78,7 @@ pub const fn grpc_code(code: Code) -> Grpc {
         Code::UnsupportedVersion | Code::Reset => Grpc::FailedPrecondition,
         Code::Unauthenticated | Code::TokenExpired => Grpc::Unauthenticated,
         Code::NotFound => Grpc::NotFound,
-        Code::Forbidden => Grpc::PermissionDenied,
+        Code::Forbidden | Code::Muted => Grpc::PermissionDenied,
         Code::Unsupported => Grpc::Unimplemented,
     }
 }

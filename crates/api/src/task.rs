@@ -193,6 +193,11 @@ impl From<v1::Bounds> for Bounds {
         Bounds {
             record_bytes: count(wire.record_bytes),
             group_members: count(wire.group_members),
+            // Absent in records of older stations.
+            group_push: match wire.group_push {
+                Some(group_push) => count(group_push),
+                None => Bounds::DEFAULT.group_push,
+            },
             change_within: Duration::from_millis(wire.change_within_ms),
         }
     }
@@ -203,6 +208,7 @@ impl From<Bounds> for v1::Bounds {
         v1::Bounds {
             record_bytes: bounds.record_bytes as u64,
             group_members: bounds.group_members as u64,
+            group_push: Some(bounds.group_push as u64),
             change_within_ms: millis(bounds.change_within),
         }
     }

@@ -28,7 +28,7 @@ pub(super) async fn create_group(
     let owner = Dialect::user(owner)?.to_string();
     let members = members.map(|user| Ok(Dialect::user(user)?.to_string()));
     let members: Vec<String> = members.collect::<Result<_>>()?;
-    let mut steps = members.chunks(GroupLimits::default().added_per_command);
+    let mut steps = members.chunks(GroupLimits::default().users_per_command);
     let create = ["create", "--url", url, "--user", &owner].map(str::to_owned);
     let group = group_command(config, &create, steps.next().unwrap_or_default()).await?;
     for members in steps {

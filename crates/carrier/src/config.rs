@@ -30,8 +30,9 @@ pub struct Config {
     /// about 100 bytes each. Beyond it the least recently used groups are dropped and read again.
     pub group_members_max: usize,
     /// Members of the largest group whose messages are stored in mailboxes. A message to a larger
-    /// group is pushed to live sessions only; absent members get it by sync.
-    #[schemars(extend("zero" = true))]
+    /// group is pushed to live sessions only; absent members get it by sync. Stations read it, too:
+    /// settings files of their own need it as well.
+    #[schemars(range(max = 5000), extend("zero" = true))]
     pub group_push_max: usize,
     /// Time that the conversation list looks back before a client's version, as in stations. A row
     /// that took longer than half of this to write is written again with a new stamp.

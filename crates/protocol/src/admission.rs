@@ -83,6 +83,12 @@ pub fn needs_membership(send: &Send) -> Option<GroupId> {
     }
 }
 
+/// Whether a muted member may not send this: a message, an edit or a reaction.
+pub fn is_written(send: &Send) -> bool {
+    let change = send.content.change.as_deref();
+    change.is_none_or(|change| change.kind.is_written())
+}
+
 fn is_group_command(send: &Send) -> bool {
     let change = send.content.change.as_deref();
     change.is_some_and(|change| matches!(change.kind, ChangeKind::GroupCommand(_)))

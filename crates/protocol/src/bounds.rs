@@ -15,6 +15,8 @@ pub struct Bounds {
     pub record_bytes: usize,
     /// Members of a group.
     pub group_members: usize,
+    /// Present members above which a command makes a group large.
+    pub group_push: usize,
     /// Age of a message at which its sender can no longer recall or edit it.
     pub change_within: Duration,
 }
@@ -29,6 +31,7 @@ impl Bounds {
     pub const DEFAULT: Bounds = Bounds {
         record_bytes: 256 << 10,
         group_members: 100_000,
+        group_push: 500,
         change_within: Duration::from_secs(24 * 3600),
     };
 
@@ -42,6 +45,7 @@ impl Bounds {
     pub fn group_limits(&self) -> group::GroupLimits {
         group::GroupLimits {
             members: self.group_members,
+            push_max: self.group_push,
             ..group::GroupLimits::default()
         }
     }

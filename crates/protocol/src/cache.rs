@@ -74,6 +74,9 @@ pub struct GroupEntry {
     pub changed_to: Seq,
     /// `None` if unknown.
     pub settings: Option<GroupSettings>,
+    /// Not stored: entries of dissolved groups are not cached.
+    #[serde(skip)]
+    pub is_dissolved: bool,
 }
 
 impl GroupEntry {
@@ -84,6 +87,7 @@ impl GroupEntry {
             head,
             changed_to: changed_to(head.rev, head.seq),
             settings,
+            is_dissolved: false,
         }
     }
 
@@ -121,7 +125,16 @@ pub struct MemberEntry {
 impl MemberEntry {
     /// Entry for the user's list.
     pub fn listed(&self, group: GroupId, group_entry: &GroupEntry) -> GroupListEntry {
-        let MemberEntry { member, registers } = *self;
+        let MemberEntry {
+            mut member,
+            registers,
+        } = *self;
+        let mut touched_at = registers.touched;
+        // A large group was dissolved without a write for each member.
+        if group_entry.is_dissolved {
+            member.role = None;
+            touched_at = touched_at.max(group_entry.head.stamp);
+        }
         GroupListEntry {
             group,
             member,
@@ -129,7 +142,7 @@ impl MemberEntry {
             changed_to: group_entry.changed_to,
             read_seq: registers.read_seq,
             cleared_tally: registers.cleared,
-            touched_at: registers.touched,
+            touched_at,
             arrangement: registers.arranged,
             hide_mark: registers.hidden,
         }
@@ -326,7 +339,7 @@ mod tests {
         };
         let settings = Some(GroupSettings {
             open_history: true,
-            open_door: false,
+            ..GroupSettings::CLOSED
         });
         let changes = |revs: &[(u64, u64)]| {
             let revs = revs.iter().map(|(rev, seq)| (*rev, Seq(*seq)));
@@ -358,11 +371,7 @@ mod tests {
     #[test]
     fn read_marker_only_moves_forward() {
         let at = Timestamp::from_millis;
-        let member = Member {
-            role: Some(Role::Member),
-            since: Seq::ZERO,
-            version: Version::LATEST,
-        };
+        let member = Member::new(Some(Role::Member), Seq::ZERO, Version::LATEST);
         let registers = ListRegisters {
             read_seq: Seq(5),
             received_seq: Seq(9),

@@ -129,6 +129,11 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
+    /// As [`MessageChange::is_written`].
+    pub const fn is_written(&self) -> bool {
+        matches!(self, ChangeKind::Edit | ChangeKind::React { on: true, .. })
+    }
+
     /// Thing that it changes.
     pub const fn scope(&self) -> ChangeScope {
         match self {
@@ -212,6 +217,14 @@ pub enum MessageChange {
 }
 
 impl MessageChange {
+    /// Whether it shows others something new of its author: what a mute forbids.
+    pub const fn is_written(&self) -> bool {
+        matches!(
+            self,
+            MessageChange::Edit(_) | MessageChange::React { on: true, .. }
+        )
+    }
+
     /// Changes `content` to what it is after this change.
     pub fn apply_to(&self, content: &mut Content) {
         match self {

@@ -67,10 +67,12 @@ pub enum Code {
     Unsupported = 4511,
     /// The client knows more than the server: its store belongs to another history.
     Reset = 4512,
+    /// An administrator muted the user, or the whole group.
+    Muted = 4513,
 }
 
 impl Code {
-    pub const ALL: [Code; 26] = [
+    pub const ALL: [Code; 27] = [
         Code::Draining,
         Code::Reconnect,
         Code::Slow,
@@ -97,6 +99,7 @@ impl Code {
         Code::Forbidden,
         Code::Unsupported,
         Code::Reset,
+        Code::Muted,
     ];
 
     pub const fn number(self) -> u16 {
@@ -141,6 +144,7 @@ impl Code {
             Code::Forbidden => "forbidden",
             Code::Unsupported => "unsupported",
             Code::Reset => "reset",
+            Code::Muted => "muted",
         }
     }
 }

@@ -319,6 +319,7 @@ mod tests {
     fn messages_are_redriven_to_their_log_deliveries_to_retries() {
         let bounds = Bounds {
             group_members: 5,
+            group_push: 3,
             ..Bounds::DEFAULT
         };
         let work = Work::Message(MessageTask {

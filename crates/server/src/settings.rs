@@ -105,6 +105,7 @@ impl Settings {
             .map_err(|problems| SettingsError::Contradiction(problems.to_string()))?;
         settings.boat.derive();
         settings.station.derive();
+        settings.station.group_push_max = settings.carrier.group_push_max;
         settings.audit.derive();
         let identity = &settings.identity;
         let (cert_file, key_file) = (identity.cert_file.as_ref(), identity.key_file.as_ref());

@@ -22,8 +22,8 @@ use backend::queue::NewRecord;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use protocol::admission::{
-    Doubt, SendLimits, SendOrder, Verdict, accepted_message, admit, judge, message_task,
-    needs_membership,
+    Doubt, SendLimits, SendOrder, Verdict, accepted_message, admit, is_written, judge,
+    message_task, needs_membership,
 };
 use protocol::bounds::Bounds;
 use protocol::delivery::Origin;
@@ -298,7 +298,8 @@ impl SendAcceptor {
         answers
     }
 
-    /// Keeps sends that are for no group, may have been published before, or come from a member.
+    /// Keeps sends that are for no group, may have been published before, or come from a member who
+    /// may write them.
     async fn judge_members(
         &self,
         batch: &[Submit],
@@ -319,6 +320,9 @@ impl SendAcceptor {
             let Some(refusal) = key(send).and_then(|key| refusals.get(&key)) else {
                 return true;
             };
+            if refusal.code == Code::Muted && !is_written(&batch[send.indices[0]].send) {
+                return true;
+            }
             outcomes.refuse_all(send, refusal);
             false
         };

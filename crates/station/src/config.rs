@@ -45,6 +45,9 @@ pub struct Config {
     pub record_bytes_max: usize,
     /// Maximum number of members of a group.
     pub group_size_max: usize,
+    /// The carriers' setting of this name, which travels with each message.
+    #[serde(skip)]
+    pub group_push_max: usize,
     /// Sustained rate of one user's sign-ins at this station, per minute. Further ones are refused
     /// as `rate_limited`, for at least two seconds.
     pub user_sign_ins_per_minute: NonZeroU32,
@@ -180,6 +183,7 @@ impl Config {
         Bounds {
             record_bytes: self.record_bytes_max,
             group_members: self.group_size_max,
+            group_push: self.group_push_max,
             change_within: self.change_within,
         }
     }
@@ -212,6 +216,7 @@ impl Default for Config {
             body_bytes_max: 60 * 1024,
             record_bytes_max: bounds.record_bytes,
             group_size_max: bounds.group_members,
+            group_push_max: bounds.group_push,
             user_sign_ins_per_minute: count(30),
             user_sign_ins_burst: count(20),
             user_sends_per_second: count(20),

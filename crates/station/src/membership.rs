@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::Backends;
+use backend::clock::Clock;
 use backend::groups::GroupStore;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use protocol::admission::MEMBERSHIP_CACHE_TTL;
-use protocol::group::{GroupSettings, Member};
+use protocol::group::{GroupInfo, Member, dissolved};
 use protocol::reading::{not_a_member, stranger};
 use protocol::{GroupId, Refusal, UserId};
 use tokio::time::Instant;
@@ -32,11 +33,12 @@ const MAX_CONCURRENT_QUERIES: usize = 16;
 type Key = (GroupId, UserId);
 
 /// Answer of the store; `None` for a user who never was a member.
-type MemberAnswer = Option<(GroupSettings, Member)>;
+type MemberAnswer = Option<(GroupInfo, Member)>;
 
 /// Asks for members of groups.
 pub(crate) struct Membership {
     groups: Arc<dyn GroupStore>,
+    clock: Arc<dyn Clock>,
     /// Deadline of a check before the log, which lets pass if there is no answer; also of the
     /// question whether a group exists, for the reason of a refusal.
     door_deadline: Duration,
@@ -44,7 +46,14 @@ pub(crate) struct Membership {
     memory: Mutex<MemberMemory>,
 }
 
-/// Two generations of members: once the young ones are many, the old ones are forgotten at once.
+/// What a member wants to do.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Read,
+    Write,
+}
+
+/// Two generations of members who may write: once the young ones are many, the old ones are forgotten at once.
 #[derive(Default)]
 struct MemberMemory {
     young: BTreeMap<Key, Instant>,
@@ -69,15 +78,16 @@ impl Membership {
     pub(crate) fn new(backends: &Backends, config: &Config) -> Membership {
         Membership {
             groups: backends.groups.clone(),
+            clock: backends.clock.clone(),
             door_deadline: config.members_deadline,
             deadline: config.store_deadline,
             memory: Mutex::default(),
         }
     }
 
-    /// Refusals of these senders, for those who are no members; the others may pass. One question
-    /// for all who are not known. If the store does not answer they may pass, as the writer judges
-    /// them again.
+    /// Refusals of these senders, for those who are no members or are muted; the others may pass. One
+    /// question for all who are not known to be members who may write. If the store does not answer
+    /// they may pass, as the writer judges them again.
     pub(crate) async fn refused_senders(&self, senders: &[Key]) -> BTreeMap<Key, Refusal> {
         let unknown_keys = self.unknown(senders);
         if unknown_keys.is_empty() {
@@ -90,7 +100,7 @@ impl Membership {
         };
         let members = unknown_keys.into_iter().zip(members.into_iter().map(Ok));
         let deadline = Instant::now() + self.door_deadline;
-        self.judge(members, deadline).await
+        self.judge(members, deadline, Purpose::Write).await
     }
 
     /// Refusals of receivers, whom nobody judges again: those of whom the store says nothing are
@@ -131,7 +141,7 @@ impl Membership {
             members.extend(retry_keys.into_iter().zip(retries.each));
         }
         let deadline = deadline.min(Instant::now() + self.door_deadline);
-        self.judge(members, deadline).await
+        self.judge(members, deadline, Purpose::Read).await
     }
 
     /// Refusals by what the store says; members are remembered. `deadline` ends the questions about
@@ -140,14 +150,23 @@ impl Membership {
         &self,
         members: impl IntoIterator<Item = (Key, Result<MemberAnswer, Refusal>)>,
         deadline: Instant,
+        purpose: Purpose,
     ) -> BTreeMap<Key, Refusal> {
         let believed_until = Instant::now() + MEMBERSHIP_CACHE_TTL;
+        let now = self.clock.now();
         let mut refusals = BTreeMap::new();
         let mut strangers = BTreeSet::new();
         for (key, member) in members {
             match member {
-                Ok(Some((_, member))) if member.role.is_some() => {
-                    self.memory.lock().remember(key, believed_until);
+                Ok(Some((info, _))) if info.is_dissolved => {
+                    drop(refusals.insert(key, dissolved()));
+                }
+                Ok(Some((info, member))) if member.role.is_some() => {
+                    match (info.may_write(&member, now), purpose) {
+                        (Ok(()), _) => self.memory.lock().remember(key, believed_until),
+                        (Err(refusal), Purpose::Write) => drop(refusals.insert(key, refusal)),
+                        (Err(_), Purpose::Read) => {}
+                    }
                 }
                 Ok(Some(_)) => drop(refusals.insert(key, not_a_member())),
                 Ok(None) => drop(strangers.insert(key)),
@@ -167,16 +186,18 @@ impl Membership {
     /// Current membership of a user in a group.
     ///
     /// # Errors
-    /// `Forbidden` for a user who is no member, `NotFound` if there is no such group; the store's.
+    /// `Forbidden` for a user who is no member, `NotFound` if there is no such group (any more); the
+    /// store's.
     pub(crate) async fn of(
         &self,
         user: UserId,
         group: GroupId,
-    ) -> Result<(GroupSettings, Member), Refusal> {
+    ) -> Result<(GroupInfo, Member), Refusal> {
         let keys = [(group, user)];
         let members = within(self.deadline, self.groups.members_of(&keys)).await?;
         match members.into_iter().next().flatten() {
-            Some((settings, member)) if member.role.is_some() => Ok((settings, member)),
+            Some((info, _)) if info.is_dissolved => Err(dissolved()),
+            Some((info, member)) if member.role.is_some() => Ok((info, member)),
             Some(_) => Err(not_a_member()),
             None => {
                 let deadline = Instant::now() + self.door_deadline;
@@ -197,9 +218,19 @@ impl Membership {
     /// the group exists.
     async fn stranger_refusal(&self, group: GroupId, deadline: Instant) -> Refusal {
         let budget = deadline.saturating_duration_since(Instant::now());
-        let members = within(budget, self.groups.present(group, None, 1)).await;
-        stranger(members.ok().map(|members| !members.is_empty()))
+        stranger(
+            within(budget, is_populated(&*self.groups, group))
+                .await
+                .ok(),
+        )
     }
+}
+
+/// Whether there is such a group with a member.
+pub(crate) async fn is_populated(groups: &dyn GroupStore, group: GroupId) -> backend::Result<bool> {
+    let infos = groups.infos(&[group]).await?;
+    let is_there = infos[0].is_some_and(|info| !info.is_dissolved);
+    Ok(is_there && !groups.present(group, None, 1).await?.is_empty())
 }
 
 #[cfg(test)]

@@ -189,9 +189,13 @@ fn role() -> impl Strategy<Value = Role> {
 }
 
 fn settings() -> impl Strategy<Value = GroupSettings> {
-    any::<(bool, bool)>().prop_map(|(open_history, open_door)| GroupSettings {
-        open_history,
-        open_door,
+    any::<(bool, bool, bool, bool)>().prop_map(|(open_history, open_door, muted, quiet)| {
+        GroupSettings {
+            open_history,
+            open_door,
+            muted,
+            quiet,
+        }
     })
 }
 
@@ -202,10 +206,13 @@ fn command() -> impl Strategy<Value = GroupCommand> {
         Just(GroupCommand::Join),
         Just(GroupCommand::Leave),
         vec(user(), 0..3).prop_map(GroupCommand::Add),
-        user().prop_map(GroupCommand::Remove),
+        vec(user(), 0..3).prop_map(GroupCommand::Remove),
         (user(), role()).prop_map(|(user, role)| GroupCommand::SetRole(user, role)),
         user().prop_map(GroupCommand::HandOver),
         settings().prop_map(GroupCommand::Set),
+        vec(user(), 0..3).prop_map(GroupCommand::Ban),
+        (user(), some_time()).prop_map(|(user, until)| GroupCommand::Mute(user, until)),
+        Just(GroupCommand::Dissolve),
     ]
 }
 
@@ -1053,11 +1060,14 @@ fn message_task() -> impl Strategy<Value = MessageTask> {
 }
 
 fn bounds() -> impl Strategy<Value = Bounds> {
-    any::<(usize, usize, u64)>().prop_map(|(record_bytes, group_members, change_within)| Bounds {
-        record_bytes,
-        group_members,
-        change_within: Duration::from_millis(change_within),
-    })
+    any::<(usize, usize, usize, u64)>().prop_map(
+        |(record_bytes, group_members, group_push, change_within)| Bounds {
+            record_bytes,
+            group_members,
+            group_push,
+            change_within: Duration::from_millis(change_within),
+        },
+    )
 }
 
 fn deliver_task() -> impl Strategy<Value = RetryTask> {

@@ -2,7 +2,7 @@
 
 use protocol::frame::MemberPage;
 use protocol::group::{GroupCommand, GroupSettings, Role};
-use protocol::{Refusal, UserId};
+use protocol::{Refusal, Timestamp, UserId};
 
 use super::{field, invalid, present};
 use crate::v1;
@@ -42,11 +42,19 @@ fn numbers(users: &[UserId]) -> Vec<i64> {
     users.iter().map(|user| user.get()).collect()
 }
 
+fn group_users(users: &[UserId]) -> v1::GroupUsers {
+    v1::GroupUsers {
+        users: numbers(users),
+    }
+}
+
 impl From<v1::GroupSettings> for GroupSettings {
     fn from(wire: v1::GroupSettings) -> Self {
         GroupSettings {
             open_history: wire.open_history,
             open_door: wire.open_door,
+            muted: wire.muted,
+            quiet: wire.quiet,
         }
     }
 }
@@ -56,6 +64,8 @@ impl From<GroupSettings> for v1::GroupSettings {
         v1::GroupSettings {
             open_history: settings.open_history,
             open_door: settings.open_door,
+            muted: settings.muted,
+            quiet: settings.quiet,
         }
     }
 }
@@ -72,7 +82,16 @@ impl TryFrom<v1::GroupWish> for GroupCommand {
             Kind::Join(v1::GroupJoin {}) => GroupCommand::Join,
             Kind::Leave(v1::GroupLeave {}) => GroupCommand::Leave,
             Kind::Add(add) => GroupCommand::Add(users(add.users)?),
-            Kind::Remove(user) => GroupCommand::Remove(field("wish.remove", UserId::new(user))?),
+            Kind::Remove(user) => {
+                GroupCommand::Remove(vec![field("wish.remove", UserId::new(user))?])
+            }
+            Kind::RemoveAll(remove) => GroupCommand::Remove(users(remove.users)?),
+            Kind::Ban(ban) => GroupCommand::Ban(users(ban.users)?),
+            Kind::Mute(mute) => GroupCommand::Mute(
+                field("wish.mute.user", UserId::new(mute.user))?,
+                Timestamp::from_millis(mute.until.max(0)),
+            ),
+            Kind::Dissolve(v1::GroupDissolve {}) => GroupCommand::Dissolve,
             Kind::SetRole(change) => GroupCommand::SetRole(
                 field("wish.set_role.user", UserId::new(change.user))?,
                 present("wish.set_role.role", role(change.role)?)?,
@@ -97,7 +116,15 @@ impl From<&GroupCommand> for v1::GroupWish {
             GroupCommand::Add(users) => Kind::Add(v1::GroupAdd {
                 users: numbers(users),
             }),
-            GroupCommand::Remove(user) => Kind::Remove(user.get()),
+            // An older carrier knows only this form.
+            GroupCommand::Remove(users) if users.len() == 1 => Kind::Remove(users[0].get()),
+            GroupCommand::Remove(users) => Kind::RemoveAll(group_users(users)),
+            GroupCommand::Ban(users) => Kind::Ban(group_users(users)),
+            GroupCommand::Mute(user, until) => Kind::Mute(v1::GroupMute {
+                user: user.get(),
+                until: until.millis(),
+            }),
+            GroupCommand::Dissolve => Kind::Dissolve(v1::GroupDissolve {}),
             GroupCommand::SetRole(user, role) => Kind::SetRole(v1::GroupSetRole {
                 user: user.get(),
                 role: role_number(Some(*role)),

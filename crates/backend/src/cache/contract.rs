@@ -15,11 +15,7 @@ use crate::Result;
 use crate::test_ids::TestIds;
 
 pub(super) fn user_copy(at: i64) -> UserEntry {
-    let member = Member {
-        role: Some(Role::Admin),
-        since: Seq(3),
-        version: Version::LATEST,
-    };
+    let member = Member::new(Some(Role::Admin), Seq(3), Version::LATEST);
     let registers = ListRegisters {
         read_seq: Seq(7),
         hidden: 9,
@@ -44,8 +40,9 @@ pub(super) fn group_copy(seq: u64, rev: u64) -> GroupEntry {
         changed_to: Seq(seq / 2),
         settings: Some(GroupSettings {
             open_history: true,
-            open_door: false,
+            ..GroupSettings::CLOSED
         }),
+        is_dissolved: false,
     }
 }
 

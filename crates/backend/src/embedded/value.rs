@@ -34,6 +34,24 @@ pub(crate) fn decode<T: DeserializeOwned>(seam: &'static str, bytes: &[u8]) -> R
     }
 }
 
+/// Decodes a row that later programs have extended: `None` for a row from before.
+pub(crate) fn decode_extended<T: DeserializeOwned, U: DeserializeOwned>(
+    seam: &'static str,
+    bytes: &[u8],
+) -> Result<(T, Option<U>)> {
+    let (value, rest) = decode_front(seam, bytes)?;
+    if rest.is_empty() {
+        return Ok((value, None));
+    }
+    let (extension, rest) =
+        postcard::take_from_bytes(rest).map_err(|error| Error::corrupt(seam, error))?;
+    if rest.is_empty() {
+        Ok((value, Some(extension)))
+    } else {
+        Err(Error::corrupt(seam, "a row has trailing bytes"))
+    }
+}
+
 /// Decodes the leading part of a row, and leaves the rest.
 pub(crate) fn decode_front<'a, T: DeserializeOwned>(
     seam: &'static str,

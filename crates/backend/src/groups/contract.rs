@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use protocol::group::{Group, GroupSettings, Member, Role};
+use protocol::group::{Group, GroupInfo, GroupSettings, Member, Restrictions, Role};
 use protocol::history::Version;
-use protocol::{GroupId, Seq, UserId};
+use protocol::{GroupId, Seq, Timestamp, UserId};
 
 use super::{GroupLoad, GroupStore, LoadProgress, PAGE};
 use crate::test_ids::TestIds;
@@ -14,11 +14,11 @@ const MAX_MEMBERS: usize = 1000;
 
 const OPEN: GroupSettings = GroupSettings {
     open_history: true,
-    open_door: false,
+    ..GroupSettings::CLOSED
 };
 const CLOSED: GroupSettings = GroupSettings {
-    open_history: false,
     open_door: true,
+    ..GroupSettings::CLOSED
 };
 
 pub(super) fn version(offset: u64) -> Version {
@@ -26,11 +26,7 @@ pub(super) fn version(offset: u64) -> Version {
 }
 
 pub(super) fn member(role: impl Into<Option<Role>>, since_seq: u64, offset: u64) -> Member {
-    Member {
-        role: role.into(),
-        since: Seq(since_seq),
-        version: version(offset),
-    }
+    Member::new(role.into(), Seq(since_seq), version(offset))
 }
 
 async fn save(
@@ -39,10 +35,13 @@ async fn save(
     settings: impl Into<Option<(GroupSettings, u64)>>,
     members: &[(UserId, Member)],
 ) {
-    let settings = settings.into();
-    let settings = settings.map(|(settings, offset)| (settings, version(offset)));
-    let result = store.save(group, settings, members.to_vec()).await;
+    let info = settings.into().map(info);
+    let result = store.save(group, info, members.to_vec()).await;
     result.expect("saves");
+}
+
+fn info((settings, offset): (GroupSettings, u64)) -> GroupInfo {
+    GroupInfo::uncounted(settings, version(offset))
 }
 
 pub(super) async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group> {
@@ -81,8 +80,7 @@ async fn is(
     members: &[(UserId, Member)],
 ) {
     let expected = Group {
-        settings,
-        version: version(offset),
+        info: info((settings, offset)),
         members: members.iter().copied().collect(),
     };
     assert_eq!(load(store, group).await, Some(expected.clone()));
@@ -92,7 +90,7 @@ async fn is(
     assert_eq!(present(store, group, None, MAX_MEMBERS).await, by_user);
     for (user, member) in members.iter().copied() {
         let memberships = store.members_of(&[(group, user)]).await.expect("reads");
-        assert_eq!(memberships, [Some((settings, member))]);
+        assert_eq!(memberships, [Some((info((settings, offset)), member))]);
         let listing = groups_of(store, user).await;
         let membership = listing.into_iter().find(|(listing, _)| *listing == group);
         assert_eq!(membership, Some((group, member)));
@@ -175,8 +173,8 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh:
     .await;
 }
 
-/// A new group exists once its settings do; an interrupted save leaves members, and is repeated.
-pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, fresh: &TestIds) {
+/// A new group exists once its own row does; an interrupted save leaves members, and is repeated.
+pub(super) async fn without_its_row_there_is_no_group(store: &dyn GroupStore, fresh: &TestIds) {
     let (group, owner) = (fresh.group(), fresh.user());
     let members = [(owner, member(Role::Owner, 0, 1))];
     save(store, group, None, &members).await;
@@ -185,6 +183,60 @@ pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, f
     assert_eq!(memberships, [None]);
     save(store, group, (OPEN, 1), &members).await;
     is(store, group, (OPEN, 1), &members).await;
+}
+
+/// Everything that a group counts, and what it forbids a user, comes back as it was saved, from every
+/// query; a later record takes it back.
+pub(super) async fn counts_and_restrictions_are_kept(store: &dyn GroupStore, fresh: &TestIds) {
+    let (group, banned, muted) = (fresh.group(), fresh.user(), fresh.user());
+    let settings = GroupSettings {
+        muted: true,
+        quiet: true,
+        ..OPEN
+    };
+    let whole_info = GroupInfo {
+        present: Some(100_000),
+        is_large: true,
+        resized_by: version(3),
+        is_dissolved: true,
+        ..GroupInfo::uncounted(settings, version(4))
+    };
+    let restricted = |member: Member, is_banned, muted_until| Member {
+        restrictions: Restrictions {
+            is_banned,
+            muted_until: Timestamp::from_millis(muted_until),
+        },
+        ..member
+    };
+    let members = vec![
+        (banned, restricted(member(None, 9, 4), true, 0)),
+        (
+            muted,
+            restricted(member(Role::Member, 1, 4), false, 1 << 45),
+        ),
+    ];
+    let free_members = vec![
+        (banned, member(Role::Member, 9, 5)),
+        (muted, member(None, 1, 5)),
+    ];
+    let free_info = GroupInfo {
+        present: Some(0),
+        ..info((CLOSED, 5))
+    };
+    for (info, members) in [(whole_info, members), (free_info, free_members)] {
+        let saved = store.save(group, Some(info), members.clone()).await;
+        saved.expect("saves");
+        assert_eq!(store.infos(&[group]).await.expect("reads"), [Some(info)]);
+        let mut by_user = members.clone();
+        by_user.sort_by_key(|(user, _)| *user);
+        let page = store.members(group, None, MAX_MEMBERS).await;
+        assert_eq!(page.expect("reads"), by_user);
+        for (user, member) in members {
+            let memberships = store.members_of(&[(group, user)]).await.expect("reads");
+            assert_eq!(memberships, [Some((info, member))]);
+            assert_eq!(groups_of(store, user).await, [(group, member)]);
+        }
+    }
 }
 
 /// Many members in one query, in any order and repeatedly.
@@ -209,9 +261,9 @@ pub(super) async fn membership_is_answered_in_order(store: &dyn GroupStore, fres
     let mut expected: Vec<_> = members
         .iter()
         .rev()
-        .map(|(_, member)| Some((OPEN, *member)))
+        .map(|(_, member)| Some((info((OPEN, 1)), *member)))
         .collect();
-    let first = Some((CLOSED, members[0].1));
+    let first = Some((info((CLOSED, 1)), members[0].1));
     expected.extend([first, None, None, None, first]);
     assert_eq!(memberships, expected);
     assert_eq!(store.members_of(&[]).await.expect("reads"), []);
@@ -318,11 +370,11 @@ pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh:
     assert!(page == present_members, "{} of them", page.len());
 }
 
-/// Includes departed members, in order, each once, for any page size; settings have a query of
-/// their own.
+/// Includes departed members, in order, each once, for any page size; the group itself has a query
+/// of its own.
 pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds) {
     let (group, other_group) = (fresh.group(), fresh.group());
-    assert_eq!(store.settings(group).await.expect("reads"), None);
+    assert_eq!(store.infos(&[group]).await.expect("reads"), [None]);
     let all: Vec<_> = (0..23)
         .map(|n| {
             let role = (n % 3 != 0).then_some(Role::Member);
@@ -333,8 +385,9 @@ pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds
     save(store, group, None, &all).await;
     assert_eq!(load(store, group).await, None);
     save(store, group, (CLOSED, 7), &[]).await;
-    let settings = store.settings(group).await.expect("reads");
-    assert_eq!(settings, Some((CLOSED, version(7))));
+    let infos = store.infos(&[group, fresh.group(), group]).await;
+    let stored_info = Some(info((CLOSED, 7)));
+    assert_eq!(infos.expect("reads"), [stored_info, None, stored_info]);
     let whole = load(store, group).await;
     for limit in [1, 5, 22, 23, 24] {
         let mut progress = LoadProgress::new(group);
@@ -364,7 +417,8 @@ macro_rules! checks {
         $then!($($with)*:
             a_group_is_what_was_saved,
             only_a_later_version_replaces,
-            without_settings_there_is_no_group,
+            without_its_row_there_is_no_group,
+            counts_and_restrictions_are_kept,
             membership_is_answered_in_order,
             present_members_come_by_page,
             a_user_finds_their_groups,

@@ -2,7 +2,7 @@
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
-//! | `group-info` | group | version, settings |
+//! | `group-info` | group | the group without its members |
 //! | `group-member` | group, user | membership, past or present |
 //! | `user-group` | user, group | the same |
 //! | `group-left` | time, group, user | version of a departure, by time of its write, for expiry |
@@ -11,15 +11,16 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::Mutex;
-use protocol::group::{GroupSettings, Member};
+use protocol::group::{GroupInfo, GroupSettings, Member, Restrictions};
 use protocol::history::Version;
 use protocol::{GroupId, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::GroupStore;
 use crate::clock::Clock;
-use crate::embedded::value::{decode, encode};
+use crate::embedded::value::{decode, decode_extended, encode};
 use crate::embedded::{Engine, ScanOrder, Table, WriteBatch};
 use crate::{Error, Result};
 
@@ -36,10 +37,22 @@ pub struct EmbeddedGroups {
     write_lock: Mutex<()>,
 }
 
+/// A group, as the first programs stored it. An [`InfoExtension`] follows it since.
 #[derive(Serialize, Deserialize)]
-struct SettingsIntent {
+struct InfoRow {
     version: Version,
     settings: GroupSettings,
+}
+
+/// The rest of a group.
+#[derive(Serialize, Deserialize)]
+struct InfoExtension {
+    muted: bool,
+    quiet: bool,
+    present: Option<u32>,
+    is_large: bool,
+    resized_by: Version,
+    is_dissolved: bool,
 }
 
 impl EmbeddedGroups {
@@ -51,9 +64,9 @@ impl EmbeddedGroups {
         }
     }
 
-    /// Removes members who left a group before `cutoff` from that group, examining at most `limit`;
-    /// returns the number examined. The users' own lists keep them. `cutoff` must be older than any
-    /// record in the log.
+    /// Removes members who left a group before `cutoff` from that group, unless they are muted or
+    /// banned there, examining at most `limit`; returns the number examined. The users' own lists
+    /// keep them. `cutoff` must be older than any record in the log.
     pub fn forget_left(&self, cutoff: Timestamp, limit: usize) -> Result<usize> {
         let _write_guard = self.write_lock.lock();
         let end = moment(cutoff);
@@ -67,7 +80,10 @@ impl EmbeddedGroups {
         let mut batch = WriteBatch::new();
         for ((key, value), current) in departures.iter().zip(current) {
             let version: Version = decode(SEAM, value)?;
-            let is_out = |member: Member| member.role.is_none() && member.version == version;
+            let is_out = |member: Member| {
+                let is_free = member.restrictions == Restrictions::default();
+                member.role.is_none() && member.version == version && is_free
+            };
             if current.is_some_and(is_out) {
                 batch.remove(Table::GroupMember, member_key(key)?.to_vec());
             }
@@ -79,15 +95,15 @@ impl EmbeddedGroups {
         Ok(departures.len())
     }
 
-    fn read_settings(&self, group: GroupId) -> Result<Option<SettingsIntent>> {
+    fn read_info(&self, group: GroupId) -> Result<Option<GroupInfo>> {
         let bytes = self.engine.get(Table::GroupInfo, &number(group.get()))?;
-        bytes.map(|value| decode(SEAM, &value)).transpose()
+        bytes.map(|value| decode_info(&value)).transpose()
     }
 
     fn read_members(&self, keys: &[[u8; 16]]) -> Result<Vec<Option<Member>>> {
         let values = self.engine.multi_get(Table::GroupMember, keys)?.into_iter();
         values
-            .map(|value| value.map(|value| decode(SEAM, &value)).transpose())
+            .map(|value| value.map(|value| decode_member(&value)).transpose())
             .collect()
     }
 
@@ -113,7 +129,7 @@ impl EmbeddedGroups {
             .range(table, bounds, ScanOrder::Forward, limit)?;
         let members = rows.iter();
         members
-            .map(|(key, value)| Ok((second(key)?, decode(SEAM, value)?)))
+            .map(|(key, value)| Ok((second(key)?, decode_member(value)?)))
             .collect()
     }
 }
@@ -123,7 +139,7 @@ impl GroupStore for EmbeddedGroups {
     async fn save(
         &self,
         group: GroupId,
-        settings: Option<(GroupSettings, Version)>,
+        info: Option<GroupInfo>,
         mut members: Vec<(UserId, Member)>,
     ) -> Result<()> {
         // The last write of a key in a batch counts, so the latest version goes last.
@@ -138,7 +154,7 @@ impl GroupStore for EmbeddedGroups {
             if current.is_some_and(|current| current.version > member.version) {
                 continue;
             }
-            let (group, user, value) = (group.get(), user.get(), encode(SEAM, member)?);
+            let (group, user, value) = (group.get(), user.get(), encode_member(member)?);
             if member.role.is_none() {
                 let key = [&moment(self.clock.now())[..], &pair(group, user)].concat();
                 batch.put(Table::GroupLeft, key, encode(SEAM, &member.version)?);
@@ -146,12 +162,12 @@ impl GroupStore for EmbeddedGroups {
             batch.put(Table::UserGroup, pair(user, group).to_vec(), value.clone());
             batch.put(Table::GroupMember, pair(group, user).to_vec(), value);
         }
-        if let Some((settings, version)) = settings
+        if let Some(info) = info
             && self
-                .read_settings(group)?
-                .is_none_or(|intent| intent.version <= version)
+                .read_info(group)?
+                .is_none_or(|current| current.version <= info.version)
         {
-            let value = encode(SEAM, &SettingsIntent { version, settings })?;
+            let value = encode_info(&info)?;
             batch.put(Table::GroupInfo, number(group.get()).to_vec(), value);
         }
         if !batch.is_empty() {
@@ -160,9 +176,8 @@ impl GroupStore for EmbeddedGroups {
         Ok(())
     }
 
-    async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>> {
-        let intent = self.read_settings(group)?;
-        Ok(intent.map(|intent| (intent.settings, intent.version)))
+    async fn infos(&self, groups: &[GroupId]) -> Result<Vec<Option<GroupInfo>>> {
+        groups.iter().map(|group| self.read_info(*group)).collect()
     }
 
     async fn members(
@@ -182,7 +197,7 @@ impl GroupStore for EmbeddedGroups {
     async fn members_of(
         &self,
         keys: &[(GroupId, UserId)],
-    ) -> Result<Vec<Option<(GroupSettings, Member)>>> {
+    ) -> Result<Vec<Option<(GroupInfo, Member)>>> {
         let pairs = keys
             .iter()
             .map(|(group, user)| pair(group.get(), user.get()));
@@ -191,8 +206,8 @@ impl GroupStore for EmbeddedGroups {
             let Some(member) = member else {
                 return Ok(None);
             };
-            let intent = self.read_settings(*group)?;
-            Ok(intent.map(|intent| (intent.settings, member)))
+            let info = self.read_info(*group)?;
+            Ok(info.map(|info| (info, member)))
         });
         answers.collect()
     }
@@ -234,6 +249,57 @@ impl GroupStore for EmbeddedGroups {
         });
         groups.collect()
     }
+}
+
+fn encode_info(info: &GroupInfo) -> Result<Bytes> {
+    let GroupInfo {
+        settings,
+        version,
+        present,
+        is_large,
+        resized_by,
+        is_dissolved,
+    } = *info;
+    let extension = InfoExtension {
+        muted: settings.muted,
+        quiet: settings.quiet,
+        present,
+        is_large,
+        resized_by,
+        is_dissolved,
+    };
+    encode(SEAM, &(InfoRow { version, settings }, extension))
+}
+
+fn decode_info(value: &[u8]) -> Result<GroupInfo> {
+    let (row, extension): (InfoRow, Option<InfoExtension>) = decode_extended(SEAM, value)?;
+    let mut info = GroupInfo::uncounted(row.settings, row.version);
+    if let Some(extension) = extension {
+        info.settings.muted = extension.muted;
+        info.settings.quiet = extension.quiet;
+        info.present = extension.present;
+        info.is_large = extension.is_large;
+        info.resized_by = extension.resized_by;
+        info.is_dissolved = extension.is_dissolved;
+    }
+    Ok(info)
+}
+
+/// A row of a member without restrictions is as the first programs stored it.
+fn encode_member(member: &Member) -> Result<Bytes> {
+    if member.restrictions == Restrictions::default() {
+        encode(SEAM, member)
+    } else {
+        encode(SEAM, &(member, member.restrictions))
+    }
+}
+
+fn decode_member(value: &[u8]) -> Result<Member> {
+    let (member, restrictions): (Member, Option<Restrictions>) = decode_extended(SEAM, value)?;
+    Ok(Member {
+        restrictions: restrictions.unwrap_or_default(),
+        ..member
+    })
 }
 
 fn user(id: i64) -> Result<UserId> {

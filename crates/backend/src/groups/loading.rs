@@ -1,8 +1,7 @@
 //! Loading of a group page by page, each page a call of its own; a failed page keeps the pages
 //! before it. A group of any size is thus read in the end, however short the deadline of one call.
 
-use protocol::group::{Group, GroupSettings, Members};
-use protocol::history::Version;
+use protocol::group::{Group, GroupInfo, Members};
 use protocol::{GroupId, UserId};
 
 use super::GroupStore;
@@ -14,7 +13,7 @@ pub const PAGE: usize = 1_000;
 /// Progress of a load.
 pub struct LoadProgress {
     group: GroupId,
-    settings: Option<(GroupSettings, Version)>,
+    info: Option<GroupInfo>,
     members: Members,
     cursor: Option<UserId>,
 }
@@ -25,7 +24,7 @@ pub enum GroupLoad {
     /// More pages follow.
     Part,
     Whole(Group),
-    /// The group has no settings (yet).
+    /// There is no such group (yet).
     Absent,
 }
 
@@ -33,7 +32,7 @@ impl LoadProgress {
     pub fn new(group: GroupId) -> LoadProgress {
         LoadProgress {
             group,
-            settings: None,
+            info: None,
             members: Members::default(),
             cursor: None,
         }
@@ -45,21 +44,28 @@ impl LoadProgress {
     /// # Errors
     /// Those of the store.
     pub async fn next(&mut self, store: &dyn GroupStore, limit: usize) -> Result<GroupLoad> {
-        let (settings, version) = match self.settings {
-            Some(settings) => settings,
-            None => match store.settings(self.group).await? {
-                Some(settings) => *self.settings.insert(settings),
+        let info = match self.info {
+            Some(info) => info,
+            None => match store.infos(&[self.group]).await?.pop().flatten() {
+                Some(info) => *self.info.insert(info),
                 None => return Ok(GroupLoad::Absent),
             },
         };
         let page = store.members(self.group, self.cursor, limit).await?;
         let is_last = page.len() < limit;
+        if is_last {
+            // Another writer may have gone on between the pages.
+            let info_now = store.infos(&[self.group]).await?.pop().flatten();
+            if info_now.is_none_or(|now| now.version != info.version) {
+                *self = LoadProgress::new(self.group);
+                return Ok(GroupLoad::Part);
+            }
+        }
         self.cursor = page.last().map(|(user, _)| *user).or(self.cursor);
         self.members.extend(page);
         Ok(if is_last {
             GroupLoad::Whole(Group {
-                settings,
-                version,
+                info,
                 members: self.members.clone(),
             })
         } else {

@@ -1,4 +1,4 @@
-//! Membership, past and present, and settings of groups.
+//! Groups and their members, past and present.
 //!
 //! The single writer of a group's conversation judges commands against the group
 //! (`protocol::group`) and saves their result; readers that guard access ask whether a user is a
@@ -12,8 +12,7 @@ mod loading;
 mod scylla;
 
 use async_trait::async_trait;
-use protocol::group::{GroupSettings, Member};
-use protocol::history::Version;
+use protocol::group::{GroupInfo, Member};
 use protocol::{GroupId, UserId};
 
 pub use self::embedded::EmbeddedGroups;
@@ -25,19 +24,20 @@ use crate::hook::hooked;
 
 #[async_trait]
 pub trait GroupStore: Send + Sync {
-    /// Saves a record's changes of a group: its settings and each member, unless a later version is
-    /// stored. One version has one content. Each member is written to the user's own list first,
-    /// then to the group, and the settings come last: no member is in a group absent from their own
-    /// list, and a new group appears once it is whole. An interrupted call is repeated whole.
+    /// Saves a record's changes of a group: the group itself and each member, unless a later version
+    /// is stored. One version has one content. Each member is written to the user's own list first,
+    /// then to the group, and the group itself comes last: no member is in a group absent from their
+    /// own list, a new group appears once it is whole, and a group bears a record's version once
+    /// everything of the record is saved. An interrupted call is repeated whole.
     async fn save(
         &self,
         group: GroupId,
-        settings: Option<(GroupSettings, Version)>,
+        info: Option<GroupInfo>,
         members: Vec<(UserId, Member)>,
     ) -> Result<()>;
 
-    /// Settings of a group, and the record that set them; `None` if there is no such group (yet).
-    async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>>;
+    /// Groups without their members, in request order; `None` where there is no such group (yet).
+    async fn infos(&self, groups: &[GroupId]) -> Result<Vec<Option<GroupInfo>>>;
 
     /// Members past and present, in order of user, after `cursor`, at most `limit`: a shorter
     /// page is the last. One small read, however many there are. [`LoadProgress`] puts the pages
@@ -49,13 +49,13 @@ pub trait GroupStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(UserId, Member)>>;
 
-    /// Membership of each user, past or present, with the group's settings; `None` for a user who
-    /// never was a member, and if there is no such group. A few small reads, whatever the size of
-    /// the group; in request order.
+    /// Membership of each user, past or present, with the group; `None` for a user of whom it knows
+    /// nothing, and if there is no such group. A few small reads, whatever the size of the group; in
+    /// request order.
     async fn members_of(
         &self,
         keys: &[(GroupId, UserId)],
-    ) -> Result<Vec<Option<(GroupSettings, Member)>>>;
+    ) -> Result<Vec<Option<(GroupInfo, Member)>>>;
 
     /// Present members, in order of user, after `cursor`, at most `limit`: a shorter page is the
     /// last.
@@ -77,12 +77,12 @@ pub trait GroupStore: Send + Sync {
 }
 
 hooked! { GroupStore as "groups":
-    write save(group: GroupId, settings: Option<(GroupSettings, Version)>, members: Vec<(UserId, Member)>)
+    write save(group: GroupId, info: Option<GroupInfo>, members: Vec<(UserId, Member)>)
         of [group.get()] => ();
-    read settings(group: GroupId) of [group.get()] => Option<(GroupSettings, Version)>;
+    read infos(groups: &[GroupId]) of groups.iter().map(|group| group.get()) => Vec<Option<GroupInfo>>;
     read members(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
     read members_of(keys: &[(GroupId, UserId)]) of keys.iter().flat_map(|(group, user)| [group.get(), user.get()])
-        => Vec<Option<(GroupSettings, Member)>>;
+        => Vec<Option<(GroupInfo, Member)>>;
     read present(group: GroupId, after: Option<UserId>, limit: usize) of [group.get()] => Vec<(UserId, Member)>;
     read groups_of(user: UserId, after: Option<GroupId>, limit: usize) of [user.get()] => Vec<(GroupId, Member)>;
 }

@@ -2,21 +2,21 @@
 //!
 //! | table | partition | row | holds |
 //! | --- | --- | --- | --- |
-//! | `group_info` | group | | settings |
+//! | `group_info` | group | | the group without its members |
 //! | `group_member` | group | user | membership, past or present: some megabytes for 100,000 |
 //! | `user_group` | user | group | the same |
 //!
 //! Each row is a register of its version. In `group_member`, rows of departed members have a time
-//! to live, that of the ledger: longer than the log may have a record older than the departure.
+//! to live, unless these are muted or banned: that of the ledger, longer than the log may have a
+//! record older than the departure.
 //! Checks of membership read the user's side: the members of a large group lie on a few nodes, its
 //! users everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use protocol::group::{GroupSettings, Member, Role};
-use protocol::history::Version;
-use protocol::{GroupId, Seq, UserId};
+use protocol::group::{GroupInfo, GroupSettings, Member, Restrictions, Role};
+use protocol::{GroupId, Seq, Timestamp, UserId};
 use scylla::response::PagingState;
 
 use super::GroupStore;
@@ -41,14 +41,24 @@ const FOR_EVER: i32 = 0;
 const OPEN_HISTORY: i32 = 1;
 const OPEN_DOOR: i32 = 2;
 
-/// Group or user, then `role`, `since`, `ver`.
-type MemberColumns = (i64, i8, i64, i64);
+/// `flags`, as bits.
+const MUTED: i32 = 1;
+const QUIET: i32 = 2;
+const LARGE: i32 = 4;
+const DISSOLVED: i32 = 8;
+
+/// Group or user, then `role`, `since`, `ver`, `banned`, `muted`.
+type MemberColumns = (i64, i8, i64, i64, Option<bool>, Option<i64>);
+
+/// `settings`, `ver`, `flags`, `present`, `resized`: the last three unset in a group from before
+/// members were counted.
+type InfoColumns = (i32, i64, Option<i32>, Option<i32>, Option<i64>);
 
 /// Groups in ScyllaDB or Cassandra. Several may write at once.
 pub struct ScyllaGroups {
     cql: SeamCql,
-    set: Statement,
-    settings: Statement,
+    put_info: Statement,
+    info: Statement,
     put_member: Statement,
     members: Statement,
     put_group: Statement,
@@ -63,28 +73,34 @@ impl ScyllaGroups {
         let retention_secs = cql.config().ledger_retention.as_secs();
         let put = |table: &str| {
             Statement::new(format!(
-                "INSERT INTO {table} (gid, uid, role, since, ver) VALUES (?, ?, ?, ?, ?) \
-                 USING TIMESTAMP ? AND TTL ?"
+                "INSERT INTO {table} (gid, uid, role, since, ver, banned, muted) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
             ))
         };
         ScyllaGroups {
             // Bounds were checked with the settings.
             departed_ttl: i32::try_from(retention_secs).unwrap_or(i32::MAX),
             cql: cql.at(SEAM),
-            set: Statement::new(
-                "INSERT INTO group_info (gid, settings, ver) VALUES (?, ?, ?) USING TIMESTAMP ?",
+            put_info: Statement::new(
+                "INSERT INTO group_info (gid, settings, ver, flags, present, resized) \
+                 VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
             ),
-            settings: Statement::new("SELECT settings, ver FROM group_info WHERE gid = ?"),
+            info: Statement::new(
+                "SELECT settings, ver, flags, present, resized FROM group_info WHERE gid = ?",
+            ),
             put_member: put("group_member"),
             members: Statement::new(
-                "SELECT uid, role, since, ver FROM group_member WHERE gid = ? AND uid > ?",
+                "SELECT uid, role, since, ver, banned, muted FROM group_member \
+                 WHERE gid = ? AND uid > ?",
             ),
             put_group: put("user_group"),
             groups: Statement::new(
-                "SELECT gid, role, since, ver FROM user_group WHERE uid = ? AND gid > ?",
+                "SELECT gid, role, since, ver, banned, muted FROM user_group \
+                 WHERE uid = ? AND gid > ?",
             ),
             some_groups: Statement::new(
-                "SELECT gid, role, since, ver FROM user_group WHERE uid = ? AND gid IN ?",
+                "SELECT gid, role, since, ver, banned, muted FROM user_group \
+                 WHERE uid = ? AND gid IN ?",
             ),
         }
     }
@@ -99,6 +115,15 @@ impl ScyllaGroups {
         let key = (user.get(), groups);
         let rows: Vec<MemberColumns> = self.cql.rows(&self.some_groups, key).await?;
         rows.into_iter().map(membership).collect()
+    }
+
+    async fn info(&self, group: GroupId) -> Result<Option<GroupInfo>> {
+        let rows: Vec<InfoColumns> = self.cql.rows(&self.info, (group.get(),)).await?;
+        let info = |columns: &InfoColumns| {
+            let text = || format!("group {group} has invalid columns {columns:?}");
+            info_from_columns(columns).ok_or_else(|| Error::corrupt(SEAM, text()))
+        };
+        rows.first().map(info).transpose()
     }
 
     /// Members of a group for which `accepts` is true, after `cursor`, at most `limit`.
@@ -133,22 +158,35 @@ impl GroupStore for ScyllaGroups {
     async fn save(
         &self,
         group: GroupId,
-        settings: Option<(GroupSettings, Version)>,
+        info: Option<GroupInfo>,
         members: Vec<(UserId, Member)>,
     ) -> Result<()> {
         let values = |(user, member): &(UserId, Member)| {
             let since_seq = write_time::from_seq(SEAM, member.since)?.unwrap_or(0);
             let ver = write_time::from_version(SEAM, member.version)?;
             let role = role_code(member.role);
-            let row = move |ttl: i32| (group.get(), user.get(), role, since_seq, ver, ver, ttl);
-            let departed_ttl = member.role.is_none().then_some(self.departed_ttl);
+            let Restrictions {
+                is_banned,
+                muted_until,
+            } = member.restrictions;
+            let row = move |ttl: i32| {
+                let until = muted_until.millis();
+                let (gid, uid) = (group.get(), user.get());
+                (gid, uid, role, since_seq, ver, is_banned, until, ver, ttl)
+            };
+            let is_departed =
+                member.role.is_none() && member.restrictions == Restrictions::default();
+            let departed_ttl = is_departed.then_some(self.departed_ttl);
             Ok((row(FOR_EVER), row(departed_ttl.unwrap_or(FOR_EVER))))
         };
         let rows = members.iter().map(values).collect::<Result<Vec<_>>>()?;
-        let settings = match settings {
-            Some((settings, version)) => {
-                let ver = write_time::from_version(SEAM, version)?;
-                Some((group.get(), settings_bits(settings), ver, ver))
+        let info = match info {
+            Some(info) => {
+                let ver = write_time::from_version(SEAM, info.version)?;
+                let resized = write_time::from_version(SEAM, info.resized_by)?;
+                let present = info.present.and_then(|count| i32::try_from(count).ok());
+                let bits = settings_bits(info.settings);
+                Some((group.get(), bits, ver, flags(&info), present, resized, ver))
             }
             None => None,
         };
@@ -161,20 +199,15 @@ impl GroupStore for ScyllaGroups {
             self.cql.write_together(writes.collect())
         });
         self.cql.all(chunks.collect()).await?;
-        match settings {
-            Some(settings) => self.cql.write(&self.set, settings).await,
+        match info {
+            Some(info) => self.cql.write(&self.put_info, info).await,
             None => Ok(()),
         }
     }
 
-    async fn settings(&self, group: GroupId) -> Result<Option<(GroupSettings, Version)>> {
-        let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
-        let settings = |(bits, ver): &(i32, i64)| {
-            let pair = settings_from_bits(*bits).zip(write_time::to_version(*ver));
-            let text = format!("group {group} has invalid settings {bits} of version {ver}");
-            pair.ok_or_else(|| Error::corrupt(SEAM, text))
-        };
-        rows.first().map(settings).transpose()
+    async fn infos(&self, groups: &[GroupId]) -> Result<Vec<Option<GroupInfo>>> {
+        let reads = groups.iter().map(|group| self.info(*group));
+        self.cql.all(reads.collect()).await
     }
 
     async fn members(
@@ -189,7 +222,7 @@ impl GroupStore for ScyllaGroups {
     async fn members_of(
         &self,
         keys: &[(GroupId, UserId)],
-    ) -> Result<Vec<Option<(GroupSettings, Member)>>> {
+    ) -> Result<Vec<Option<(GroupInfo, Member)>>> {
         let mut groups_by_user: BTreeMap<UserId, BTreeSet<GroupId>> = BTreeMap::new();
         for (group, user) in keys {
             groups_by_user.entry(*user).or_default().insert(*group);
@@ -211,13 +244,12 @@ impl GroupStore for ScyllaGroups {
             );
         }
         let groups: BTreeSet<GroupId> = members.keys().map(|(group, _)| *group).collect();
-        let reads = groups.iter().map(|group| self.settings(*group));
-        let settings = self.cql.all(reads.collect()).await?;
-        let settings: HashMap<_, _> = groups.iter().copied().zip(settings).collect();
+        let groups: Vec<GroupId> = groups.into_iter().collect();
+        let infos = self.infos(&groups).await?;
+        let infos: HashMap<_, _> = groups.into_iter().zip(infos).collect();
         let answer = |key: &(GroupId, UserId)| {
-            let settings = settings.get(&key.0).copied().flatten();
-            let settings = settings.map(|(settings, _)| settings);
-            settings.zip(members.get(key).copied())
+            let info = infos.get(&key.0).copied().flatten();
+            info.zip(members.get(key).copied())
         };
         Ok(keys.iter().map(answer).collect())
     }
@@ -260,12 +292,15 @@ fn membership(row: MemberColumns) -> Result<(GroupId, Member)> {
     Ok((group, member(row)?))
 }
 
-fn member((id, role, since, ver): MemberColumns) -> Result<Member> {
+fn member((id, role, since, ver, banned, muted): MemberColumns) -> Result<Member> {
     let whole = || {
+        let since = Seq(u64::try_from(since).ok()?);
         Some(Member {
-            role: role_from_code(role)?,
-            since: Seq(u64::try_from(since).ok()?),
-            version: write_time::to_version(ver)?,
+            restrictions: Restrictions {
+                is_banned: banned.unwrap_or_default(),
+                muted_until: Timestamp::from_millis(muted.unwrap_or_default()),
+            },
+            ..Member::new(role_from_code(role)?, since, write_time::to_version(ver)?)
         })
     };
     whole().ok_or_else(|| {
@@ -298,6 +333,8 @@ const fn settings_bits(settings: GroupSettings) -> i32 {
     let GroupSettings {
         open_history,
         open_door,
+        muted: _,
+        quiet: _,
     } = settings;
     open_history as i32 * OPEN_HISTORY + open_door as i32 * OPEN_DOOR
 }
@@ -307,8 +344,35 @@ fn settings_from_bits(bits: i32) -> Option<GroupSettings> {
     let settings = GroupSettings {
         open_history: bits & OPEN_HISTORY != 0,
         open_door: bits & OPEN_DOOR != 0,
+        ..GroupSettings::CLOSED
     };
     (settings_bits(settings) == bits).then_some(settings)
+}
+
+const fn flags(info: &GroupInfo) -> i32 {
+    info.settings.muted as i32 * MUTED
+        + info.settings.quiet as i32 * QUIET
+        + info.is_large as i32 * LARGE
+        + info.is_dissolved as i32 * DISSOLVED
+}
+
+/// `None` if a column says nothing that this program knows.
+fn info_from_columns((bits, ver, flag_bits, present, resized): &InfoColumns) -> Option<GroupInfo> {
+    let settings = settings_from_bits(*bits)?;
+    let mut info = GroupInfo::uncounted(settings, write_time::to_version(*ver)?);
+    let flag_bits = flag_bits.unwrap_or_default();
+    info.settings.muted = flag_bits & MUTED != 0;
+    info.settings.quiet = flag_bits & QUIET != 0;
+    info.is_large = flag_bits & LARGE != 0;
+    info.is_dissolved = flag_bits & DISSOLVED != 0;
+    info.present = match present {
+        Some(present) => Some(u32::try_from(*present).ok()?),
+        None => None,
+    };
+    if let Some(resized) = resized {
+        info.resized_by = write_time::to_version(*resized)?;
+    }
+    (flags(&info) == flag_bits).then_some(info)
 }
 
 #[cfg(test)]
@@ -329,12 +393,23 @@ mod tests {
         let retention = cql.config().ledger_retention.as_secs() as i32;
         let (store, fresh) = (ScyllaGroups::new(cql.clone()), TestIds::new(1));
         let (group, leaver, returner) = (fresh.group(), fresh.user(), fresh.user());
+        let banned = fresh.user();
         let entry = |user, role, n| (user, contract::member(role, n, n));
         let member = Some(Role::Member);
         for members in [
             vec![entry(leaver, member, 1), entry(returner, member, 1)],
             vec![entry(leaver, None, 2), entry(returner, None, 2)],
             vec![entry(returner, member, 3)],
+            vec![(
+                banned,
+                Member {
+                    restrictions: Restrictions {
+                        is_banned: true,
+                        ..Restrictions::default()
+                    },
+                    ..contract::member(None, 4, 4)
+                },
+            )],
         ] {
             store.save(group, None, members).await.expect("saves");
         }
@@ -354,6 +429,7 @@ mod tests {
             .expect("a time to live");
         assert!((retention - 60..=retention).contains(&seconds), "{seconds}");
         assert_eq!(read_ttl("group_member", returner).await, None);
+        assert_eq!(read_ttl("group_member", banned).await, None);
         assert_eq!(read_ttl("user_group", leaver).await, None);
     }
 

@@ -36,7 +36,7 @@ struct Migration {
 }
 
 /// Migrations in order; they are never changed, only followed by others.
-const MIGRATIONS: [Migration; 14] = [
+const MIGRATIONS: [Migration; 15] = [
     Migration {
         number: 1,
         name: "history",
@@ -106,6 +106,11 @@ const MIGRATIONS: [Migration; 14] = [
         number: 14,
         name: "pins",
         text: include_str!("schema/0014_pins.cql"),
+    },
+    Migration {
+        number: 15,
+        name: "large_groups",
+        text: include_str!("schema/0015_large_groups.cql"),
     },
 ];
 

@@ -9,7 +9,7 @@ use backend::{Backends, Error, Kind};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::delivery::{DeliveryTask, Source};
-use protocol::group::{GroupSettings, Member};
+use protocol::group::{GroupInfo, Member};
 use protocol::ledger::DeadReason;
 use protocol::message_row::{MessageRow, Owner};
 use protocol::record::{RetryTask, Task};
@@ -214,7 +214,7 @@ impl CurrentState {
         &self,
         missing_facts: &Missing,
         deadline: Instant,
-    ) -> KeyedAnswers<(GroupId, UserId), Option<(GroupSettings, Member)>> {
+    ) -> KeyedAnswers<(GroupId, UserId), Option<(GroupInfo, Member)>> {
         let groups = &*self.backends.groups;
         let mut keys: BTreeMap<GroupId, Vec<(GroupId, UserId)>> = BTreeMap::new();
         for (group, user) in &missing_facts.members {

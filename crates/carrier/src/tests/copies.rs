@@ -176,7 +176,9 @@ async fn a_write_behind_a_command_waits_for_cache_invalidation() {
     world.wait_until_committed().await;
     world.store_user_entry(BOB).await;
     world.faults.begin(CACHE, Fault::Unavailable);
-    world.command(ALICE, GroupCommand::Remove(user(BOB))).await;
+    world
+        .command(ALICE, GroupCommand::Remove(vec![user(BOB)]))
+        .await;
     let next_id = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(world.group_history().await, []);

@@ -24,10 +24,7 @@ use crate::Config;
 const CAROL: i64 = 3;
 const DAVE: i64 = 4;
 
-pub(super) const CLOSED: GroupSettings = GroupSettings {
-    open_history: false,
-    open_door: false,
-};
+pub(super) const CLOSED: GroupSettings = GroupSettings::CLOSED;
 
 pub(super) fn group() -> GroupId {
     GroupId::new(77).expect("positive")
@@ -321,7 +318,7 @@ async fn a_command_takes_effect_between_two_messages() {
     world.command(ALICE, create([BOB, CAROL])).await;
     let first = world.say(CAROL).await;
     world
-        .command(ALICE, GroupCommand::Remove(user(CAROL)))
+        .command(ALICE, GroupCommand::Remove(vec![user(CAROL)]))
         .await;
     let refused_id = world.say(CAROL).await;
     let second = world.say(BOB).await;
@@ -427,7 +424,9 @@ async fn eventful(world: &World) -> Vec<MessageId> {
             .command(BOB, GroupCommand::HandOver(user(ALICE)))
             .await;
         message_ids.push(world.say(BOB).await);
-        world.command(ALICE, GroupCommand::Remove(user(DAVE))).await;
+        world
+            .command(ALICE, GroupCommand::Remove(vec![user(DAVE)]))
+            .await;
     }
     message_ids
 }
@@ -722,7 +721,9 @@ async fn stores_that_are_away_lose_nothing() {
     assert_eq!(world.newest_entries().await, []);
     // A group command that is held is not forgotten either.
     world.faults.begin(GROUPS, Fault::Unavailable);
-    world.command(ALICE, GroupCommand::Remove(user(BOB))).await;
+    world
+        .command(ALICE, GroupCommand::Remove(vec![user(BOB)]))
+        .await;
     let later_id = world.say(ALICE).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     world.faults.end(GROUPS);

@@ -10,7 +10,7 @@ use backend::hook::{Calls, Fault, Hook, Hooked, Op};
 use backend::mailbox::ServerId;
 use protocol::change::{ChangeKind, ChangeOf, ListArrangement};
 use protocol::frame::HistoryRange;
-use protocol::group::{GroupCommand, Member, Role};
+use protocol::group::{GroupCommand, GroupInfo, Member, Role};
 use protocol::history::Version;
 use protocol::keys::{self, Topic};
 use protocol::ledger::LedgerEvent;
@@ -358,16 +358,12 @@ async fn a_list_that_is_never_written_in_time_costs_no_membership() {
 #[tokio::test(start_paused = true)]
 async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
     let mut world = World::without_carrier(Config::default()).await;
-    let member = |role, offset| Member {
-        role,
-        since: Seq::ZERO,
-        version: Version { epoch: 0, offset },
-    };
+    let member = |role, offset| Member::new(role, Seq::ZERO, Version { epoch: 0, offset });
     let alice = (user(ALICE), member(Some(Role::Owner), 0));
     let former_members = (0..30_000).map(|n| (user(100 + n), member(None, n as u64)));
     let members = former_members.chain([alice]).collect();
-    let settings = Some((CLOSED, Version::default()));
-    let save = world.backends.groups.save(group(0), settings, members);
+    let info = GroupInfo::uncounted(CLOSED, Version::default());
+    let save = world.backends.groups.save(group(0), Some(info), members);
     save.await.expect("saves");
     let mut message = world.for_group(ALICE, None);
     message.to = Recipient::Group(group(0));

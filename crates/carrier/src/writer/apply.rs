@@ -126,8 +126,7 @@ impl Writer {
             Effect::Group(change) => {
                 let members = change.update.members.iter();
                 let members = members.map(|(user, member)| (*user, *member)).collect();
-                let settings = change.update.settings;
-                let save = backends.groups.save(change.group, settings, members);
+                let save = (backends.groups).save(change.group, change.update.info, members);
                 store_deadline.within(save).await.map_err(save_failure)?;
                 return Ok(Yield::Group(change));
             }

@@ -5,7 +5,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use protocol::change::{ChangeSearch, OrderedChange};
 use protocol::conversation::StoredPosition;
 use protocol::frame::HistoryRange;
-use protocol::group::{GroupSettings, Member};
+use protocol::group::{GroupInfo, Member};
 use protocol::history::Version;
 use protocol::message_row::{MessageRow, Owner};
 use protocol::writer::{ChangeKey, Facts, HideKey, Missing, SendKey};
@@ -217,7 +217,7 @@ impl Reader<'_> {
     async fn members(
         &self,
         missing_facts: &Missing,
-    ) -> Result<Vec<((GroupId, UserId), Option<(GroupSettings, Member)>)>> {
+    ) -> Result<Vec<((GroupId, UserId), Option<(GroupInfo, Member)>)>> {
         if missing_facts.members.is_empty() {
             return Ok(Vec::new());
         }

@@ -484,10 +484,7 @@ async fn drawn(boat: &Boat, seed: Option<u64>) -> (GroupId, SendId) {
         ..tcp(boat, 1)
     };
     let (client, _events) = start(seeded).await;
-    let settings = group::GroupSettings {
-        open_history: false,
-        open_door: false,
-    };
+    let settings = group::GroupSettings::CLOSED;
     let made = client.create_group(settings, Vec::new()).await;
     let (group, ticket) = made.expect("in the outbox");
     (group, ticket.send_id())

@@ -3,16 +3,18 @@
 use super::{
     ChangePlacement, ChangeRequest, ChangeRules, ChangeSubject, ChangeVerdict, OrderedChange, judge,
 };
-use crate::group::{Group, Role};
+use crate::group::{Group, Role, dissolved};
 use crate::history::Version;
-use crate::{Code, Refusal, Seq, UserId};
+use crate::{Code, Refusal, Seq, Timestamp, UserId};
 
 /// The user who requests a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     pub role: Option<Role>,
     /// Position behind which the user may read the conversation.
     pub reads_after: Seq,
+    /// Refusal of a new text or reaction, while the user is muted.
+    pub mute: Option<Refusal>,
 }
 
 impl Requester {
@@ -20,20 +22,31 @@ impl Requester {
     pub const ONE_OF_TWO: Requester = Requester {
         role: None,
         reads_after: Seq::ZERO,
+        mute: None,
     };
 
+    /// `at`: time at which the request was accepted.
+    ///
     /// # Errors
     /// `Forbidden` for a user who is not in the group, `NotFound` if the group does not exist.
-    pub fn in_group(group: Option<&Group>, by: UserId) -> Result<Requester, Refusal> {
+    pub fn in_group(
+        group: Option<&Group>,
+        by: UserId,
+        at: Timestamp,
+    ) -> Result<Requester, Refusal> {
         let Some(group) = group else {
             return Err(Refusal::new(Code::NotFound, "there is no such group"));
         };
-        match group.readable_after(by) {
-            Some(reads_after) => Ok(Requester {
-                role: group.role(by),
+        if group.info.is_dissolved {
+            return Err(dissolved());
+        }
+        match (group.members.get(by), group.readable_after(by)) {
+            (Some(member), Some(reads_after)) => Ok(Requester {
+                role: member.role,
                 reads_after,
+                mute: group.info.may_write(member, at).err(),
             }),
-            None => Err(Refusal::new(Code::Forbidden, "you are not in this group")),
+            (_, _) => Err(Refusal::new(Code::Forbidden, "you are not in this group")),
         }
     }
 }
@@ -143,6 +156,11 @@ fn judge_request(
     rules: &ChangeRules,
 ) -> Result<ChangeVerdict, Refusal> {
     let asker = facts.asker.clone()?;
+    if let Some(mute) = asker.mute
+        && request.change.is_written()
+    {
+        return Err(mute);
+    }
     let subject = facts.subject;
     let subject = subject.filter(|subject| subject.seq > asker.reads_after);
     judge(request, subject, asker.role, rules)

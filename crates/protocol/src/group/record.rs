@@ -13,9 +13,9 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::{Group, GroupCommand, GroupLimits, GroupUpdate, Member, Members, Role};
+use super::{Group, GroupCommand, GroupLimits, GroupUpdate, Member, Outcome, Role, dissolved};
 use crate::history::Version;
-use crate::{Code, Refusal, Seq, UserId};
+use crate::{Code, Refusal, Seq, Timestamp, UserId};
 
 /// Membership of a user at a record's place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,28 +41,42 @@ pub fn rule(
 ) -> Result<GroupUpdate, Refusal> {
     let Some(group) = group else {
         let group = Group::create(record, by, command, limits)?;
+        let members = group.members.iter();
         return Ok(GroupUpdate {
-            settings: Some((group.settings, group.version)),
-            members: members_map(&group.members),
+            info: Some(group.info),
+            members: members.map(|(user, member)| (user, *member)).collect(),
+            changes_settings: true,
         });
     };
     match group.newest().cmp(&record) {
         Ordering::Less => group.judge(record, by, command, end, limits),
-        Ordering::Equal => Ok(group.complete_update(record, by, command)),
+        Ordering::Equal => Ok(group.complete_update(record, by, command, end, limits)),
         Ordering::Greater => Ok(group.made_by(record)),
     }
 }
 
-/// Reason why an unplaced message gets no position in a group; `None` if its sender is a member.
-pub fn refusal(group: Option<&Group>, record: Version, from: UserId) -> Option<Refusal> {
+/// Reason why an unplaced message that was accepted `at` gets no position in a group; `None` if its
+/// sender may write there.
+pub fn refusal(
+    group: Option<&Group>,
+    record: Version,
+    from: UserId,
+    at: Timestamp,
+) -> Option<Refusal> {
     let Some(group) = group else {
         return Some(Refusal::new(Code::NotFound, "there is no such group"));
     };
+    if group.info.is_dissolved {
+        return Some(dissolved());
+    }
     match group.at(record, from) {
-        MembershipAt::In(_) => None,
+        MembershipAt::In(_) => {
+            let member = group.members.get(from)?;
+            group.info.may_write(member, at).err()
+        }
         MembershipAt::Out => Some(Refusal::new(Code::Forbidden, "you are not in this group")),
         MembershipAt::Unknown => {
-            let text = "you were not in this group when it was sent";
+            let text = "you were not in this group, or were muted, when it was sent";
             Some(Refusal::new(Code::Forbidden, text))
         }
     }
@@ -71,7 +85,7 @@ pub fn refusal(group: Option<&Group>, record: Version, from: UserId) -> Option<R
 impl Group {
     /// Last record that changed the group. Any record before it has been handled in full.
     pub fn newest(&self) -> Version {
-        self.version.max(self.members.newest())
+        self.info.version.max(self.members.newest())
     }
 
     /// Membership of the user at the turn of `record`.
@@ -99,53 +113,61 @@ impl Group {
         member.since < seq && (member.role.is_some() || member.version > record)
     }
 
-    /// Members and settings that bear this record's version.
+    /// Members that bear this record's version, and the group if it does.
     fn made_by(&self, record: Version) -> GroupUpdate {
         let members = self.members.iter();
         let own_members = members.filter(|(_, member)| member.version == record);
+        let info = Some(self.info).filter(|info| info.version == record);
         GroupUpdate {
             members: own_members.map(|(user, member)| (user, *member)).collect(),
-            settings: (self.version == record).then_some((self.settings, record)),
+            changes_settings: info.is_some(),
+            info,
         }
     }
 
     /// The same, with the part that was not saved: the command was allowed, otherwise nothing would
-    /// have its version.
-    fn complete_update(&self, record: Version, by: UserId, command: &GroupCommand) -> GroupUpdate {
+    /// have its version. The group is saved last: until it bears the version it is as before.
+    fn complete_update(
+        &self,
+        record: Version,
+        by: UserId,
+        command: &GroupCommand,
+        end: Seq,
+        limits: &GroupLimits,
+    ) -> GroupUpdate {
         let mut update = self.made_by(record);
+        if update.info.is_some() {
+            return update;
+        }
         let joined_at = update.members.values().map(|member| member.since).next();
-        let remaining: BTreeMap<UserId, Member> = match command {
-            GroupCommand::Add(users) => {
-                let new_users = users.iter().filter(|user| self.role(**user).is_none());
-                let member = joined_at.map(|joined_at| Member {
-                    role: Some(Role::Member),
-                    since: joined_at,
-                    version: record,
-                });
-                new_users
-                    .filter_map(|user| Some((*user, member?)))
-                    .collect()
-            }
+        let remaining = match command {
+            GroupCommand::Add(users) => self.added(record, users, joined_at.unwrap_or(end)),
+            GroupCommand::Remove(users) => self.removed(record, users, false, end),
+            GroupCommand::Ban(users) => self.removed(record, users, true, end),
             GroupCommand::HandOver(user) => {
                 let roles = [(*user, Some(Role::Owner)), (by, Some(Role::Admin))];
                 self.with_roles(record, &roles)
             }
-            // One member, or the settings, which are saved last.
+            GroupCommand::Dissolve => self.dismissed(record),
+            // One member, which is saved.
             GroupCommand::Create { .. }
             | GroupCommand::Join
             | GroupCommand::Leave
-            | GroupCommand::Remove(_)
             | GroupCommand::SetRole(..)
-            | GroupCommand::Set(_) => BTreeMap::new(),
+            | GroupCommand::Set(_)
+            | GroupCommand::Mute(..) => BTreeMap::new(),
         };
         update.members.extend(remaining);
-        update
+        let outcome = Outcome {
+            members: update.members,
+            settings: None,
+            dissolves: *command == GroupCommand::Dissolve,
+        };
+        GroupUpdate {
+            changes_settings: command.changes_settings(),
+            ..self.update(record, outcome, limits)
+        }
     }
-}
-
-fn members_map(members: &Members) -> BTreeMap<UserId, Member> {
-    let members = members.iter();
-    members.map(|(user, member)| (user, *member)).collect()
 }
 
 #[cfg(test)]

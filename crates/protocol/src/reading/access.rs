@@ -3,7 +3,7 @@
 use super::{Fill, NeedResult, NoAnswer, Reading, may_read, readable_after};
 use crate::cache::{self, GroupEntry};
 use crate::conversation::Head;
-use crate::group::{GroupSettings, Member};
+use crate::group::{GroupInfo, Member, dissolved};
 use crate::{Code, ConversationId, GroupId, Refusal, Seq};
 
 /// Access of a user to a conversation.
@@ -55,9 +55,9 @@ impl Reading<'_> {
         }
         // The head before the member, who may know where the group ended at that time.
         let head = self.head(conversation)?;
-        let (settings, member) = self.membership(group)?;
-        let floor = readable_after(settings, Some(&member))?;
-        let new_entry = GroupEntry::read(self.started_at, head, Some(settings));
+        let (info, member) = self.membership(group)?;
+        let floor = readable_after(info.settings, Some(&member))?;
+        let new_entry = GroupEntry::read(self.started_at, head, Some(info.settings));
         let is_good = |entry: &GroupEntry| entry.settings.is_some() && !is_behind(&entry.head);
         if !entry.as_ref().is_some_and(is_good) {
             self.fill(Fill::Group(group, new_entry));
@@ -72,10 +72,11 @@ impl Reading<'_> {
     /// Membership of the user as of now.
     ///
     /// # Errors
-    /// `Forbidden` for a user who is no member, `NotFound` if there is no such group.
-    pub(super) fn membership(&self, group: GroupId) -> NeedResult<(GroupSettings, Member)> {
+    /// `Forbidden` for a user who is no member, `NotFound` if there is no such group (any more).
+    pub(super) fn membership(&self, group: GroupId) -> NeedResult<(GroupInfo, Member)> {
         let refusal = match self.ask.members(vec![group])?[0] {
-            Some((settings, member)) if member.role.is_some() => return Ok((settings, member)),
+            Some((info, _)) if info.is_dissolved => dissolved(),
+            Some((info, member)) if member.role.is_some() => return Ok((info, member)),
             Some(_) => not_a_member(),
             None => stranger(self.ask.populated(group)?.as_ref().ok().copied()),
         };

@@ -285,7 +285,8 @@ impl<'a> Reading<'a> {
         Ok((rows.collect(), oldest.unwrap_or(Timestamp::MAX)))
     }
 
-    /// Cache entries of groups; those that are missing are read, and filled.
+    /// Cache entries of groups; those that are missing are read, and filled unless the group was
+    /// dissolved.
     pub(super) fn entries(&self, groups: &[GroupId]) -> NeedResult<Vec<GroupEntry>> {
         let cached_entries = self.ask.group_entries(groups.to_vec())?;
         let missing_ids = groups
@@ -296,13 +297,18 @@ impl<'a> Reading<'a> {
         let heads = missing_ids
             .iter()
             .map(|group| ConversationId::Group(*group));
-        let heads = self.ask.heads(heads.collect())?;
-        let read = heads
-            .iter()
-            .map(|head| GroupEntry::read(self.started_at, *head, None));
+        let heads = self.ask.heads(heads.collect());
+        let infos = self.ask.infos(missing_ids.clone());
+        let (heads, infos) = (heads?, infos?);
+        let read = heads.iter().zip(infos).map(|(head, info)| GroupEntry {
+            is_dissolved: info.is_some_and(|info| info.is_dissolved),
+            ..GroupEntry::read(self.started_at, *head, None)
+        });
         let read: Vec<GroupEntry> = read.collect();
         for (group, entry) in missing_ids.into_iter().zip(&read) {
-            self.fill(Fill::Group(group, *entry));
+            if !entry.is_dissolved {
+                self.fill(Fill::Group(group, *entry));
+            }
         }
         let mut read = read.into_iter();
         let entries = cached_entries
@@ -512,10 +518,10 @@ impl<'a> Reading<'a> {
                     .next()
                     .copied()
                     .flatten()
-                    .is_some_and(|(settings, member)| {
+                    .is_some_and(|(info, member)| {
                         // The user may have left meanwhile.
-                        readable_after(settings, Some(&member))
-                            .is_ok_and(|floor| row.head.seq > floor)
+                        let floor = readable_after(info.settings, Some(&member));
+                        !info.is_dissolved && floor.is_ok_and(|floor| row.head.seq > floor)
                     });
             let newest = match newest_message(latest) {
                 Some(newest) => Some(newest.clone()),

@@ -20,7 +20,7 @@ impl Reading<'_> {
         cursor: Option<UserId>,
         limit: u32,
     ) -> NeedResult<MemberPage> {
-        let (settings, _) = self.membership(group)?;
+        let (info, _) = self.membership(group)?;
         let limit = page_limit(limit, self.rules.page_max);
         // One more than a page tells whether there are more.
         let present = self.ask.present(Slice {
@@ -30,7 +30,7 @@ impl Reading<'_> {
         })?;
         let members = present.iter().take(limit);
         Ok(MemberPage {
-            settings,
+            settings: info.settings,
             members: members
                 .filter_map(|(user, member)| Some((*user, member.role?)))
                 .collect(),
@@ -68,8 +68,8 @@ impl Reading<'_> {
         group: GroupId,
         lower_bound: Timestamp,
     ) -> NeedResult<CountSince> {
-        let (settings, member) = self.membership(group)?;
-        let floor = readable_after(settings, Some(&member))?;
+        let (info, member) = self.membership(group)?;
+        let floor = readable_after(info.settings, Some(&member))?;
         let end = self.head(ConversationId::Group(group))?.seq;
         let first = floor.0.max(end.0.saturating_sub(COUNTED_MAX)) + 1;
         let places: Vec<Seq> = (first..=end.0).map(Seq).collect();

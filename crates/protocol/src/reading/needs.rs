@@ -8,7 +8,7 @@ use super::{NoAnswer, PageKey, RecallRange};
 use crate::cache::{self, GroupEntry, UserEntry};
 use crate::change::{OrderedChange, Overlay};
 use crate::conversation::{Head, ListEntry, ListRegisters};
-use crate::group::{GroupSettings, Member};
+use crate::group::{GroupInfo, Member};
 use crate::history::RowStatus;
 use crate::ledger::LedgerEntry;
 use crate::message_row::{MessageRow, Owner};
@@ -277,9 +277,10 @@ needs! {
         GroupEntries(GroupId) => Option<GroupEntry>, group_entries;
         /// Heads from the store; the default for a conversation without messages.
         Heads(ConversationId) => Head, heads;
-        /// The user's membership, past or present, with the group's settings; `None` for a user who never was a
-        /// member.
-        Members(GroupId) => Option<(GroupSettings, Member)>, members;
+        /// Groups without their members; `None` if there is no such group.
+        Infos(GroupId) => Option<GroupInfo>, infos;
+        /// The user's membership, past or present, with the group; `None` for a user of whom it knows nothing.
+        Members(GroupId) => Option<(GroupInfo, Member)>, members;
         Registers((UserId, ConversationId)) => ListRegisters, registers;
         /// The user's row of a conversation, on the list or not.
         ListEntries(ConversationId) => Option<ListEntry>, list_entries;

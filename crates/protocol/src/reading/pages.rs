@@ -12,7 +12,7 @@ use super::{
 use crate::change::{MessageMarks, OrderedChange, Overlay};
 use crate::conversation::Head;
 use crate::frame::{ChangePage, HiddenPage, HistoryPage, HistoryRange, MessageStatus, MissedPage};
-use crate::group::{GroupSettings, Member, reads_edit};
+use crate::group::{GroupInfo, Member, reads_edit};
 use crate::history::{Direction, RowStatus};
 use crate::message_row::{MessageRow, Owner};
 use crate::{ConversationId, GroupId, MessageId, Placed, Seq, UserId, cache, ledger};
@@ -270,7 +270,7 @@ impl<'a> Reading<'a> {
         &self,
         messages: &[Placed],
         find_overlay: impl Fn(&Placed) -> Option<&'o Overlay>,
-    ) -> NeedResult<BTreeMap<GroupId, Option<&'a (GroupSettings, Member)>>> {
+    ) -> NeedResult<BTreeMap<GroupId, Option<&'a (GroupInfo, Member)>>> {
         let edited_groups = messages.iter();
         let edited_groups =
             edited_groups.filter_map(|message| edited_group(message, find_overlay(message)?));

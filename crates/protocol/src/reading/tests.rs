@@ -63,8 +63,8 @@ fn floor(store: &Store, user: UserId, conversation: ConversationId) -> Option<Se
     let ConversationId::Group(group) = conversation else {
         return Some(Seq::ZERO);
     };
-    let (settings, members) = store.groups.get(&group)?;
-    members.get(&user)?.readable_after((*settings)?.0)
+    let (info, members) = store.groups.get(&group)?;
+    members.get(&user)?.readable_after(info.as_ref()?.settings)
 }
 
 proptest! {

@@ -59,7 +59,9 @@ impl<'a> Draft<'a> {
             None => None,
         };
         let requester = match conversation {
-            ConversationId::Group(_) => Requester::in_group(group.map(AsRef::as_ref), request.by),
+            ConversationId::Group(_) => {
+                Requester::in_group(group.map(AsRef::as_ref), request.by, request.at)
+            }
             ConversationId::Private { .. } | ConversationId::System(_) => Ok(Requester::ONE_OF_TWO),
         };
         let facts = RulingFacts {

@@ -44,20 +44,19 @@ impl<'a> Draft<'a> {
             Ok(update) => update,
             Err(refusal) => return Ok(DraftStep::Refused(refusal)),
         };
-        let updated_group = match (group, update.settings) {
+        let updated_group = match (group, update.info) {
             (Some(group), _) if update.is_nothing() => group.clone(),
             (Some(group), _) => {
                 let mut updated_group = Group::clone(group);
                 updated_group.apply(update.clone());
                 Arc::new(updated_group)
             }
-            (None, Some((settings, version))) => Arc::new(Group {
-                settings,
-                version,
+            (None, Some(info)) => Arc::new(Group {
+                info,
                 members: update.members.clone().into_iter().collect(),
             }),
             (None, None) => {
-                let error = "a new group without settings".to_owned();
+                let error = "a new group without its own row".to_owned();
                 return Ok(DraftStep::Dead(DeadReason::StoreRejected, error));
             }
         };
@@ -70,6 +69,7 @@ impl<'a> Draft<'a> {
             update,
             updated_group,
             position,
+            head: (*command == GroupCommand::Dissolve).then_some(head),
         })))
     }
 }

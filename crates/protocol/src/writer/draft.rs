@@ -117,6 +117,8 @@ pub(super) struct GroupDraft {
     pub(super) update: GroupUpdate,
     pub(super) updated_group: Arc<Group>,
     pub(super) position: Position,
+    /// Where the lists of all members change: the head, which is stamped for them.
+    pub(super) head: Option<Head>,
 }
 
 /// Head of the conversation after a record.

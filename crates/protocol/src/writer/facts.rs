@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::change::{ChangeSearch, OrderedChange, Overlay};
 use crate::conversation::{Head, StoredPosition};
-use crate::group::{Group, GroupSettings, Member};
+use crate::group::{Group, GroupInfo, Member};
 use crate::history::Version;
 use crate::message_row::{MessageRow, Owner};
 use crate::unread::Tally;
@@ -60,7 +60,7 @@ pub struct Facts {
     pub hide_marks: BTreeMap<HideKey, Option<u64>>,
     pub platforms: BTreeMap<UserId, Vec<Platform>>,
     /// Members as they are now, for retries of group commands and of edited messages.
-    pub members: BTreeMap<(GroupId, UserId), Option<(GroupSettings, Member)>>,
+    pub members: BTreeMap<(GroupId, UserId), Option<(GroupInfo, Member)>>,
 }
 
 /// Keys to be read before a batch can be decided: all that can be named by now. One call a kind, side by side, but

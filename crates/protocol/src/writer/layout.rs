@@ -63,6 +63,7 @@ pub(super) enum RecordLayout {
     },
     Granted {
         change: Option<Box<GroupChange>>,
+        head: Option<(ConversationId, HeadAfter)>,
         task: Box<DeliveryTask>,
     },
     Retry(Box<DeliveryTask>),
@@ -316,8 +317,10 @@ impl<'a> Layout<'a> {
                 updated_group: draft.updated_group,
             })
         });
+        let head_after = |head| HeadAfter { head, moves: true };
         RecordLayout::Granted {
             change,
+            head: draft.head.map(|head| (conversation, head_after(head))),
             task: Box::new(delivery),
         }
     }
@@ -502,7 +505,10 @@ impl<'a> Layout<'a> {
                 self.handover.deliver.push((source, *task));
                 RecordOutcome::Listed
             }
-            RecordLayout::Granted { change, task } => {
+            RecordLayout::Granted { change, head, task } => {
+                if let Some((conversation, head)) = head {
+                    self.move_head(source.partition, conversation, head);
+                }
                 self.groups.extend(change.map(|change| *change));
                 self.handover.deliver.push((source, *task));
                 RecordOutcome::Granted
@@ -673,14 +679,8 @@ fn invalidations(change: &GroupChange) -> Vec<Invalidation> {
     let former_members = change.update.members.iter();
     let former_members = former_members.filter(|(_, member)| member.role.is_none());
     let former_members = former_members.map(|(user, _)| CacheKey::User(*user));
-    let settings = change
-        .update
-        .settings
-        .map(|_| CacheKey::Group(change.group));
-    former_members
-        .chain(settings)
-        .map(Invalidation::of)
-        .collect()
+    let group = (change.update.changes_settings).then_some(CacheKey::Group(change.group));
+    former_members.chain(group).map(Invalidation::of).collect()
 }
 
 /// Row of the message that a change recalls: its author's, or its group's.

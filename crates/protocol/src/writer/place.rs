@@ -59,7 +59,12 @@ impl<'a> Draft<'a> {
         }
         if (row.is_none() || ruling == PlaceRuling::PlacedLater)
             && let ConversationId::Group(_) = conversation
-            && let Some(refusal) = group::refusal(group.map(AsRef::as_ref), version, message.from)
+            && let Some(refusal) = group::refusal(
+                group.map(AsRef::as_ref),
+                version,
+                message.from,
+                message.accepted_at,
+            )
         {
             return Ok(DraftStep::Refused(refusal));
         }

@@ -45,7 +45,7 @@ pub struct Stage(pub Vec<Effect>);
 /// a position of a cache holds one value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// A group after a command: members first, settings last.
+    /// A group after a command: members first, the group itself last.
     Group(Box<GroupChange>),
     /// Lists of members whose membership changed.
     Touch {

@@ -9,7 +9,7 @@ use super::facts::{Facts, Missing, MissingFact};
 use crate::change::{ChangeKind, Overlay};
 use crate::delivery::DeliveryTask;
 use crate::event::{Encode, Event, GroupRoles, is_group_command, own_frames};
-use crate::group::{GroupSettings, Member, reads_edit};
+use crate::group::{GroupInfo, Member, reads_edit};
 use crate::history::Version;
 use crate::ledger::DeadReason;
 use crate::message::Content;
@@ -176,7 +176,7 @@ fn member<'f>(
     user: UserId,
     facts: &'f Facts,
     missing_facts: &mut Missing,
-) -> Result<&'f Option<(GroupSettings, Member)>, MissingFact> {
+) -> Result<&'f Option<(GroupInfo, Member)>, MissingFact> {
     let key = (group, user);
     require_fact(facts.members.get(&key), || {
         _ = missing_facts.members.insert(key)
@@ -198,7 +198,9 @@ fn roles(
     for obligation in retry.owed() {
         let member = member(group, obligation.user, facts, missing_facts);
         roles = roles.and_then(|mut roles| {
-            let role = member?.as_ref().and_then(|(_, member)| member.role);
+            let member = member?.as_ref();
+            let member = member.filter(|(info, _)| !info.is_dissolved);
+            let role = member.and_then(|(_, member)| member.role);
             roles.insert(obligation.user, role);
             Ok(roles)
         });

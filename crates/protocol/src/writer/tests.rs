@@ -677,7 +677,7 @@ fn a_retry_tells_former_members_no_later_edit() {
     let (create, say) = (Act::create(1, 100), Act::say_in(1, 100));
     let edit = Act::change(1, 2, 1, ChangeKind::Edit);
     let recall = Act::change(1, 2, 1, ChangeKind::Recall);
-    let remove = Act::command(1, 100, GroupCommand::Remove(user(3)));
+    let remove = Act::command(1, 100, GroupCommand::Remove(vec![user(3)]));
     let cases = [
         (
             vec![remove.clone(), edit.clone()],

@@ -5,17 +5,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use backend::clock::{Clock, SystemClock};
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use client::core::CatchUp;
 use client::{Client, SendTicket};
 use operator::answer::ErrorDetail;
 use protocol::group::{GroupCommand, GroupSettings, Role};
-use protocol::{Code, DeviceId, GroupId, Platform, Refusal, UserId};
+use protocol::{Code, DeviceId, GroupId, Platform, Refusal, Timestamp, UserId};
 use serde_json::json;
 use tokio::time::timeout;
 
 use super::connection::{SignIn, attend};
-use super::numbers::seconds;
+use super::numbers::{seconds, span};
 use super::terminal::outln;
 
 #[derive(Debug, Args)]
@@ -23,6 +24,7 @@ use super::terminal::outln;
   packetboat group create --user 1 2 3
   packetboat group add --user 1 --group 7001 4 5
   packetboat group role --user 1 --group 7001 4 admin
+  packetboat group mute --user 1 --group 7001 5 --for 2h
   packetboat group members --user 1 --group 7001")]
 pub struct Group {
     #[command(subcommand)]
@@ -51,13 +53,34 @@ enum GroupArgs {
         #[arg(required = true)]
         users: Vec<UserId>,
     },
-    /// Remove a member.
+    /// Remove members.
     Remove {
         #[command(flatten)]
         here: Here,
-        /// Member to remove.
-        whom: UserId,
+        /// Members to remove.
+        #[arg(required = true)]
+        users: Vec<UserId>,
     },
+    /// Remove users, members or not, and keep them out until an administrator adds them.
+    Ban {
+        #[command(flatten)]
+        here: Here,
+        /// Users to ban.
+        #[arg(required = true)]
+        users: Vec<UserId>,
+    },
+    /// Let a member write nothing for some time; with `--for 0s`, let them write again.
+    Mute {
+        #[command(flatten)]
+        here: Here,
+        /// Member to mute.
+        whom: UserId,
+        /// Time from now on, as in 10m, 2h or 7days.
+        #[arg(long = "for", value_name = "DURATION", value_parser = span)]
+        duration: Duration,
+    },
+    /// End the group for good.
+    Dissolve(Here),
     /// Make a member an administrator, or a plain member again.
     Role {
         #[command(flatten)]
@@ -73,7 +96,7 @@ enum GroupArgs {
         /// Member to become the owner.
         whom: UserId,
     },
-    /// Set who may join, and what members may read.
+    /// Set who may join, read and write. Replaces all settings: a flag that is missing is off.
     Set {
         #[command(flatten)]
         here: Here,
@@ -111,6 +134,12 @@ struct Doors {
     /// Anybody may join.
     #[arg(long, action = ArgAction::SetTrue)]
     open_door: bool,
+    /// Only the owner and administrators write.
+    #[arg(long, action = ArgAction::SetTrue)]
+    muted: bool,
+    /// The group is announced like a large one, whatever its size.
+    #[arg(long, action = ArgAction::SetTrue)]
+    quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -131,7 +160,21 @@ impl Group {
             GroupArgs::Join(args) => (args, GroupCommand::Join),
             GroupArgs::Leave(args) => (args, GroupCommand::Leave),
             GroupArgs::Add { here: args, users } => (args, GroupCommand::Add(users)),
-            GroupArgs::Remove { here: args, whom } => (args, GroupCommand::Remove(whom)),
+            GroupArgs::Remove { here: args, users } => (args, GroupCommand::Remove(users)),
+            GroupArgs::Ban { here: args, users } => (args, GroupCommand::Ban(users)),
+            GroupArgs::Mute {
+                here: args,
+                whom,
+                duration,
+            } => {
+                let until = if duration.is_zero() {
+                    Timestamp::ZERO
+                } else {
+                    SystemClock.now() + duration
+                };
+                (args, GroupCommand::Mute(whom, until))
+            }
+            GroupArgs::Dissolve(args) => (args, GroupCommand::Dissolve),
             GroupArgs::Role {
                 here: args,
                 whom,
@@ -154,6 +197,8 @@ impl Doors {
         GroupSettings {
             open_history: self.open_history,
             open_door: self.open_door,
+            muted: self.muted,
+            quiet: self.quiet,
         }
     }
 }

@@ -51,7 +51,7 @@ impl ChangeCheck {
         };
         let (role, readable_after) = match conversation {
             ConversationId::Group(group) => match self.membership.of(request.by, group).await {
-                Ok((settings, member)) => (member.role, member.readable_after(settings)),
+                Ok((info, member)) => (member.role, member.readable_after(info.settings)),
                 Err(refusal) if refusal.code.retryable() => return None,
                 Err(refusal) => return Some(refusal),
             },
@@ -81,8 +81,8 @@ impl ChangeCheck {
         let (ChangeKind::Hide, ConversationId::Group(group)) = (&change.kind, conversation) else {
             return None;
         };
-        let (settings, member) = self.membership.of(message.from, group).await.ok()?;
-        let readable_after = member.readable_after(settings)?;
+        let (info, member) = self.membership.of(message.from, group).await.ok()?;
+        let readable_after = member.readable_after(info.settings)?;
         let original = self.original(message.from, change.subject?, conversation);
         let seq = original.await.ok()??.position.seq;
         let text = "no such message in this conversation";

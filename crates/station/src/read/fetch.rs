@@ -15,6 +15,7 @@ use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, UserId}
 
 use super::page_cache::Key;
 use super::{FillTokens, MAX_CONCURRENT_READS, Reader};
+use crate::membership::is_populated;
 use crate::stores::within;
 
 impl Reader {
@@ -48,14 +49,14 @@ impl Reader {
                 let heads = self.store(stores.heads.load(conversations)).await?;
                 Fact::Heads(heads.into_iter().map(Option::unwrap_or_default).collect())
             }
+            Need::Infos(groups) => Fact::Infos(self.store(stores.groups.infos(groups)).await?),
             Need::Members(groups) => {
                 let keys: Vec<_> = groups.iter().map(|group| (*group, user)).collect();
                 Fact::Members(self.store(stores.groups.members_of(&keys)).await?)
             }
             Need::Populated(group) => {
-                let members = stores.groups.present(*group, None, 1);
-                let members = within(self.door_deadline, members).await;
-                Fact::Populated(members.map(|members| !members.is_empty()))
+                let answer = is_populated(&*stores.groups, *group);
+                Fact::Populated(within(self.door_deadline, answer).await)
             }
             Need::Memberships(Slice {
                 owner,

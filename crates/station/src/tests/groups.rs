@@ -11,7 +11,7 @@ use protocol::conversation::Head;
 use protocol::frame::{
     HistoryRange, MemberPage, Send, ServerFrame, Summary, SyncAnswer, SyncQuery,
 };
-use protocol::group::{GroupCommand, GroupSettings, Member, Role};
+use protocol::group::{GroupCommand, GroupInfo, GroupSettings, Member, Role};
 use protocol::history::Version;
 use protocol::loaded_ranges::LoadedRanges;
 use protocol::message::Content;
@@ -27,13 +27,11 @@ use super::receipts::receipt_item;
 use super::world::*;
 use crate::Config;
 
-pub(super) const CLOSED: GroupSettings = GroupSettings {
-    open_history: false,
-    open_door: false,
-};
+pub(super) const CLOSED: GroupSettings = GroupSettings::CLOSED;
 const OPEN: GroupSettings = GroupSettings {
     open_history: true,
     open_door: true,
+    ..GroupSettings::CLOSED
 };
 pub(super) const NEWEST: HistoryRange = HistoryRange::Backward { before: None };
 
@@ -73,13 +71,16 @@ impl World {
             epoch: 1,
             offset: end.0 * 1000 + stamp,
         };
-        let member = Member {
-            role,
-            since: end,
-            version,
+        let key = (group(in_group), user(number));
+        let members = self.backends.groups.members_of(&[key]).await;
+        // Who leaves has been a member since the join.
+        let since = match members.expect("reads")[0] {
+            Some((_, member)) if role.is_none() => member.since,
+            _ => end,
         };
-        let members = vec![(user(number), member)];
-        let save = (self.backends.groups).save(group(in_group), Some((settings, version)), members);
+        let members = vec![(user(number), Member::new(role, since, version))];
+        let info = GroupInfo::uncounted(settings, version);
+        let save = (self.backends.groups).save(group(in_group), Some(info), members);
         save.await.expect("saves");
         let touch = vec![(user(number), of(in_group))];
         let now = self.backends.clock.now();
@@ -280,10 +281,96 @@ async fn unreadable_message_cannot_be_hidden() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_muted_member_writes_nothing_and_tidies_up() {
+    let world = world().await;
+    world.create_group(7, CLOSED, &[1, 2]).await;
+    world.create_group(8, OPEN, &[1, 2]).await;
+    let id = world.say(7, 2, "too much").await.message.id;
+    let now = world.backends.clock.now();
+    let version = Version {
+        epoch: 1,
+        offset: 90_000,
+    };
+    let mut member = Member::new(Some(Role::Member), Seq::ZERO, version);
+    member.restrictions.muted_until = now + Duration::from_secs(60);
+    let save = (world.backends.groups).save(group(7), None, vec![(user(2), member)]);
+    save.await.expect("saves");
+    let muted = GroupSettings {
+        muted: true,
+        ..OPEN
+    };
+    let info = Some(GroupInfo::uncounted(muted, version));
+    let save = world.backends.groups.save(group(8), info, Vec::new());
+    save.await.expect("saves");
+    let change = |send_id, kind| item(2, change_send(7, send_id, Some(id), kind));
+    let edit = Send {
+        content: Content {
+            change: Some(Box::new(ChangeOf {
+                subject: Some(id),
+                kind: ChangeKind::Edit,
+            })),
+            ..Content::text("more")
+        },
+        ..to_group(7, 2, "")
+    };
+    let writes = vec![
+        item(2, to_group(7, 1, "more")),
+        item(2, edit),
+        item(2, to_group(8, 3, "more")),
+    ];
+    let result = world.submit(writes).await;
+    let codes: Vec<_> = result.into_iter().map(Result::err).collect();
+    assert_eq!(codes, [Some(Code::Muted); 3]);
+    // Their receipts pass, and let nothing else pass.
+    let answer = world.say(7, 1, "quiet, please").await;
+    let receipt = receipt_item(2, ReceiptKind::Received, &[&answer]);
+    world.acknowledge(&[receipt]).await;
+    let result = world.submit_one(item(2, to_group(7, 9, "more"))).await;
+    assert_eq!(result.err(), Some(Code::Muted));
+    let others = vec![
+        change(4, ChangeKind::Recall),
+        change(5, ChangeKind::Hide),
+        item(1, to_group(7, 6, "silence")),
+        item(1, to_group(8, 7, "by its owner")),
+    ];
+    assert!(world.submit(others).await.iter().all(Result::is_ok));
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let result = world.submit_one(item(2, to_group(7, 8, "sorry"))).await;
+    assert!(result.is_ok(), "the mute has ended");
+}
+
+/// A large group keeps its members when it is dissolved.
+#[tokio::test(start_paused = true)]
+async fn nobody_sends_to_or_reads_a_dissolved_group() {
+    let world = world().await;
+    world.create_group(7, OPEN, &[1, 2]).await;
+    world.say(7, 2, "the end").await;
+    let version = Version {
+        epoch: 1,
+        offset: 90_000,
+    };
+    let info = GroupInfo {
+        is_large: true,
+        is_dissolved: true,
+        ..GroupInfo::uncounted(OPEN, version)
+    };
+    let save = (world.backends.groups).save(group(7), Some(info), Vec::new());
+    save.await.expect("saves");
+    let result = world.submit_one(item(2, to_group(7, 1, "is it?"))).await;
+    assert_eq!(result.err(), Some(Code::NotFound));
+    let range = HistoryRange::Backward { before: None };
+    let page = world.group_page(2, 7, range, 9).await;
+    assert_eq!(page, Err(Code::NotFound));
+    assert_eq!(world.members(2, 7, 9).await.err(), Some(Code::NotFound));
+    assert_eq!(world.group_row(2, 7).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn group_members_may_send_to_it() {
     let world = world().await;
     world.create_group(7, CLOSED, &[1, 2]).await;
     world.set_role(7, CLOSED, 3, None).await;
+    world.faults.calls("groups", "members_of");
     let results = world
         .submit(vec![
             item(1, to_group(7, 1, "hello")),

@@ -136,11 +136,13 @@ async fn a_record_bears_the_bounds_of_its_station() {
     let bounds = Bounds {
         record_bytes: 70_000,
         group_members: 7,
+        group_push: 3,
         change_within: Duration::from_secs(60),
     };
     let world = world_with(Config {
         record_bytes_max: bounds.record_bytes,
         group_size_max: bounds.group_members,
+        group_push_max: bounds.group_push,
         change_within: bounds.change_within,
         ..Config::default()
     })

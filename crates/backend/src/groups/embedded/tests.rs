@@ -17,6 +17,7 @@ fn open(engine: Engine) -> EmbeddedGroups {
 const SETTINGS: GroupSettings = GroupSettings {
     open_history: true,
     open_door: true,
+    ..GroupSettings::CLOSED
 };
 
 /// After a crash, a record's changes of a group are on both sides, or on neither.
@@ -29,8 +30,8 @@ async fn a_crash_never_splits_a_member_from_their_list() {
     let store = open(engine.clone());
     for n in 1..=3 {
         let members = vec![(user, member(Role::Member, n, n))];
-        let settings = Some((SETTINGS, version(n)));
-        store.save(group, settings, members).await.expect("saves");
+        let info = Some(GroupInfo::uncounted(SETTINGS, version(n)));
+        store.save(group, info, members).await.expect("saves");
     }
     assert_eq!(engine.undurable(), 3, "one write a call");
     for write_count in (0..=3).rev() {
@@ -58,8 +59,8 @@ async fn a_hundred_thousand_members_are_fine() {
         // Departed members sort before all others.
         let role = |user: &UserId| (*user >= users[100_000]).then_some(Role::Member);
         let members = chunk.iter().map(|user| (*user, member(role(user), 0, 1)));
-        let settings = Some((SETTINGS, version(1)));
-        let result = store.save(group, settings, members.collect()).await;
+        let info = Some(GroupInfo::uncounted(SETTINGS, version(1)));
+        let result = store.save(group, info, members.collect()).await;
         result.expect("saves");
     }
     let stored_group = contract::load(&store, group).await.expect("is there");
@@ -96,8 +97,8 @@ async fn a_group_forgets_long_departed_members() {
     ] {
         clock.0.store(at, Ordering::Relaxed);
         let members = users.into_iter().map(|user| (user, member(role, n, n)));
-        let settings = Some((SETTINGS, version(n)));
-        let result = store.save(group, settings, members.collect()).await;
+        let info = Some(GroupInfo::uncounted(SETTINGS, version(n)));
+        let result = store.save(group, info, members.collect()).await;
         result.expect("saves");
     }
     let at = Timestamp::from_millis;
@@ -126,4 +127,56 @@ async fn a_group_forgets_long_departed_members() {
     );
     assert_eq!(store.forget_left(at(9_000), 9).expect("forgets"), 1);
     assert_eq!(store.members(group, None, 9).await.expect("reads").len(), 1);
+}
+
+/// Nobody is let in again because a ban was long ago.
+#[tokio::test]
+async fn a_group_remembers_departed_members_who_are_banned_or_muted() {
+    let fresh = TestIds::new(1);
+    let (group, banned, muted, free) = (fresh.group(), fresh.user(), fresh.user(), fresh.user());
+    let store = open(Engine::memory());
+    let departed = |is_banned, muted_until| Member {
+        restrictions: Restrictions {
+            is_banned,
+            muted_until: Timestamp::from_millis(muted_until),
+        },
+        ..member(None, 1, 1)
+    };
+    let members = vec![
+        (banned, departed(true, 0)),
+        (muted, departed(false, 5)),
+        (free, departed(false, 0)),
+    ];
+    let info = Some(GroupInfo::uncounted(SETTINGS, version(1)));
+    store.save(group, info, members).await.expect("saves");
+    let forgotten = store.forget_left(Timestamp::from_millis(i64::MAX), 9);
+    assert_eq!(forgotten.expect("forgets"), 3);
+    let users: Vec<_> = store.members(group, None, 9).await.expect("reads");
+    let users: Vec<_> = users.into_iter().map(|(user, _)| user).collect();
+    assert!(users.contains(&banned) && users.contains(&muted) && !users.contains(&free));
+}
+
+/// Rows of programs from before members were counted, and of members without restrictions, have one
+/// form.
+#[tokio::test]
+async fn rows_of_earlier_programs_are_read() {
+    let fresh = TestIds::new(1);
+    let (group, user) = (fresh.group(), fresh.user());
+    let engine = Engine::memory();
+    let store = open(engine.clone());
+    let first = member(Role::Owner, 0, 1);
+    let row = InfoRow {
+        version: version(1),
+        settings: SETTINGS,
+    };
+    let mut batch = WriteBatch::new();
+    let info_row = encode(SEAM, &row).expect("encodes");
+    batch.put(Table::GroupInfo, number(group.get()).to_vec(), info_row);
+    let member_row = encode(SEAM, &(first.role, first.since, first.version)).expect("encodes");
+    let key = pair(group.get(), user.get()).to_vec();
+    batch.put(Table::GroupMember, key, member_row);
+    engine.write(batch).expect("writes");
+    let info = GroupInfo::uncounted(SETTINGS, version(1));
+    let members = store.members_of(&[(group, user)]).await.expect("reads");
+    assert_eq!(members, [Some((info, first))]);
 }

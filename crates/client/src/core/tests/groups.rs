@@ -17,10 +17,7 @@ fn group() -> GroupId {
     GroupId::new(7).expect("positive")
 }
 
-const SETTINGS: GroupSettings = GroupSettings {
-    open_history: false,
-    open_door: false,
-};
+const SETTINGS: GroupSettings = GroupSettings::CLOSED;
 
 fn group_conversation() -> ConversationId {
     ConversationId::Group(group())

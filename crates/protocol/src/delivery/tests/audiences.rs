@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::GroupId;
-use crate::group::{Audience, Group, GroupSettings, Member, Role};
+use crate::group::{Audience, Group, GroupInfo, GroupSettings, Member, Role};
 use crate::history::Version;
 
 const OWNER: i64 = 1;
@@ -22,21 +22,19 @@ fn group(members: i64) -> Arc<Group> {
         epoch: 1,
         offset: 1,
     };
-    let member = |number| Member {
-        role: Some(if number == OWNER {
-            Role::Owner
-        } else {
-            Role::Member
-        }),
-        since: Seq::ZERO,
-        version,
+    let member = |number| {
+        Member::new(
+            Some(if number == OWNER {
+                Role::Owner
+            } else {
+                Role::Member
+            }),
+            Seq::ZERO,
+            version,
+        )
     };
     Arc::new(Group {
-        settings: GroupSettings {
-            open_history: false,
-            open_door: false,
-        },
-        version,
+        info: GroupInfo::uncounted(GroupSettings::CLOSED, version),
         members: (1..=members)
             .map(|number| (user(number), member(number)))
             .collect(),

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Code;
-use crate::group::GroupSettings;
 use crate::group::tests::{CLOSED, any_command, at, limits, user};
+use crate::group::{GroupInfo, GroupSettings};
 
 #[derive(Clone, Debug)]
 enum Record {
@@ -17,7 +17,7 @@ enum Record {
 /// Stored state of a group, and its messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Store {
-    settings: Option<(GroupSettings, Version)>,
+    info: Option<GroupInfo>,
     members: BTreeMap<UserId, Member>,
     /// Each message's record and readers.
     rows: Vec<(Version, Vec<UserId>)>,
@@ -49,10 +49,8 @@ fn forgetful(
 
 impl Store {
     fn group(&self) -> Option<Group> {
-        let (settings, version) = self.settings?;
         Some(Group {
-            settings,
-            version,
+            info: self.info?,
             members: self.members.clone().into_iter().collect(),
         })
     }
@@ -93,7 +91,9 @@ impl Store {
             }
             return;
         }
-        if group.newest() < version && matches!(group.at(version, from), MembershipAt::In(_)) {
+        let accepted_at = Timestamp::from_millis(version.offset as i64);
+        let refusal = refusal(Some(&group), version, from, accepted_at);
+        if group.newest() < version && refusal.is_none() {
             let readers = group.readers(version, self.end().next()).collect();
             self.rows.push((version, readers));
         }
@@ -107,11 +107,13 @@ impl Store {
                 *current = member;
             }
         }
-        if let Some((settings, version)) = outcome.settings
+        if let Some(info) = outcome.info
             && effects > member_count
-            && self.settings.is_none_or(|(_, current)| current <= version)
+            && self
+                .info
+                .is_none_or(|current| current.version <= info.version)
         {
-            self.settings = Some((settings, version));
+            self.info = Some(info);
         }
     }
 }
@@ -145,6 +147,7 @@ fn any_record() -> impl Strategy<Value = Record> {
             settings: GroupSettings {
                 open_history,
                 open_door,
+                ..GroupSettings::CLOSED
             },
             members,
         },
@@ -160,8 +163,8 @@ fn any_record() -> impl Strategy<Value = Record> {
 fn any_log() -> impl Strategy<Value = Vec<Record>> {
     vec(any_record(), 1..40).prop_map(|mut records| {
         let settings = GroupSettings {
-            open_history: false,
             open_door: true,
+            ..GroupSettings::CLOSED
         };
         let members = vec![user(2), user(3)];
         let create = GroupCommand::Create { settings, members };
@@ -223,7 +226,7 @@ fn a_group_is_made_once() {
         )
     };
     let update = judge(&store, 1, 1).expect("there is none");
-    // Without its settings there is no group yet.
+    // Without its own row there is no group yet.
     store.save(update.clone(), 1);
     assert_eq!(judge(&store, 1, 1).expect("broken off"), update);
     store.save(update.clone(), ALL_EFFECTS);
@@ -232,26 +235,35 @@ fn a_group_is_made_once() {
     assert_eq!(result, Err(Code::InvalidArgument));
 }
 
-/// One of two members was saved when the writer died.
+/// Some of the members were saved when the writer died, or all of them, but not the group itself.
 #[test]
 fn interrupted_command_is_completed() {
-    for command in [
-        GroupCommand::HandOver(user(2)),
-        GroupCommand::Add(vec![user(4), user(5), user(2)]),
+    for (command, end) in [
+        (GroupCommand::HandOver(user(2)), Seq(7)),
+        (GroupCommand::Add(vec![user(4), user(5), user(2)]), Seq(7)),
+        (GroupCommand::Remove(vec![user(2), user(3)]), Seq(7)),
+        (GroupCommand::Ban(vec![user(3), user(4)]), Seq(5)),
+        (
+            GroupCommand::Mute(user(3), Timestamp::from_millis(1)),
+            Seq(7),
+        ),
+        (GroupCommand::Dissolve, Seq(7)),
     ] {
         let group = crate::group::tests::group();
         let complete = rule(Some(&group), at(9), user(1), &command, Seq(5), &limits());
         let complete = complete.expect("allowed");
-        assert_eq!(complete.members.len(), 2);
-        for saved_member in &complete.members {
+        assert!(complete.info.is_some(), "{command:?}");
+        let members: Vec<_> = complete.members.iter().collect();
+        for saved in 1..1_u32 << members.len() {
             let mut partial = group.clone();
-            partial.members.insert(*saved_member.0, *saved_member.1);
-            let redelivered = rule(Some(&partial), at(9), user(1), &command, Seq(7), &limits());
-            assert_eq!(
-                redelivered.expect("granted before"),
-                complete,
-                "{command:?}"
-            );
+            for (index, (user, member)) in members.iter().enumerate() {
+                if saved & 1 << index != 0 {
+                    partial.members.insert(**user, **member);
+                }
+            }
+            let redelivered = rule(Some(&partial), at(9), user(1), &command, end, &limits());
+            let redelivered = redelivered.expect("granted before");
+            assert_eq!(redelivered, complete, "{command:?} {saved:b}");
         }
     }
 }

@@ -9,10 +9,7 @@ use crate::{
     DeviceId, GroupId, Message, Options, Position, Recipient, SendId, UserId, reading::dense_page,
 };
 
-const SETTINGS: GroupSettings = GroupSettings {
-    open_history: false,
-    open_door: false,
-};
+const SETTINGS: GroupSettings = GroupSettings::CLOSED;
 
 fn id(number: u64) -> MessageId {
     MessageId::new(i64::try_from(number).expect("small")).expect("positive")
@@ -48,14 +45,11 @@ fn head(seq: u64) -> Head {
 }
 
 fn member(role: Option<Role>, since_seq: u64) -> Member {
-    Member {
-        role,
-        since: Seq(since_seq),
-        version: Version {
-            epoch: 1,
-            offset: 1,
-        },
-    }
+    let version = Version {
+        epoch: 1,
+        offset: 1,
+    };
+    Member::new(role, Seq(since_seq), version)
 }
 
 fn newest(cursor: Option<u64>) -> HistoryRange {

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use crate::cache::{CacheKey, Entries, GroupEntry, UserEntry};
 use crate::conversation::{ConversationRow, ListEntry, ListRegisters};
-use crate::group::{GroupSettings, Member};
+use crate::group::{GroupInfo, Member};
 use crate::history::RowStatus;
 use crate::message_row::{MessageRow, Owner};
 use crate::reading::{
@@ -155,9 +155,9 @@ impl Sources {
     }
 }
 
-fn member(store: &Store, group: GroupId, user: UserId) -> Option<(GroupSettings, Member)> {
-    let (settings, members) = store.groups.get(&group)?;
-    Some((settings.as_ref()?.0, *members.get(&user)?))
+fn member(store: &Store, group: GroupId, user: UserId) -> Option<(GroupInfo, Member)> {
+    let (info, members) = store.groups.get(&group)?;
+    Some(((*info)?, *members.get(&user)?))
 }
 
 fn present(store: &Store, group: GroupId) -> Vec<(UserId, Member)> {
@@ -240,6 +240,10 @@ fn stored(store: &Store, user: UserId, need: &Need) -> Fact {
 /// Facts about conversations, their members and lists.
 fn stored_list(store: &Store, user: UserId, need: &Need) -> Option<Fact> {
     Some(match need {
+        Need::Infos(groups) => {
+            let info = |group| store.groups.get(group).and_then(|(info, _)| *info);
+            Fact::Infos(groups.iter().map(info).collect())
+        }
         Need::Heads(conversations) => {
             let head = |conversation| store.heads.get(conversation).copied().unwrap_or_default();
             Fact::Heads(conversations.iter().map(head).collect())

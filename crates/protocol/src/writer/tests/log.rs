@@ -146,6 +146,7 @@ const GROUPS: i64 = 2;
 const OPEN: GroupSettings = GroupSettings {
     open_history: true,
     open_door: true,
+    ..GroupSettings::CLOSED
 };
 
 pub(crate) fn user(number: i64) -> UserId {
@@ -159,20 +160,21 @@ pub(crate) fn group(number: i64) -> GroupId {
 fn command() -> impl Strategy<Value = GroupCommand> {
     let someone = (1..=USERS).prop_map(user);
     prop_oneof![
-        3 => someone.clone().prop_map(|member| GroupCommand::Create {
-            settings: OPEN,
-            members: vec![member],
-        }),
-        1 => Just(GroupCommand::Join),
-        1 => Just(GroupCommand::Leave),
-        2 => someone.clone().prop_map(|member| GroupCommand::Add(vec![member])),
-        2 => someone.clone().prop_map(GroupCommand::Remove),
-        1 => someone.prop_map(GroupCommand::HandOver),
-        1 => any::<bool>().prop_map(|open_history| GroupCommand::Set(GroupSettings {
-            open_history,
-            open_door: true,
-        })),
-    ]
+            3 => someone.clone().prop_map(|member| GroupCommand::Create {
+                settings: OPEN,
+                members: vec![member],
+            }),
+            1 => Just(GroupCommand::Join),
+            1 => Just(GroupCommand::Leave),
+            2 => someone.clone().prop_map(|member| GroupCommand::Add(vec![member])),
+            2 => someone.clone().prop_map(|member| GroupCommand::Remove(vec![member])),
+            1 => someone.prop_map(GroupCommand::HandOver),
+            1 => any::<bool>().prop_map(|open_history| GroupCommand::Set(GroupSettings {
+    open_history,
+    open_door: true,
+    ..GroupSettings::CLOSED
+    })),
+        ]
 }
 
 fn change() -> impl Strategy<Value = ChangeKind> {

@@ -10,7 +10,7 @@ use super::{NOON, rules};
 use crate::change::{ChangeRow, ChangeSearch, ListArrangement, Overlay};
 use crate::conversation::{ConversationRow, Head};
 use crate::delivery::Source;
-use crate::group::{Group, GroupSettings, Member};
+use crate::group::{Group, GroupInfo, Member};
 use crate::history::Version;
 use crate::message_row::{MessageRow, Owner};
 use crate::record::TaskRecord;
@@ -21,7 +21,7 @@ use crate::writer::{
 };
 use crate::{ConversationId, GroupId, MessageId, Placed, Platform, Seq, Timestamp, UserId};
 
-pub(crate) type GroupState = (Option<(GroupSettings, Version)>, BTreeMap<UserId, Member>);
+pub(crate) type GroupState = (Option<GroupInfo>, BTreeMap<UserId, Member>);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Store {
@@ -331,7 +331,7 @@ impl Store {
             let stored_group = self.group(*group);
             let member = stored_group.and_then(|group| {
                 let member = group.members.get(*user)?;
-                Some((group.settings, *member))
+                Some((group.info, *member))
             });
             facts.members.insert((*group, *user), member);
         }
@@ -381,11 +381,9 @@ impl Store {
     }
 
     fn group(&self, group: GroupId) -> Option<Arc<Group>> {
-        let (settings, members) = self.groups.get(&group)?;
-        let (settings, version) = (*settings)?;
+        let (info, members) = self.groups.get(&group)?;
         Some(Arc::new(Group {
-            settings,
-            version,
+            info: (*info)?,
             members: members.clone().into_iter().collect(),
         }))
     }
@@ -423,17 +421,17 @@ impl Store {
     pub(crate) fn apply(&mut self, effect: &Effect) {
         match effect {
             Effect::Group(change) => {
-                let (settings, members) = self.groups.entry(change.group).or_default();
+                let (info, members) = self.groups.entry(change.group).or_default();
                 for (user, member) in &change.update.members {
                     let old = members.entry(*user).or_insert(*member);
                     if old.version <= member.version {
                         *old = *member;
                     }
                 }
-                if let Some(new) = change.update.settings
-                    && settings.is_none_or(|old| old.1 <= new.1)
+                if let Some(new) = change.update.info
+                    && info.is_none_or(|old| old.version <= new.version)
                 {
-                    *settings = Some(new);
+                    *info = Some(new);
                 }
             }
             Effect::Messages(rows) => {
@@ -534,16 +532,16 @@ fn list_effects(effect: &Effect) -> Vec<Effect> {
             let members = change.update.members.iter().map(|(user, member)| {
                 part(crate::group::GroupUpdate {
                     members: [(*user, *member)].into(),
-                    settings: None,
-                })
-            });
-            let settings = change.update.settings.map(|settings| {
-                part(crate::group::GroupUpdate {
-                    settings: Some(settings),
                     ..Default::default()
                 })
             });
-            members.chain(settings).collect()
+            let info = change.update.info.map(|info| {
+                part(crate::group::GroupUpdate {
+                    info: Some(info),
+                    ..Default::default()
+                })
+            });
+            members.chain(info).collect()
         }
         Effect::Messages(rows) => (rows.iter().cloned())
             .map(|row| Effect::Messages(vec![row]))
