@@ -11,9 +11,9 @@ use crate::message_row::{MessageRow, Owner};
 use crate::unread::Tally;
 use crate::{ConversationId, GroupId, MessageId, Platform, SendId, Seq, UserId};
 
-/// Rounds of reading that a batch has: groups and heads, rows, heads anew, overlays or first sends. A batch that needs
-/// more is decided in smaller parts.
-pub const ROUNDS_MAX: usize = 4;
+/// Rounds of reading that a batch has: groups and heads, rows, heads anew, overlays or first sends, and for a change
+/// whose handling panicked what it wrote before. A batch that needs more is decided in smaller parts.
+pub const ROUNDS_MAX: usize = 5;
 
 /// Search for the first message under a send_id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
