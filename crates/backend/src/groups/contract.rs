@@ -411,6 +411,33 @@ pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &TestIds
     assert_eq!(none.expect("reads"), []);
 }
 
+/// Another writer goes on between two pages: the group is read anew, so that its row is not older than
+/// its members.
+pub(super) async fn a_group_that_changes_is_loaded_anew(store: &dyn GroupStore, fresh: &TestIds) {
+    let group = fresh.group();
+    let mut users = [(); 3].map(|()| fresh.user());
+    users.sort_unstable();
+    let members = users.map(|user| (user, member(Role::Member, 0, 1)));
+    save(store, group, (OPEN, 1), &members).await;
+    let mut progress = LoadProgress::new(group);
+    let page = progress.next(store, 2).await.expect("reads");
+    assert_eq!(page, GroupLoad::Part);
+    // A change of the settings, and then one of a member whose page is still to come.
+    save(store, group, (CLOSED, 2), &[]).await;
+    let left = (users[2], member(None, 0, 3));
+    save(store, group, (CLOSED, 3), &[left]).await;
+    let loaded = loop {
+        match progress.next(store, 2).await.expect("reads") {
+            GroupLoad::Part => {}
+            GroupLoad::Whole(group) => break group,
+            GroupLoad::Absent => panic!("it is there"),
+        }
+    };
+    let members_now = [members[0], members[1], left];
+    is(store, group, (CLOSED, 3), &members_now).await;
+    assert_eq!(Some(loaded), load(store, group).await);
+}
+
 /// Hands the names of all checks to another macro: no backend can leave one out.
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
@@ -424,6 +451,7 @@ macro_rules! checks {
             a_user_finds_their_groups,
             members_come_by_page,
             a_large_group_is_loaded_whole,
+            a_group_that_changes_is_loaded_anew,
         );
     };
 }

@@ -431,3 +431,47 @@ fn nobody_does_anything_in_a_dissolved_group() {
         assert_eq!(refusal.map(|refusal| refusal.code), Some(Code::NotFound));
     }
 }
+
+/// Its members were never counted: were it taken for a small one, one record would write all of them.
+#[test]
+fn a_large_group_from_before_members_were_counted_keeps_them_when_it_ends() {
+    let mut group = group_of(5);
+    group.info = GroupInfo::uncounted(CLOSED, at(0));
+    apply(&mut group, 9, 1, GroupCommand::Dissolve).expect("the owner");
+    assert_eq!(group.present().count(), 5);
+    assert!(group.info.is_dissolved && group.info.is_large);
+    assert_eq!(group.role(user(1)), None);
+}
+
+#[test]
+fn users_outside_a_group_are_banned_up_to_its_bound_of_members() {
+    let mut group = group();
+    for number in 10..16 {
+        apply(&mut group, 4, 2, GroupCommand::Ban(vec![user(number)])).expect("there is room");
+    }
+    let one_more = GroupCommand::Ban(vec![user(3), user(16)]);
+    assert_eq!(judge(&group, 2, &one_more), Err(Code::RateLimited));
+    for known in [3, 10] {
+        let ban = GroupCommand::Ban(vec![user(known)]);
+        assert!(judge(&group, 2, &ban).is_ok(), "{known}");
+    }
+}
+
+#[test]
+fn a_new_group_is_large_above_the_bound() {
+    for (push_max, is_large) in [(0, true), (1, false)] {
+        let limits = GroupLimits {
+            push_max,
+            ..limits()
+        };
+        let create = GroupCommand::Create {
+            settings: CLOSED,
+            members: Vec::new(),
+        };
+        let group = Group::create(at(1), user(1), &create, &limits).expect("allowed");
+        assert_eq!(
+            (group.info.present, group.info.is_large),
+            (Some(1), is_large)
+        );
+    }
+}
