@@ -292,15 +292,19 @@ async fn a_group_knows_who_has_read() {
     cluster.stop().await;
 }
 
-// A member removed while away learns it from the list.
-#[tokio::test]
-async fn absent_device_learns_that_it_was_removed() {
+/// User 2 is in a group of user 1, and away while user 1 sends these commands: the list of the device
+/// that comes back says that they are no member.
+async fn learns_from_the_list(
+    cluster: &Cluster,
+    settings: GroupSettings,
+    members: &[i64],
+    commands: Vec<GroupCommand>,
+) -> GroupId {
     let dir = tempfile::tempdir().expect("a directory");
     let state = dir.path().join("bea.sqlite");
-    let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
-    let group = ada.create_group(CLOSED, &[2, 3]).await;
+    let group = ada.create_group(settings, members).await;
     let conversation = ConversationId::Group(group);
     ada.say_in(group, "welcome").await;
     bea.hear().await;
@@ -314,10 +318,23 @@ async fn absent_device_learns_that_it_was_removed() {
     })
     .await;
     bea.close().await;
-    send_command(&ada, group, GroupCommand::SetRole(user(3), Role::Admin)).await;
-    send_command(&ada, group, GroupCommand::Remove(vec![user(2)])).await;
+    for command in commands {
+        send_command(&ada, group, command).await;
+    }
     let bea = cluster.device(2).keeping(state).connect().await;
     eventually("no member", async || role(&bea).is_none().then_some(())).await;
+    group
+}
+
+// A member removed while away learns it from the list.
+#[tokio::test]
+async fn absent_device_learns_that_it_was_removed() {
+    let cluster = Cluster::start().await;
+    let commands = vec![
+        GroupCommand::SetRole(user(3), Role::Admin),
+        GroupCommand::Remove(vec![user(2)]),
+    ];
+    learns_from_the_list(&cluster, CLOSED, &[2, 3], commands).await;
     cluster.stop().await;
 }
 
@@ -378,35 +395,17 @@ async fn restrictions_hold_until_they_are_lifted() {
 // A quiet group is large: its members stay, and their lists leave it out all the same.
 #[tokio::test]
 async fn lists_leave_out_a_large_group_that_was_dissolved() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let state = dir.path().join("bea.sqlite");
     let cluster = Cluster::start().await;
-    let ada = cluster.device(1).ready().await;
-    let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
     let quiet = GroupSettings {
         quiet: true,
         ..CLOSED
     };
-    let group = ada.create_group(quiet, &[2]).await;
-    let conversation = ConversationId::Group(group);
-    ada.say_in(group, "welcome").await;
-    bea.hear().await;
-    let role = |device: &Device| {
-        let list = device.client.conversations();
-        let row = list.borrow().get(&conversation).map(|row| row.role);
-        row.flatten()
-    };
-    eventually("a member", async || {
-        (role(&bea) == Some(Role::Member)).then_some(())
-    })
-    .await;
-    bea.close().await;
-    send_command(&ada, group, GroupCommand::Dissolve).await;
-    let bea = cluster.device(2).keeping(state).connect().await;
-    eventually("no member", async || role(&bea).is_none().then_some(())).await;
+    let commands = vec![GroupCommand::Dissolve];
+    let group = learns_from_the_list(&cluster, quiet, &[2], commands).await;
     let new_device = cluster.device_on(2, Platform::Ios, "phone").await;
     eventually("a list without it", async || {
         let list = new_device.client.conversations();
+        let conversation = ConversationId::Group(group);
         (!list.borrow().contains_key(&conversation)).then_some(())
     })
     .await;

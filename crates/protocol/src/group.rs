@@ -75,6 +75,11 @@ impl Member {
         }
     }
 
+    /// Whether a group may forget the user in time: out of it, and nothing is forbidden to them.
+    pub fn may_be_forgotten(&self) -> bool {
+        self.role.is_none() && self.restrictions == Restrictions::default()
+    }
+
     /// Position behind which the member may read; `None` for a former member.
     pub fn readable_after(&self, settings: GroupSettings) -> Option<Seq> {
         self.role?;
@@ -128,15 +133,15 @@ impl GroupSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
     pub settings: GroupSettings,
-    /// Record that last changed anything of the group. Of a group that no record has changed since
-    /// its members are counted: that last changed the settings.
+    /// Record that last changed anything of the group. While `present` is `None`: the record that
+    /// last changed the settings.
     pub version: Version,
     /// Number of present members; `None` if they were never counted.
     pub present: Option<u32>,
     /// Whether messages go out to all members at once, instead of to each of them until it is
     /// acknowledged.
     pub is_large: bool,
-    /// Record that last changed `is_large`. A record before it goes out as at its time.
+    /// Record that last changed `is_large`. Earlier records are delivered as the group was then.
     pub resized_by: Version,
     pub is_dissolved: bool,
 }
@@ -180,7 +185,7 @@ impl GroupInfo {
 /// Whether a group with so many present members is large after a command. It stays so down to 80 %
 /// of the bound: a group at the bound does not change with each join and leave.
 pub const fn is_large(was_large: bool, present: usize, quiet: bool, push_max: usize) -> bool {
-    quiet || present > push_max || (was_large && present * 5 > push_max * 4)
+    quiet || present > push_max || (was_large && present * 5 > push_max.saturating_mul(4))
 }
 
 /// A group, as its writer knows it.
@@ -217,23 +222,6 @@ pub enum GroupCommand {
 }
 
 impl GroupCommand {
-    /// Users that it names as a list.
-    fn listed_users(&self) -> &[UserId] {
-        match self {
-            GroupCommand::Create { members: users, .. }
-            | GroupCommand::Add(users)
-            | GroupCommand::Remove(users)
-            | GroupCommand::Ban(users) => users,
-            GroupCommand::Join
-            | GroupCommand::Leave
-            | GroupCommand::SetRole(..)
-            | GroupCommand::HandOver(_)
-            | GroupCommand::Set(_)
-            | GroupCommand::Mute(..)
-            | GroupCommand::Dissolve => &[],
-        }
-    }
-
     /// Whether it changes what a member may read without changing the member.
     const fn changes_settings(&self) -> bool {
         matches!(
@@ -285,7 +273,6 @@ impl GroupUpdate {
 struct Outcome {
     members: BTreeMap<UserId, Member>,
     settings: Option<GroupSettings>,
-    dissolves: bool,
 }
 
 impl Outcome {
@@ -326,7 +313,7 @@ impl Group {
         let GroupCommand::Create { settings, members } = command else {
             return refuse(Code::NotFound, "there is no such group");
         };
-        check_user_count(command, limits)?;
+        check_user_count(members, limits)?;
         let mut group = Group::new(by, *settings, record);
         let members = group.newcomers(record, members, Seq::ZERO, limits)?;
         group.members.extend(members);
@@ -379,10 +366,7 @@ impl Group {
         limits: &GroupLimits,
     ) -> Result<GroupUpdate, Refusal> {
         let outcome = self.outcome(record, by, command, end, limits)?;
-        Ok(GroupUpdate {
-            changes_settings: command.changes_settings(),
-            ..self.update(record, outcome, limits)
-        })
+        Ok(self.update(record, command, outcome, limits))
     }
 
     fn outcome(
@@ -394,26 +378,21 @@ impl Group {
         limits: &GroupLimits,
     ) -> Result<Outcome, Refusal> {
         let own_role = self.role(by);
-        let is_create = matches!(command, GroupCommand::Create { .. });
-        if self.info.is_dissolved && !is_create {
-            return Err(dissolved());
-        }
-        check_user_count(command, limits)?;
-        if self.members.present() == 0 && !is_create {
-            return refuse(
-                Code::NotFound,
-                "everybody has left this group: it no longer exists",
-            );
-        }
         let (is_owner, is_admin) = (own_role == Some(Role::Owner), administers(own_role));
         match command {
             GroupCommand::Create { .. } => {
                 refuse(Code::InvalidArgument, "there is such a group already")
             }
+            _ if self.info.is_dissolved => Err(dissolved()),
+            _ if self.members.present() == 0 => refuse(
+                Code::NotFound,
+                "everybody has left this group: it no longer exists",
+            ),
             GroupCommand::Join => self.join(record, by, end, limits),
             GroupCommand::Leave => self.leave(record, by),
             _ if own_role.is_none() => refuse(Code::Forbidden, "you are not in this group"),
             GroupCommand::Add(users) if is_admin || self.info.settings.open_door => {
+                check_user_count(users, limits)?;
                 if !is_admin && let Some(user) = users.iter().find(|user| self.has_banned(**user)) {
                     let text = format!("user {user} is banned: only an administrator can add them");
                     return refuse(Code::Forbidden, &text);
@@ -422,6 +401,7 @@ impl Group {
                 Ok(Outcome::of_members(members))
             }
             GroupCommand::Remove(users) | GroupCommand::Ban(users) if is_admin => {
+                check_user_count(users, limits)?;
                 if let Some(user) = users.iter().find(|user| self.role(**user) >= own_role) {
                     let text = format!(
                         "user {user} has as high a role as you: only the owner may remove or ban \
@@ -443,7 +423,9 @@ impl Group {
                 self.set_role(record, by, *user, *role)
             }
             GroupCommand::HandOver(user) if is_owner => self.hand_over(record, by, *user),
-            GroupCommand::Dissolve if is_owner => Ok(self.dissolve(record, limits)),
+            GroupCommand::Dissolve if is_owner => {
+                Ok(Outcome::of_members(self.dissolve(record, limits)))
+            }
             GroupCommand::Add(_)
             | GroupCommand::Remove(_)
             | GroupCommand::Ban(_)
@@ -458,12 +440,15 @@ impl Group {
     }
 
     /// The update that a command's outcome makes: with it goes everything that counts members.
-    fn update(&self, record: Version, outcome: Outcome, limits: &GroupLimits) -> GroupUpdate {
-        let Outcome {
-            members,
-            settings,
-            dissolves,
-        } = outcome;
+    fn update(
+        &self,
+        record: Version,
+        command: &GroupCommand,
+        outcome: Outcome,
+        limits: &GroupLimits,
+    ) -> GroupUpdate {
+        let Outcome { members, settings } = outcome;
+        let dissolves = *command == GroupCommand::Dissolve;
         if members.is_empty() && settings.is_none() && !dissolves {
             return GroupUpdate::default();
         }
@@ -494,7 +479,7 @@ impl Group {
                 },
                 is_dissolved: self.info.is_dissolved || dissolves,
             }),
-            changes_settings: false,
+            changes_settings: command.changes_settings(),
         }
     }
 
@@ -629,21 +614,16 @@ impl Group {
         removed
     }
 
-    /// A large group keeps its members: nobody may do anything in it.
-    fn dissolve(&self, record: Version, limits: &GroupLimits) -> Outcome {
+    /// Members who leave a group that ends. A large one keeps them: they may do nothing in it.
+    fn dissolve(&self, record: Version, limits: &GroupLimits) -> BTreeMap<UserId, Member> {
         let GroupInfo {
             settings, is_large, ..
         } = self.info;
         let present = self.members.present();
-        let members = if self::is_large(is_large, present, settings.quiet, limits.push_max) {
+        if self::is_large(is_large, present, settings.quiet, limits.push_max) {
             BTreeMap::new()
         } else {
             self.dismissed(record)
-        };
-        Outcome {
-            members,
-            dissolves: true,
-            ..Outcome::default()
         }
     }
 
@@ -731,8 +711,8 @@ impl Group {
     }
 }
 
-fn check_user_count(command: &GroupCommand, limits: &GroupLimits) -> Result<(), Refusal> {
-    let count = command.listed_users().len();
+fn check_user_count(users: &[UserId], limits: &GroupLimits) -> Result<(), Refusal> {
+    let count = users.len();
     if count > limits.users_per_command {
         let text = format!("{count} at a time; {} at most", limits.users_per_command);
         return refuse(Code::InvalidArgument, &text);

@@ -36,7 +36,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-pub use self::access::{not_a_member, stranger};
+pub use self::access::{not_a_member, present_member, stranger};
 pub use self::groups::{
     GroupListEntry, GroupListKey, changes_behind, from_timeline, page_behind, range_behind,
     readable_after,

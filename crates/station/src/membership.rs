@@ -16,8 +16,8 @@ use backend::groups::GroupStore;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use protocol::admission::MEMBERSHIP_CACHE_TTL;
-use protocol::group::{GroupInfo, Member, dissolved};
-use protocol::reading::{not_a_member, stranger};
+use protocol::group::{GroupInfo, Member};
+use protocol::reading::{present_member, stranger};
 use protocol::{GroupId, Refusal, UserId};
 use tokio::time::Instant;
 
@@ -157,18 +157,12 @@ impl Membership {
         let mut refusals = BTreeMap::new();
         let mut strangers = BTreeSet::new();
         for (key, member) in members {
-            match member {
-                Ok(Some((info, _))) if info.is_dissolved => {
-                    drop(refusals.insert(key, dissolved()));
-                }
-                Ok(Some((info, member))) if member.role.is_some() => {
-                    match (info.may_write(&member, now), purpose) {
-                        (Ok(()), _) => self.memory.lock().remember(key, believed_until),
-                        (Err(refusal), Purpose::Write) => drop(refusals.insert(key, refusal)),
-                        (Err(_), Purpose::Read) => {}
-                    }
-                }
-                Ok(Some(_)) => drop(refusals.insert(key, not_a_member())),
+            match member.and_then(present_member) {
+                Ok(Some((info, member))) => match (info.may_write(&member, now), purpose) {
+                    (Ok(()), _) => self.memory.lock().remember(key, believed_until),
+                    (Err(refusal), Purpose::Write) => drop(refusals.insert(key, refusal)),
+                    (Err(_), Purpose::Read) => {}
+                },
                 Ok(None) => drop(strangers.insert(key)),
                 Err(refusal) => drop(refusals.insert(key, refusal)),
             }
@@ -195,10 +189,8 @@ impl Membership {
     ) -> Result<(GroupInfo, Member), Refusal> {
         let keys = [(group, user)];
         let members = within(self.deadline, self.groups.members_of(&keys)).await?;
-        match members.into_iter().next().flatten() {
-            Some((info, _)) if info.is_dissolved => Err(dissolved()),
-            Some((info, member)) if member.role.is_some() => Ok((info, member)),
-            Some(_) => Err(not_a_member()),
+        match present_member(members.into_iter().next().flatten())? {
+            Some(membership) => Ok(membership),
             None => {
                 let deadline = Instant::now() + self.door_deadline;
                 Err(self.stranger_refusal(group, deadline).await)

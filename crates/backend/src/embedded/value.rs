@@ -27,11 +27,8 @@ pub(crate) fn encode_sized<T: Serialize>(
 
 pub(crate) fn decode<T: DeserializeOwned>(seam: &'static str, bytes: &[u8]) -> Result<T> {
     let (value, rest) = decode_front(seam, bytes)?;
-    if rest.is_empty() {
-        Ok(value)
-    } else {
-        Err(Error::corrupt(seam, "a row has trailing bytes"))
-    }
+    check_end(seam, rest)?;
+    Ok(value)
 }
 
 /// Decodes a row that later programs have extended: `None` for a row from before.
@@ -45,8 +42,13 @@ pub(crate) fn decode_extended<T: DeserializeOwned, U: DeserializeOwned>(
     }
     let (extension, rest) =
         postcard::take_from_bytes(rest).map_err(|error| Error::corrupt(seam, error))?;
+    check_end(seam, rest)?;
+    Ok((value, Some(extension)))
+}
+
+fn check_end(seam: &'static str, rest: &[u8]) -> Result<()> {
     if rest.is_empty() {
-        Ok((value, Some(extension)))
+        Ok(())
     } else {
         Err(Error::corrupt(seam, "a row has trailing bytes"))
     }

@@ -80,10 +80,7 @@ impl EmbeddedGroups {
         let mut batch = WriteBatch::new();
         for ((key, value), current) in departures.iter().zip(current) {
             let version: Version = decode(SEAM, value)?;
-            let is_out = |member: Member| {
-                let is_free = member.restrictions == Restrictions::default();
-                member.role.is_none() && member.version == version && is_free
-            };
+            let is_out = |member: Member| member.may_be_forgotten() && member.version == version;
             if current.is_some_and(is_out) {
                 batch.remove(Table::GroupMember, member_key(key)?.to_vec());
             }

@@ -174,9 +174,7 @@ impl GroupStore for ScyllaGroups {
                 let (gid, uid) = (group.get(), user.get());
                 (gid, uid, role, since_seq, ver, is_banned, until, ver, ttl)
             };
-            let is_departed =
-                member.role.is_none() && member.restrictions == Restrictions::default();
-            let departed_ttl = is_departed.then_some(self.departed_ttl);
+            let departed_ttl = member.may_be_forgotten().then_some(self.departed_ttl);
             Ok((row(FOR_EVER), row(departed_ttl.unwrap_or(FOR_EVER))))
         };
         let rows = members.iter().map(values).collect::<Result<Vec<_>>>()?;

@@ -158,15 +158,7 @@ impl Group {
             | GroupCommand::Mute(..) => BTreeMap::new(),
         };
         update.members.extend(remaining);
-        let outcome = Outcome {
-            members: update.members,
-            settings: None,
-            dissolves: *command == GroupCommand::Dissolve,
-        };
-        GroupUpdate {
-            changes_settings: command.changes_settings(),
-            ..self.update(record, outcome, limits)
-        }
+        self.update(record, command, Outcome::of_members(update.members), limits)
     }
 }
 

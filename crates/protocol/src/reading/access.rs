@@ -74,13 +74,26 @@ impl Reading<'_> {
     /// # Errors
     /// `Forbidden` for a user who is no member, `NotFound` if there is no such group (any more).
     pub(super) fn membership(&self, group: GroupId) -> NeedResult<(GroupInfo, Member)> {
-        let refusal = match self.ask.members(vec![group])?[0] {
-            Some((info, _)) if info.is_dissolved => dissolved(),
-            Some((info, member)) if member.role.is_some() => return Ok((info, member)),
-            Some(_) => not_a_member(),
-            None => stranger(self.ask.populated(group)?.as_ref().ok().copied()),
+        let refusal = match present_member(self.ask.members(vec![group])?[0]) {
+            Ok(Some(membership)) => return Ok(membership),
+            Ok(None) => stranger(self.ask.populated(group)?.as_ref().ok().copied()),
+            Err(refusal) => refusal,
         };
         Err(NoAnswer::Refused(refusal))
+    }
+}
+
+/// The store's answer about a user, if they are a member now; `None` for a [`stranger`].
+///
+/// # Errors
+/// `Forbidden` for a former member, `NotFound` in a dissolved group.
+pub fn present_member(
+    answer: Option<(GroupInfo, Member)>,
+) -> Result<Option<(GroupInfo, Member)>, Refusal> {
+    match answer {
+        Some((info, _)) if info.is_dissolved => Err(dissolved()),
+        Some((_, member)) if member.role.is_none() => Err(not_a_member()),
+        Some(_) | None => Ok(answer),
     }
 }
 

@@ -317,10 +317,9 @@ impl<'a> Layout<'a> {
                 updated_group: draft.updated_group,
             })
         });
-        let head_after = |head| HeadAfter { head, moves: true };
         RecordLayout::Granted {
             change,
-            head: draft.head.map(|head| (conversation, head_after(head))),
+            head: (draft.head).map(|head| (conversation, HeadAfter { head, moves: true })),
             task: Box::new(delivery),
         }
     }
