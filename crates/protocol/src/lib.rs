@@ -27,6 +27,8 @@ pub mod group;
 pub mod hidden;
 pub mod history;
 pub mod id;
+#[cfg(test)]
+mod interleavings;
 pub mod keys;
 pub mod ledger;
 pub mod loaded_ranges;
@@ -47,6 +49,7 @@ pub mod round_trip;
 pub mod session;
 pub mod settings;
 pub mod signature;
+pub mod subscription;
 pub mod ticket;
 pub mod time;
 pub mod trace;

@@ -1,4 +1,5 @@
-//! Pauses before the next attempt: how they grow with failures, and how callers spread over them.
+//! Pauses before the next attempt: how they grow with failures, and how callers spread over them,
+//! with the random numbers that they spread by.
 
 use std::time::Duration;
 
@@ -44,6 +45,14 @@ pub fn between(least: Duration, most: Duration, random: u64) -> Duration {
     let width = most.saturating_sub(least).as_millis();
     let width = u64::try_from(width).unwrap_or(u64::MAX);
     least + Duration::from_millis(random % width.saturating_add(1))
+}
+
+/// One step of splitmix64 for each number: every bit of it moves half of the bits of the result.
+pub fn mix(state: u64, number: u64) -> u64 {
+    let mut z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::Step;
 use crate::delivery::Source;
 use crate::keys::Topic;
 use crate::message::Target;
+use crate::pause::mix;
 
 /// Id of a trace: 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,14 +111,6 @@ fn hex(digits: &[u8]) -> Option<u128> {
         };
         Some(value << 4 | u128::from(digit))
     })
-}
-
-/// One step of splitmix64 for each number: every bit of it moves half of the bits of the result.
-fn mix(state: u64, number: u64) -> u64 {
-    let mut z = (state ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl TraceId {
