@@ -347,7 +347,7 @@ impl World {
 
     fn session_action(&mut self, boat: usize, id: SessionId, action: Action, write: bool) {
         match action {
-            Action::Refresh(_) => {}
+            Action::Refresh(_) | Action::Subscribe(_) | Action::Watch(_) => {}
             Action::Transmit(outgoing) => {
                 let weight = outgoing.weight();
                 if write && let Some(connection) = self.wire.session_connection(boat, id) {

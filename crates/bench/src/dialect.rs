@@ -177,6 +177,7 @@ fn hear_packetboat(bytes: Bytes, run: u64) -> Result<BenchFrame> {
         | ServerFrame::Receipts(_)
         | ServerFrame::Pong { .. }
         | ServerFrame::Page(_)
+        | ServerFrame::Signals(_)
         | ServerFrame::Refreshed { .. }
         | ServerFrame::Resync => BenchFrame::Other,
     })

@@ -16,6 +16,8 @@
 //!   ◀───────────────────── pong
 //!   list, history, changes … ▶
 //!   ◀──────────────── a page
+//!   subscribe, watch ────────▶          large groups, and those on the screen
+//!   ◀───────────────── signals          how far they are
 //!   refresh ─────────────────▶          a new token
 //!   ◀─────────────── refreshed
 //!   ◀────── closing, then end           kicked, reconnect, slow …
@@ -30,6 +32,7 @@ use crate::group::{self, Role};
 use crate::history::RowStatus;
 use crate::message::Content;
 use crate::receipt::{Receipt, ReceiptKind};
+use crate::subscription::{GroupEnd, GroupSignal};
 use crate::ticket::ResumeTicket;
 use crate::{
     ConversationId, DeviceId, GroupId, MessageId, Options, Placed, Platform, Position, Recipient,
@@ -55,6 +58,12 @@ pub enum ClientFrame {
     Sync(SyncRequest),
     /// A new token of the same user, before the old one ends.
     Refresh(Refresh),
+    /// The large groups that the client wants to hear of, with what it has of each. Replaces the
+    /// set before it; at most [`GROUPS_MAX`](crate::subscription::GROUPS_MAX).
+    Subscribe(Vec<(GroupId, GroupEnd)>),
+    /// Those of them that the user has open. Replaces the set before it; at most
+    /// [`WATCHED_MAX`](crate::subscription::WATCHED_MAX).
+    Watch(Vec<GroupId>),
 }
 
 /// The first frame of a connection.
@@ -235,6 +244,8 @@ pub enum ServerFrame {
         server_time: Timestamp,
     },
     Page(SyncPage),
+    /// How far large groups are that the client subscribed to.
+    Signals(Vec<GroupSignal>),
     /// Something was lost or skipped on this connection: compare your cursors with the server's.
     Resync,
     /// A refusal that does not end the connection; `request` is the query that it answers.
@@ -421,6 +432,8 @@ pub struct Summary {
     /// The user's role in the group; `None` in a private conversation, and in a group that the user
     /// left.
     pub role: Option<Role>,
+    /// True for a group whose messages come to subscribers only.
+    pub is_large: bool,
     /// Messages from others behind the read marker, without recalled ones.
     pub unread: u64,
     pub version: Timestamp,
@@ -486,6 +499,7 @@ impl ServerFrame {
             ServerFrame::Message(placed) => message_weight(placed),
             ServerFrame::Changed { changed, .. } => SMALL + change_weight(changed),
             ServerFrame::Receipts(receipts) => receipts.len() * SMALL,
+            ServerFrame::Signals(signals) => signals.len() * SMALL,
             ServerFrame::Acked(acked) => {
                 let refusals = acked.refusals.iter();
                 let refusals = refusals.map(|(_, refusal)| 20 + refusal.text.len());

@@ -22,6 +22,7 @@ mod pushes;
 mod questions;
 mod receipts;
 mod sends;
+mod signals;
 mod socket_backlog;
 mod station;
 #[cfg(test)]
@@ -46,6 +47,7 @@ use pushes::Pushes;
 use questions::Questions;
 use receipts::Receipts;
 use sends::Sends;
+use signals::Signals;
 use socket_backlog::SocketBacklog;
 
 /// Age up to which no session ends for lack of an acknowledgement.
@@ -89,6 +91,9 @@ pub struct Session {
     receipts: Option<Box<Receipts>>,
     mail: Option<Box<MailDrain>>,
     questions: Option<Box<Questions>>,
+    signals: Option<Box<Signals>>,
+    /// Time from which the next signals may be written, in milliseconds since `opened_at`.
+    signals_from: u32,
 }
 
 #[derive(Debug)]
@@ -143,6 +148,8 @@ impl Session {
             receipts: None,
             mail: None,
             questions: None,
+            signals: None,
+            signals_from: 0,
         }
     }
 
@@ -259,7 +266,9 @@ impl Session {
                 let (ack, write) = (self.ack_deadline(), self.write_deadline());
                 let outcome = self.pushes.as_ref().and_then(|it| it.outcome_due());
                 let partial = self.partial_deadline();
-                let deadlines = [Some(self.expires_at), ack, write, partial, outcome, mail];
+                let signals = self.signals_due();
+                let expiry = Some(self.expires_at);
+                let deadlines = [expiry, ack, write, partial, outcome, mail, signals];
                 Some(
                     deadlines
                         .into_iter()
@@ -324,6 +333,7 @@ impl Session {
         if let Some(mail) = &mut self.mail {
             mail.handle_timeout(now);
         }
+        self.transmit_signals(now);
     }
 
     fn next_receipts(&mut self) -> Option<Action> {
@@ -394,7 +404,7 @@ impl Session {
         self.phase = Phase::Closed {
             is_admitting: matches!(self.phase, Phase::Admitting),
         };
-        (self.questions, self.partial) = (None, None);
+        (self.questions, self.partial, self.signals) = (None, None, None);
         self.sends.take_if(|_| !self.has_ended);
         if let Some(pushes) = self.pushes.take() {
             pushes.fail(&mut self.actions);

@@ -32,6 +32,7 @@ use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::revocation::{PageStart, UserRevocation};
 use protocol::session::{self, Page, PageItem, Submit};
+use protocol::subscription::{GroupEnd, GroupSignal, SubscriptionState};
 use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES, Ticket};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
@@ -471,6 +472,8 @@ pub(crate) fn client_frame() -> impl Strategy<Value = ClientFrame> {
         any::<u64>().prop_map(|nonce| ClientFrame::Ping { nonce }),
         sync_request().prop_map(ClientFrame::Sync),
         TEXT.prop_map(|token| ClientFrame::Refresh(Refresh { token })),
+        vec((group(), group_end()), 0..4).prop_map(ClientFrame::Subscribe),
+        vec(group(), 0..4).prop_map(ClientFrame::Watch),
     ]
 }
 
@@ -538,16 +541,38 @@ fn receipt() -> impl Strategy<Value = Receipt> {
     })
 }
 
+fn group_end() -> impl Strategy<Value = GroupEnd> {
+    any::<(u64, u64)>().prop_map(|(seq, rev)| GroupEnd { seq: Seq(seq), rev })
+}
+
+fn group_signal() -> impl Strategy<Value = GroupSignal> {
+    let state = proptest::sample::select(&SubscriptionState::ALL[..]);
+    (group(), group_end(), time(), state, any::<u32>()).prop_map(
+        |(group, end, at, state, spread_ms)| GroupSignal {
+            group,
+            end,
+            at,
+            state,
+            spread: Duration::from_millis(u64::from(spread_ms)),
+        },
+    )
+}
+
 fn summary() -> impl Strategy<Value = Summary> {
     let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
-    let of_user = (arrangement(), option::of(role()), any::<u64>());
+    let of_user = (
+        arrangement(),
+        option::of(role()),
+        any::<bool>(),
+        any::<u64>(),
+    );
     let newest = (option::of(placed()), option::of(marks()), of_user);
     (conversation(), numbers, time(), newest).prop_map(
         |(
             conversation,
             (seq, incoming, rev, read_seq, cleared_seq, unread),
             version,
-            (newest, marks, (arranged, role, hidden)),
+            (newest, marks, (arranged, role, is_large, hidden)),
         )| {
             Summary {
                 conversation,
@@ -559,6 +584,7 @@ fn summary() -> impl Strategy<Value = Summary> {
                 arranged,
                 hidden,
                 role,
+                is_large,
                 unread,
                 version,
                 newest,
@@ -694,6 +720,7 @@ pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
             }
         }),
         list_event().prop_map(ServerFrame::Listed),
+        vec(group_signal(), 0..4).prop_map(ServerFrame::Signals),
         Just(ServerFrame::Resync),
         (option::of(1..=u32::MAX), refusal())
             .prop_map(|(request, refusal)| ServerFrame::Error { request, refusal }),

@@ -1,7 +1,8 @@
 //! Frames from client to boat: [`ClientFrame`] and everything in it, except sync questions.
 
 use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Refresh};
-use protocol::{DeviceId, MessageId, Refusal, Seq};
+use protocol::subscription::GroupEnd;
+use protocol::{DeviceId, GroupId, MessageId, Refusal, Seq};
 
 use super::ACK_ITEMS_MAX;
 use super::{by_value, conversation, field, list, platform, platform_number, present};
@@ -14,7 +15,7 @@ impl TryFrom<v1::ClientFrame> for ClientFrame {
 
     fn try_from(wire: v1::ClientFrame) -> Result<Self, Refusal> {
         let frame = present(
-            "the frame's content (hello, send, give_up, ack, ping, sync, refresh)",
+            "the frame's content (hello, send, give_up, ack, ping, sync, refresh, subscribe, watch)",
             wire.frame,
         )?;
         Ok(match frame {
@@ -29,6 +30,16 @@ impl TryFrom<v1::ClientFrame> for ClientFrame {
             Frame::Refresh(refresh) => ClientFrame::Refresh(Refresh {
                 token: token(refresh.token)?,
             }),
+            Frame::Subscribe(subscribe) => {
+                let groups = subscribe.groups.into_iter();
+                let groups = groups.map(|end| group_end("subscribe.groups", end));
+                ClientFrame::Subscribe(groups.collect::<Result<_, _>>()?)
+            }
+            Frame::Watch(watch) => {
+                let groups = watch.groups.into_iter();
+                let groups = groups.map(|group| field("watch.groups", GroupId::new(group)));
+                ClientFrame::Watch(groups.collect::<Result<_, _>>()?)
+            }
         })
     }
 }
@@ -47,8 +58,33 @@ impl From<&ClientFrame> for v1::ClientFrame {
             ClientFrame::Refresh(refresh) => Frame::Refresh(v1::Refresh {
                 token: refresh.token.clone(),
             }),
+            ClientFrame::Subscribe(groups) => Frame::Subscribe(v1::Subscribe {
+                groups: groups.iter().map(|&end| end.into()).collect(),
+            }),
+            ClientFrame::Watch(groups) => Frame::Watch(v1::Watch {
+                groups: groups.iter().map(|group| group.get()).collect(),
+            }),
         };
         v1::ClientFrame { frame: Some(frame) }
+    }
+}
+
+/// A group and how far it is.
+pub(super) fn group_end(name: &str, wire: v1::GroupEnd) -> Result<(GroupId, GroupEnd), Refusal> {
+    let end = GroupEnd {
+        seq: Seq(wire.seq),
+        rev: wire.rev,
+    };
+    Ok((field(name, GroupId::new(wire.group))?, end))
+}
+
+impl From<(GroupId, GroupEnd)> for v1::GroupEnd {
+    fn from((group, end): (GroupId, GroupEnd)) -> Self {
+        v1::GroupEnd {
+            group: group.get(),
+            seq: end.seq.0,
+            rev: end.rev,
+        }
     }
 }
 

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use protocol::frame::{Accepted, Acked, PlacedEcho, ServerFrame, Welcome};
 use protocol::receipt::Receipt;
+use protocol::subscription::{GroupSignal, SubscriptionState};
 use protocol::{MessageId, Position, Refusal, Seq, SessionId, Timestamp, UserId};
 
+use super::client::group_end;
 use super::{by_value, conversation, field, id_or_zero, message_ids, millis, optional_message};
 use super::{optional_time, present, receipt_kind, receipt_number, resume_bytes, resume_ticket};
 use crate::station::SendAnswer;
@@ -38,6 +40,10 @@ impl TryFrom<v1::ServerFrame> for ServerFrame {
                 server_time: Timestamp::from_millis(pong.server_time),
             },
             Frame::Page(page) => ServerFrame::Page(page.try_into()?),
+            Frame::Signals(signals) => {
+                let signals = signals.signals.into_iter().map(GroupSignal::try_from);
+                ServerFrame::Signals(signals.collect::<Result<_, _>>()?)
+            }
             Frame::Resync(v1::Resync {}) => ServerFrame::Resync,
             Frame::Error(error) => ServerFrame::Error {
                 request: (error.request != 0).then_some(error.request),
@@ -87,6 +93,9 @@ impl From<&ServerFrame> for v1::ServerFrame {
                 server_time: server_time.millis(),
             }),
             ServerFrame::Page(page) => Frame::Page(page.into()),
+            ServerFrame::Signals(signals) => Frame::Signals(v1::Signals {
+                signals: signals.iter().map(|&signal| signal.into()).collect(),
+            }),
             ServerFrame::Resync => Frame::Resync(v1::Resync {}),
             ServerFrame::Error { request, refusal } => Frame::Error(v1::Error {
                 request: request.unwrap_or(0),
@@ -100,6 +109,34 @@ impl From<&ServerFrame> for v1::ServerFrame {
         v1::ServerFrame {
             frame: Some(frame),
             resume_ticket: resume_bytes(resume),
+        }
+    }
+}
+
+impl TryFrom<v1::GroupSignal> for GroupSignal {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::GroupSignal) -> Result<Self, Refusal> {
+        let (group, end) = group_end("signals.end.group", present("signals.end", wire.end)?)?;
+        let mut states = SubscriptionState::ALL.into_iter();
+        let state = states.find(|state| state.number() == wire.state);
+        Ok(GroupSignal {
+            group,
+            end,
+            at: Timestamp::from_millis(wire.at),
+            state: present("signals.state", state)?,
+            spread: Duration::from_millis(u64::from(wire.spread_ms)),
+        })
+    }
+}
+
+impl From<GroupSignal> for v1::GroupSignal {
+    fn from(signal: GroupSignal) -> Self {
+        v1::GroupSignal {
+            end: Some((signal.group, signal.end).into()),
+            at: signal.at.millis(),
+            state: signal.state.number(),
+            spread_ms: u32::try_from(millis(signal.spread)).unwrap_or(u32::MAX),
         }
     }
 }

@@ -332,6 +332,7 @@ impl TryFrom<v1::Summary> for Summary {
             rev: wire.rev,
             marks: wire.marks.map(MessageMarks::try_from).transpose()?,
             hidden: wire.hidden,
+            is_large: wire.large,
         })
     }
 }
@@ -352,6 +353,7 @@ impl From<&Summary> for v1::Summary {
             rev: summary.rev,
             marks: summary.marks.as_ref().map(v1::Marks::from),
             hidden: summary.hidden,
+            large: summary.is_large,
         }
     }
 }

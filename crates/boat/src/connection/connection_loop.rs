@@ -428,8 +428,8 @@ mod tests {
             ("Slot", size_of::<Slot>(), 416),
             ("ConnectionDriver", size_of::<ConnectionDriver>(), 320),
             ("ClientSocket", size_of::<ClientSocket>(), 64),
-            ("Connection", size_of::<Connection>(), 352),
-            ("Session", size_of::<Session>(), 264),
+            ("Connection", size_of::<Connection>(), 360),
+            ("Session", size_of::<Session>(), 272),
         ];
         for (name, size, max) in sizes {
             assert!(size <= max, "{name}: {size}");

@@ -14,6 +14,7 @@ use backend::clock::Entropy;
 use bytes::{Bytes, BytesMut};
 use protocol::frame::ClientFrame;
 use protocol::session::{Action, Outgoing, Session, SessionLimits};
+use protocol::subscription::{GroupSignal, SubscriptionState};
 use protocol::{Code, Refusal, Timestamp};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -314,6 +315,14 @@ impl ConnectionDriver {
                     parts.uplink.admit(&self.connection, hello, peer.address);
                 }
             }
+            // No record of a group comes to boats yet, so there are no seats.
+            Action::Subscribe(groups) => {
+                for (group, _) in groups {
+                    let signal = GroupSignal::last(group, SubscriptionState::Full);
+                    state.session.signal(signal, now);
+                }
+            }
+            Action::Watch(_) => {}
             Action::Count(bound) => parts.metrics.bound(bound).increment(1),
             Action::Close(refusal) => self.end(refusal.code, now),
             Action::Submit(_)

@@ -102,6 +102,8 @@ impl Uplink {
             Action::Transmit(_)
             | Action::Admit(_)
             | Action::Resolve { .. }
+            | Action::Subscribe(_)
+            | Action::Watch(_)
             | Action::Count(_)
             | Action::Close(_) => {}
         }

@@ -18,6 +18,8 @@ pub(super) struct Acks {
     unconfirmed_acks: BTreeMap<MessageId, AckItem>,
     /// Read positions not confirmed; true if one must be sent.
     reads: BTreeMap<ConversationId, (AckItem, bool)>,
+    /// Times from which the next read position of a large group may be sent.
+    reads_from: BTreeMap<ConversationId, Timestamp>,
     again_at: Option<Timestamp>,
 }
 
@@ -59,7 +61,15 @@ impl Acks {
     }
 
     /// Sends the acknowledgements that are ready. The caller makes sure of a live connection.
-    pub(super) fn flush(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
+    /// `is_large`: whether a conversation is a large group, of which a read position is sent now and
+    /// then.
+    pub(super) fn flush(
+        &mut self,
+        now: Timestamp,
+        limits: &Limits,
+        is_large: impl Fn(ConversationId) -> bool,
+        out: &mut Out,
+    ) {
         while !self.ready.is_empty() {
             let batch = self.ready.len().min(limits.ack_batch);
             let items: Vec<AckItem> = self.ready.drain(..batch).collect();
@@ -75,9 +85,14 @@ impl Acks {
             self.unconfirmed_acks.pop_first();
         }
         let mut items = Vec::new();
-        for (item, unsent) in self.reads.values_mut() {
-            if std::mem::take(unsent) {
+        self.reads_from.retain(|_, from| *from > now);
+        for (conversation, (item, unsent)) in &mut self.reads {
+            if !self.reads_from.contains_key(conversation) && std::mem::take(unsent) {
                 items.push(*item);
+                if is_large(*conversation) {
+                    let from = now + limits.large_read_interval;
+                    self.reads_from.insert(*conversation, from);
+                }
             }
         }
         for items in items.chunks(limits.ack_batch) {
@@ -128,7 +143,9 @@ impl Acks {
     }
 
     pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.again_at
+        let unsent_reads = self.reads.iter().filter(|(_, (_, unsent))| *unsent);
+        let held_reads = unsent_reads.filter_map(|(it, _)| self.reads_from.get(it).copied());
+        held_reads.chain(self.again_at).min()
     }
 
     pub(super) fn timeout(&mut self, now: Timestamp) {

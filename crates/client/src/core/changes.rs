@@ -60,6 +60,23 @@ impl ChangeCursors {
         self.suspect = false;
     }
 
+    /// Notes the last change that the server has.
+    pub(super) fn know(&mut self, rev: u64) {
+        self.last_known = self.last_known.max(rev);
+    }
+
+    /// Number of changes from the last one shown to the first one held, or the last one known.
+    pub(super) fn missing_count(&self) -> u64 {
+        let next_held = self.held_changes.first_key_value();
+        let end = next_held.map_or(self.last_known, |(rev, _)| rev - 1);
+        end.saturating_sub(self.last_shown)
+    }
+
+    /// Leaves out the missing changes.
+    pub(super) fn skip(&mut self) {
+        self.last_shown += self.missing_count();
+    }
+
     fn hold_change(&mut self, change: OrderedChange) {
         self.last_known = self.last_known.max(change.rev);
         let is_next = change.rev == self.last_shown + 1;
@@ -120,9 +137,10 @@ impl Core {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
         };
-        if !track.revs.are_missing() {
+        if !track.wants_changes() {
             return;
         }
+        track.pulls_changes = false;
         track.revs.is_querying = true;
         track.revs.suspect = false;
         let after_rev = track.revs.last_shown;
@@ -222,7 +240,7 @@ impl Core {
     }
 
     fn look_for_changes(&mut self, conversation: ConversationId) {
-        let is_missing = |track: &super::timeline::Track| !track.waits && track.revs.are_missing();
+        let is_missing = |track: &super::timeline::Track| !track.waits && track.wants_changes();
         if self
             .timeline
             .track_mut(conversation)

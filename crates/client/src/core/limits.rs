@@ -41,6 +41,8 @@ pub struct Limits {
     pub acks_max: usize,
     /// Time acknowledgements wait for confirmation; then they are sent again.
     pub ack_again: Duration,
+    /// Least time between two read positions of one large group that are sent.
+    pub large_read_interval: Duration,
     /// Time from the open connection to the welcome.
     pub welcome: Duration,
     /// Time a ping may go without any frame in answer.
@@ -84,6 +86,7 @@ impl Default for Limits {
             ack_batch: 256,
             acks_max: 4096,
             ack_again: secs(5),
+            large_read_interval: secs(10),
             welcome: secs(20),
             pong: secs(20),
             backoff: secs(1),

@@ -68,6 +68,12 @@ impl ConversationListState {
         row.is_some_and(|row| row.version > Timestamp::ZERO)
     }
 
+    /// Whether the user is in this group, which is large.
+    pub(super) fn is_large(&self, conversation: ConversationId) -> bool {
+        let row = self.rows.get(&conversation);
+        row.is_some_and(|row| row.is_large && row.role.is_some())
+    }
+
     pub(super) fn rev(&self, conversation: ConversationId) -> u64 {
         self.rows.get(&conversation).map_or(0, |row| row.rev)
     }
@@ -146,7 +152,7 @@ impl ConversationListState {
             ..empty(conversation)
         });
         if placed_message.position.seq <= row.seq {
-            return None;
+            return shown_behind_signal(row, placed_message, me);
         }
         let is_others = u64::from(placed_message.message.from != me);
         if is_others == 0 && matches!(conversation, ConversationId::Group(_)) {
@@ -161,6 +167,25 @@ impl ConversationListState {
         row.unread += u64::from(is_others > 0 && placed_message.position.seq > unread_base(row));
         row.newest = Some(placed_message.clone());
         row.marks = None;
+        Some(row.clone())
+    }
+
+    /// Moves the row of a large group to the position of a signal. Until the server's row comes, all
+    /// messages up to there count as others'.
+    pub(super) fn signalled(
+        &mut self,
+        conversation: ConversationId,
+        seq: Seq,
+        at: Timestamp,
+    ) -> Option<Summary> {
+        let row = self.rows.get_mut(&conversation)?;
+        if seq <= row.seq {
+            return None;
+        }
+        let unread_from = row.seq.max(unread_base(row));
+        row.unread += seq.0.saturating_sub(unread_from.0);
+        row.seq = seq;
+        row.version = row.version.max(at);
         Some(row.clone())
     }
 
@@ -243,7 +268,11 @@ impl Core {
             self.acks.read(conversation, seq, id);
             self.store_progress(conversation, progress);
         }
+        let was_large = self.list.is_large(conversation);
         let (row, unsure) = self.list.listed(summary);
+        if was_large != self.list.is_large(conversation) {
+            self.large_groups_changed();
+        }
         match unsure {
             Some(Unsure::Now) => self.questions.list_again(),
             Some(Unsure::OnceRead) => _ = self.unsure_unread.insert(conversation),
@@ -311,6 +340,20 @@ impl Core {
     }
 }
 
+/// Takes a message that a signal announced before it came.
+fn shown_behind_signal(row: &mut Summary, placed_message: &Placed, me: UserId) -> Option<Summary> {
+    let seq = placed_message.position.seq;
+    let newest_seq = (row.newest.as_ref()).map_or(Seq::ZERO, |newest| newest.position.seq);
+    if !row.is_large || seq <= newest_seq {
+        return None;
+    }
+    let is_counted = placed_message.message.from == me && seq > unread_base(row);
+    row.unread = row.unread.saturating_sub(u64::from(is_counted));
+    row.newest = Some(placed_message.clone());
+    row.marks = None;
+    Some(row.clone())
+}
+
 /// True for a group that the user is not in.
 pub(super) fn is_left(row: &Summary) -> bool {
     matches!(row.conversation, ConversationId::Group(_)) && row.role.is_none()
@@ -332,6 +375,7 @@ fn empty(conversation: ConversationId) -> Summary {
         arranged: ListArrangement::default(),
         hidden: 0,
         role: None,
+        is_large: false,
         unread: 0,
         version: Timestamp::ZERO,
         newest: None,

@@ -25,6 +25,7 @@ mod outbox;
 mod queries;
 mod send_tracker;
 mod snapshot;
+mod subscriptions;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -55,6 +56,7 @@ use link::Link;
 use list::ConversationListState;
 use outbox::Outbox;
 use queries::QueryQueue;
+use subscriptions::Subscriptions;
 use timeline::{ArrivalPath, Timeline};
 
 /// Reason for a send to be kept out of the outbox.
@@ -80,6 +82,7 @@ pub struct Core {
     questions: QueryQueue,
     list: ConversationListState,
     edges: Gaps,
+    subscriptions: Subscriptions,
     /// Conversations read in part: their unread count is requested once the server knows how far.
     unsure_unread: BTreeSet<ConversationId>,
     acks: Acks,
@@ -107,11 +110,13 @@ impl Core {
         let was_listed = snapshot.list_version > Timestamp::ZERO;
         let is_named = |conversation| was_listed && list.is_named(conversation);
         let listed_rev = |conversation| list.rev(conversation);
+        let is_large = |conversation| list.is_large(conversation);
         let timeline = Timeline::new(
             snapshot.conversations,
             snapshot.hidden_seqs,
             is_named,
             listed_rev,
+            is_large,
         );
         Core {
             account: snapshot.account,
@@ -122,6 +127,7 @@ impl Core {
             acks,
             questions: QueryQueue::new(snapshot.list_version),
             edges: Gaps::new(snapshot.loaded_ranges),
+            subscriptions: Subscriptions::default(),
             list,
             unsure_unread,
             timeline,
@@ -180,6 +186,7 @@ impl Core {
         self.timeline.disconnected();
         self.questions.disconnected(&mut self.out);
         self.acks.disconnected();
+        self.subscriptions.disconnected();
         let (credentials, limits) = (&mut self.credentials, &self.settings.limits);
         (self.link).disconnected(why, credentials, now, jitter, limits, &mut self.out);
     }
@@ -206,12 +213,23 @@ impl Core {
                 let limits = &self.settings.limits;
                 (self.outbox).refused(send_id, refusal, now, limits, &mut self.out);
             }
-            ServerFrame::Placed(echo) => self.echoed(&echo),
-            ServerFrame::Message(message) => self.accept_message(message, ArrivalPath::Pushed),
+            ServerFrame::Placed(echo) => {
+                self.echoed(&echo);
+                self.check_later(echo.conversation, now);
+            }
+            ServerFrame::Message(message) => {
+                let conversation = message.conversation;
+                self.accept_message(message, ArrivalPath::Pushed);
+                self.check_later(conversation, now);
+            }
             ServerFrame::Changed {
                 conversation,
                 changed,
-            } => self.changed(conversation, changed),
+            } => {
+                self.changed(conversation, changed);
+                self.check_later(conversation, now);
+            }
+            ServerFrame::Signals(signals) => self.signalled(signals, now),
             ServerFrame::Listed(event) => self.list_event(&event),
             ServerFrame::Acked(reply) => {
                 for (conversation, seq) in self.acks.confirmed(&reply) {
@@ -269,6 +287,7 @@ impl Core {
                 let refusal = Refusal::new(Code::DeadlineExceeded, "no answer in time");
                 self.not_answered(question, request, refusal, now);
             }
+            self.check_large_groups(now);
         }
         self.go_on(now);
     }
@@ -379,6 +398,7 @@ impl Core {
             self.questions.deadline().filter(|_| live),
             self.acks.deadline().filter(|_| live),
             self.credentials.deadline().filter(|_| live),
+            self.subscriptions.deadline().filter(|_| live),
         ]
         .into_iter()
         .flatten()
@@ -446,6 +466,7 @@ impl Core {
         let synced_by = now + self.settings.limits.placement;
         self.outbox.tracker.connected(synced_by);
         self.questions.list_again();
+        self.subscriptions.connected(welcome.session, now);
         self.timeline.connected(&mut self.questions);
         self.ask_status(now);
     }
@@ -510,6 +531,7 @@ impl Core {
             ) => self.fetched(conversation, after, page, now),
             (Query::Newest { conversation }, SyncAnswer::History(page)) => {
                 self.newest_fetched(conversation, page);
+                self.check_later(conversation, now);
             }
             (Query::End { conversation, ours }, SyncAnswer::History(page)) => {
                 self.end_found(conversation, ours, &page, now);
@@ -561,7 +583,10 @@ impl Core {
         }
         self.show_stalled();
         let limits = &self.settings.limits;
-        self.acks.flush(now, limits, &mut self.out);
+        let is_large = |conversation| self.list.is_large(conversation);
+        (self.acks).flush(now, limits, is_large, &mut self.out);
+        self.subscribe(now);
+        let limits = &self.settings.limits;
         self.outbox.pump(now, limits, &mut self.out);
         self.ask(now);
         if self.questions.list_is_done() && self.questions.is_quiet() {

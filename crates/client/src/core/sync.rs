@@ -92,6 +92,12 @@ impl Core {
             return;
         }
         let (question, range, limit) = match self.settings.catch_up {
+            _ if track.pull_before.is_some() => {
+                let range = HistoryRange::Backward {
+                    before: track.pull_before,
+                };
+                (Query::Newest { conversation }, range, limit)
+            }
             CatchUp::Recent(newest) if track.newest_only => {
                 let range = HistoryRange::Backward { before: None };
                 (Query::Newest { conversation }, range, newest)
@@ -156,6 +162,8 @@ impl Core {
         let is_fresh = shown_cursor.seq == Seq::ZERO && track.held_messages.is_empty();
         self.compare_hidden(conversation, summary.hidden);
         self.note_listed(summary.clone());
+        let is_large = self.list.is_large(conversation);
+        self.track(conversation).is_large = is_large;
         if is_left(&summary) {
             // The group can no longer be queried, and messages shown stay.
             let track = self.track(conversation);
@@ -165,6 +173,14 @@ impl Core {
             return;
         }
         let fresh_to = is_fresh.then_some(summary.seq);
+        if let (ConversationId::Group(group), true) = (conversation, is_large) {
+            if is_fresh {
+                self.compare_changes(conversation, summary.rev, fresh_to);
+            }
+            self.large_group_listed(group, &summary, now);
+            self.show_held(conversation);
+            return;
+        }
         self.compare_changes(conversation, summary.rev, fresh_to);
         let track = self.track(conversation);
         if summary.seq < shown_cursor.seq {
@@ -233,7 +249,7 @@ impl Core {
     }
 
     /// Reports the positions up to `cursor` as a gap, and goes on after it.
-    fn leave_out(&mut self, conversation: ConversationId, cursor: Cursor) {
+    pub(super) fn leave_out(&mut self, conversation: ConversationId, cursor: Cursor) {
         let from = self.track(conversation).shown_cursor.seq.next();
         if from <= cursor.seq {
             // A device that shows only the newest messages passes the gap at once: otherwise it
@@ -292,6 +308,7 @@ impl Core {
         track.trust();
         track.failures = 0;
         track.newest_only = false;
+        track.pull_before = None;
         track.progress.known_seq = track.progress.known_seq.max(page.last_seq);
         if page.messages.is_empty() && !page.more {
             self.nothing_before(conversation, page.last_seq);
@@ -506,6 +523,7 @@ impl Core {
         let track = self.track(conversation);
         track.trust();
         track.newest_only = false;
+        track.pull_before = None;
         let before_held = track.first_held().map(|seq| Seq(seq.0 - 1));
         let seq = before_held.unwrap_or(track.progress.known_seq);
         let cursor = Cursor {

@@ -4,6 +4,7 @@ mod credentials;
 mod device;
 mod groups;
 mod hidden;
+mod large_groups;
 mod living;
 mod receiving;
 mod returning;

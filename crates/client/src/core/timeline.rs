@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use protocol::change::MessageMarks;
 use protocol::frame::{AckItem, PlacedEcho};
-use protocol::{ConversationId, MessageId, Placed, SendId, Seq, Timestamp, UserId};
+use protocol::{
+    ConversationId, Message, MessageId, Options, Placed, SendId, Seq, Timestamp, UserId,
+};
 
 use super::changes::ChangeCursors;
 use super::hidden_messages::HiddenMessages;
@@ -100,6 +102,12 @@ pub(super) struct Track {
     /// changes count as known since. A message up to here that is pushed or echoed may be older
     /// than those changes: it is fetched.
     pub(super) fresh_to: Seq,
+    /// A large group: nothing of it is read unless the group is open, or much later.
+    pub(super) is_large: bool,
+    /// The newest page before this position is to be read.
+    pub(super) pull_before: Option<Seq>,
+    /// Changes of a large group are to be read.
+    pub(super) pulls_changes: bool,
     /// Positions pushed but not held as pushed. Once fetched, they are acknowledged as pushed.
     pushed_seqs: BTreeSet<Seq>,
 }
@@ -151,18 +159,21 @@ pub(super) enum ArrivalPath {
 
 impl Timeline {
     /// `is_named`: the server's list named the conversation. `listed_rev`: its last change
-    /// according to the list, which may not have been shown when the client ended.
+    /// according to the list, which may not have been shown when the client ended. `is_large`: it is a
+    /// large group.
     pub(super) fn new(
         conversations: BTreeMap<ConversationId, ConversationProgress>,
         mut hidden_seqs: BTreeMap<ConversationId, BTreeSet<Seq>>,
         is_named: impl Fn(ConversationId) -> bool,
         listed_rev: impl Fn(ConversationId) -> u64,
+        is_large: impl Fn(ConversationId) -> bool,
     ) -> Timeline {
         let tracks = conversations.into_iter().map(|(conversation, progress)| {
             let hidden_seqs = hidden_seqs.remove(&conversation).unwrap_or_default();
             let track = Track {
                 hidden_messages: HiddenMessages::new(hidden_seqs, progress.hide_number),
                 is_unnamed: !is_named(conversation),
+                is_large: is_large(conversation),
                 shown_cursor: progress.cursor,
                 revs: ChangeCursors::behind(progress.rev, listed_rev(conversation)),
                 // Pages did not cover all of it: a pushed message may be older than the changes
@@ -191,7 +202,7 @@ impl Timeline {
     /// Queues the conversations that are known to miss something.
     pub(super) fn connected(&self, questions: &mut QueryQueue) {
         for (&conversation, track) in &self.tracks {
-            let is_missing = track.is_missing_something() || track.revs.are_missing();
+            let is_missing = track.is_missing_something() || track.wants_changes();
             if is_missing || track.suspect || track.is_missing_hidden() {
                 questions.look_at(conversation);
             }
@@ -339,7 +350,19 @@ impl Track {
         self.early_end = None;
     }
 
+    /// Whether messages are to be read now.
     pub(super) fn is_missing_something(&self) -> bool {
+        let is_wanted = !self.is_large || self.pull_before.is_some();
+        is_wanted && self.has_hole()
+    }
+
+    /// Whether changes are to be read now.
+    pub(super) fn wants_changes(&self) -> bool {
+        (!self.is_large || self.pulls_changes) && self.revs.are_missing()
+    }
+
+    /// Whether the next message is not here.
+    pub(super) fn has_hole(&self) -> bool {
         !self.is_undecided
             && self.shown_cursor.seq < self.progress.known_seq
             && !self
@@ -358,6 +381,12 @@ impl Track {
 
     pub(super) fn first_held(&self) -> Option<Seq> {
         self.held_messages.first_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// Position of the first held message, and the message before it.
+    pub(super) fn first_held_message(&self) -> Option<(Seq, Option<MessageId>)> {
+        let (seq, held_message) = self.held_messages.first_key_value()?;
+        Some((*seq, held_message.message.position.prev))
     }
 }
 
@@ -487,9 +516,16 @@ impl Core {
         }
     }
 
-    /// Acknowledgement of a message. An own one gets it only if the server waits for it.
+    /// Acknowledgement of a message. An own one, or one of a large group, gets it only if the server
+    /// waits for it.
     fn ack_for(&self, placed_message: &Placed, source: ArrivalPath, me: UserId) -> Option<AckItem> {
-        let needs_ack = source == ArrivalPath::Pushed || placed_message.message.from != me;
+        let Message { from, options, .. } = placed_message.message;
+        let is_pushed = source == ArrivalPath::Pushed;
+        let needs_ack = if self.list.is_large(placed_message.conversation) {
+            is_pushed && options.has(Options::NEEDS_ACK)
+        } else {
+            is_pushed || from != me
+        };
         (needs_ack && self.settings.acks).then_some(AckItem {
             conversation: placed_message.conversation,
             id: placed_message.message.id,

@@ -97,6 +97,7 @@ impl ListEntry {
             arranged: self.arranged,
             hidden: self.hidden,
             role: None,
+            is_large: false,
             unread,
             version: self.version(),
             newest,

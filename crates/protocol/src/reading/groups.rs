@@ -194,6 +194,8 @@ impl GroupListEntry {
             arranged: self.arrangement,
             hidden: self.hide_mark,
             role: self.member.role,
+            // Boats seat nobody yet: all groups are pushed.
+            is_large: false,
             unread: 0,
             version: if is_in {
                 head.stamp.max(self.touched_at)

@@ -6,7 +6,8 @@ use super::Submit;
 use crate::delivery::PushToken;
 use crate::frame::{Ack, Hello, Refresh, ServerFrame, SyncRequest};
 use crate::mailbox::MailCursor;
-use crate::{MessageId, Refusal, Timestamp, UserId};
+use crate::subscription::GroupEnd;
+use crate::{GroupId, MessageId, Refusal, Timestamp, UserId};
 
 /// Actions for the caller, to do in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,10 @@ pub enum Action {
     Sync(SyncRequest),
     /// Have a station check the new token; answer by `handle_refreshed`.
     Refresh(Refresh),
+    /// Replace the groups that the session subscribes to, with what the client has of each.
+    Subscribe(Vec<(GroupId, GroupEnd)>),
+    /// Replace the groups that the client has open.
+    Watch(Vec<GroupId>),
     /// Count that the client has reached this bound. Its notice follows.
     Count(Bound),
     /// Write all earlier frames, then end the connection with this code. At most once.

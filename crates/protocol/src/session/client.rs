@@ -34,6 +34,8 @@ impl Session {
             ClientFrame::Ack(ack) => self.handle_ack(ack, now),
             ClientFrame::Sync(request) => self.handle_sync(request, now),
             ClientFrame::Refresh(refresh) => self.handle_refresh(refresh, now),
+            ClientFrame::Subscribe(groups) => self.handle_subscribe(groups, now),
+            ClientFrame::Watch(groups) => self.handle_watch(groups, now),
             ClientFrame::Ping { .. } => {}
         }
     }
@@ -109,6 +111,7 @@ impl Session {
         // Mail first: its windows are small, so that it does not keep answers waiting.
         self.push_mail(now);
         self.transmit_answers(now);
+        self.transmit_signals(now);
     }
 
     /// Takes the end of a frame; false if the session takes no more.

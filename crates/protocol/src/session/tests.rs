@@ -8,6 +8,7 @@ mod pushing;
 mod questions;
 mod random;
 mod sending;
+mod signals;
 
 use std::time::Duration;
 

@@ -86,6 +86,7 @@ pub(super) fn summary(peer: i64, seq: u64) -> Summary {
         arranged: Default::default(),
         hidden: 0,
         role: None,
+        is_large: false,
         unread: seq,
         version: START,
         newest: None,

@@ -173,6 +173,7 @@ impl Server {
                 .get(&(user, conversation))
                 .map_or(0, |(all, _)| all.len() as u64),
             role: None,
+            is_large: false,
             unread: unread as u64,
             version: self.versions[&conversation].max(read.1),
             newest,

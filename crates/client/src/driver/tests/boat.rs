@@ -332,7 +332,10 @@ impl Boat {
                 let expires_at = Timestamp::MAX;
                 inside.write(number, &ServerFrame::Refreshed { expires_at });
             }
-            ClientFrame::GiveUp(_) | ClientFrame::Hello(_) => {}
+            ClientFrame::GiveUp(_)
+            | ClientFrame::Hello(_)
+            | ClientFrame::Subscribe(_)
+            | ClientFrame::Watch(_) => {}
         }
     }
 

@@ -374,7 +374,7 @@ fn talkative() -> SessionLimits {
 
 #[test]
 fn an_idle_session_is_small_and_holds_nothing() {
-    assert!(size_of::<Session>() <= 264, "{}", size_of::<Session>());
+    assert!(size_of::<Session>() <= 272, "{}", size_of::<Session>());
     let mut session = open();
     session.handle_frame(send_to(2, 1), START);
     session.push(SOURCE, push(1), START);

@@ -401,7 +401,8 @@ impl World {
                     self.questions.push(question.request);
                     assert!(self.questions.len() <= 4, "too many at a time");
                 }
-                Action::Refresh(_) | Action::Count(_) => {}
+                Action::Refresh(_) | Action::Subscribe(_) | Action::Watch(_) | Action::Count(_) => {
+                }
                 Action::Close(refusal) => {
                     self.close_count += 1;
                     self.judge_close(&refusal);

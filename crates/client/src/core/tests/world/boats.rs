@@ -69,7 +69,9 @@ impl World {
                     self.later(index, 30, Answer::Page(after, limit));
                 }
                 // Tokens of these clients do not expire.
-                session::Action::Refresh(_) => {}
+                session::Action::Refresh(_)
+                | session::Action::Subscribe(_)
+                | session::Action::Watch(_) => {}
                 session::Action::Sync(request) => {
                     let slow = if self.chance(3) { 15_000 } else { 50 };
                     self.later(index, slow, Answer::Sync(request));
