@@ -122,10 +122,10 @@ impl SubscriptionState {
     /// Number on the wire.
     pub const fn number(self) -> i32 {
         match self {
-            SubscriptionState::Subscribed => 0,
-            SubscriptionState::Small => 1,
-            SubscriptionState::Gone => 2,
-            SubscriptionState::Full => 3,
+            SubscriptionState::Subscribed => 1,
+            SubscriptionState::Small => 2,
+            SubscriptionState::Gone => 3,
+            SubscriptionState::Full => 4,
         }
     }
 }

@@ -109,7 +109,8 @@ impl ConversationListState {
             row.unread += later_count;
             (row.seq, row.incoming) = (ours.seq, ours.incoming);
         }
-        if is_ahead || is_newer {
+        // A signal moves a row without its newest message.
+        if (is_ahead || is_newer) && newest_seq(&ours) >= newest_seq(row) {
             (row.newest, row.marks) = (ours.newest, ours.marks);
         }
         row.cleared_seq = row.cleared_seq.max(ours.cleared_seq);
@@ -340,11 +341,16 @@ impl Core {
     }
 }
 
+/// Position of the newest message that the row shows.
+fn newest_seq(row: &Summary) -> Seq {
+    let newest = row.newest.as_ref();
+    newest.map_or(Seq::ZERO, |newest| newest.position.seq)
+}
+
 /// Takes a message that a signal announced before it came.
 fn shown_behind_signal(row: &mut Summary, placed_message: &Placed, me: UserId) -> Option<Summary> {
     let seq = placed_message.position.seq;
-    let newest_seq = (row.newest.as_ref()).map_or(Seq::ZERO, |newest| newest.position.seq);
-    if !row.is_large || seq <= newest_seq {
+    if !row.is_large || seq <= newest_seq(row) {
         return None;
     }
     let is_counted = placed_message.message.from == me && seq > unread_base(row);

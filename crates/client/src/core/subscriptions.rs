@@ -192,6 +192,7 @@ impl Core {
         if self.subscriptions.unseated_groups.contains(&group) {
             self.subscriptions.ask_row(group, now + ROW_INTERVAL);
         }
+        self.check_later(ConversationId::Group(group), now);
     }
 
     /// Notes that a row says otherwise than before whether the user is in a large group.
@@ -209,7 +210,7 @@ impl Core {
             return;
         };
         let has_hole = track.has_hole() || track.revs.are_missing();
-        if track.is_large && has_hole && !track.is_querying {
+        if track.is_large && has_hole {
             let spread = self.subscriptions.news(group).spread;
             let seq = track.progress.known_seq;
             let part = self.subscriptions.part_of(spread, group, seq);
@@ -223,7 +224,7 @@ impl Core {
             return;
         }
         for group in take_due(&mut self.subscriptions.checks, now) {
-            self.check_large_group(group);
+            self.check_large_group(group, now);
         }
         for group in take_due(&mut self.subscriptions.rows_due, now) {
             self.subscriptions.rows_asked.insert(group, now);
@@ -236,12 +237,9 @@ impl Core {
 
     /// Looks whether messages or changes of a large group are missing: of one that is open, the
     /// newest page is read; of another, what is missing is reported.
-    fn check_large_group(&mut self, group: GroupId) {
+    fn check_large_group(&mut self, group: GroupId, now: Timestamp) {
         let conversation = ConversationId::Group(group);
-        let (news, is_open) = (
-            self.subscriptions.news(group),
-            self.subscriptions.is_open(group),
-        );
+        let (known_end, is_open) = (self.known_end(group), self.subscriptions.is_open(group));
         let page = u64::from(self.settings.limits.page);
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
@@ -249,9 +247,13 @@ impl Core {
         if !track.is_large {
             return;
         }
+        if track.is_querying {
+            // What is missing may be on its way.
+            return self.subscriptions.check(group, now + GAP_WAIT);
+        }
         if is_open {
-            track.progress.known_seq = track.progress.known_seq.max(news.end.seq);
-            track.revs.know(news.end.rev);
+            track.progress.known_seq = track.progress.known_seq.max(known_end.seq);
+            track.revs.know(known_end.rev);
         }
         if track.revs.missing_count() > page {
             // Pages of messages show them as they are now.

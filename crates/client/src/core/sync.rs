@@ -163,7 +163,9 @@ impl Core {
         self.compare_hidden(conversation, summary.hidden);
         self.note_listed(summary.clone());
         let is_large = self.list.is_large(conversation);
-        self.track(conversation).is_large = is_large;
+        let track = self.track(conversation);
+        track.is_large = is_large;
+        track.pull_before = track.pull_before.filter(|_| is_large);
         if is_left(&summary) {
             // The group can no longer be queried, and messages shown stay.
             let track = self.track(conversation);

@@ -217,6 +217,7 @@ impl Timeline {
             track.hidden_messages.disconnected();
             track.pushed_seqs.clear();
             track.is_row_asked = false;
+            (track.pull_before, track.pulls_changes) = (None, false);
             track.waits = false;
             if let Some(early) = &mut track.early_end {
                 early.answered_at = None;

@@ -10,7 +10,7 @@ use protocol::frame::{
 use protocol::group::Role;
 use protocol::receipt::ReceiptKind;
 use protocol::subscription::{GROUPS_MAX, GroupEnd, GroupSignal, SubscriptionState};
-use protocol::{ConversationId, GroupId, Options, Placed, Recipient, Seq};
+use protocol::{Code, ConversationId, GroupId, Options, Placed, Recipient, Refusal, Seq};
 
 use super::device::{Device, id, private_message, summary, user};
 use super::world::START;
@@ -295,6 +295,57 @@ fn an_open_group_is_read_after_a_reconnect() {
     device.wait(4_000);
     device.page(vec![message(4), message(3)], 4);
     assert_eq!(device.take_shown(), [3, 4]);
+}
+
+#[test]
+fn an_open_group_is_read_after_a_restart() {
+    let mut device = member(2);
+    // The row is stored, the messages are not here.
+    device.hear(subscribed(4));
+    device.crash();
+    device.open_group();
+    device.sign_in();
+    device.list(Vec::new());
+    device.wait(0);
+    device.page(vec![message(4), message(3)], 4);
+    assert_eq!(device.take_shown(), [3, 4]);
+}
+
+#[test]
+fn a_row_shows_the_newest_message_of_both_sides() {
+    let mut device = member(2);
+    device.hear(subscribed(9));
+    device.reconnect();
+    device.list(vec![Summary {
+        newest: Some(message(8)),
+        ..large_row(7, 8)
+    }]);
+    let row = device.large_row();
+    let newest = row.newest.as_ref().map(|newest| newest.position.seq);
+    assert_eq!((row.seq, newest), (Seq(9), Some(Seq(8))));
+}
+
+#[test]
+fn what_a_group_lacked_when_it_became_large_is_left_out() {
+    let mut device = Device::new();
+    device.sign_in();
+    device.list(vec![Summary {
+        is_large: false,
+        ..large_row(7, 0)
+    }]);
+    device.push(message(3));
+    device.reconnect();
+    device.list(vec![large_row(7, 3)]);
+    device.wait(10_000);
+    assert!(device.take_shown().is_empty(), "they may be on their way");
+    let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
+    device.hear(ServerFrame::Error {
+        request: Some(request),
+        refusal: Refusal::new(Code::Unavailable, "later"),
+    });
+    device.wait(2_000);
+    assert_eq!(device.take_shown(), [3]);
+    assert_eq!(device.gaps(), [(1, 2)]);
 }
 
 #[test]
